@@ -1,0 +1,37 @@
+# make reproduce: the paper's Table I on this machine.   make test: what CI runs.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+export DS_BUILD_OPS := 0
+
+.PHONY: reproduce test setup system check-ruff check-types check-tests
+
+reproduce: setup
+	$(RUN) -m harness suite=memory executor.workers=$$(nproc)
+
+test: setup check-ruff check-types check-tests
+
+check-ruff:
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+check-types:
+	$(VENV)/bin/mypy
+
+check-tests:
+	$(VENV)/bin/pytest -n $$(nproc)
+
+setup: system $(VENV)/.done
+
+system:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed (apt install python3), or name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "venv is missing: apt install python3-venv"; exit 1; }
+	@command -v g++ >/dev/null || { echo "g++ is missing: apt install g++"; exit 1; }
+
+# torch first: deepspeed is built against the torch that stands there.
+$(VENV)/.done: pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q -c constraints.txt setuptools wheel torch ninja
+	$(RUN) -m pip install -q -c constraints.txt --no-build-isolation -e '.[test,hf]'
+	touch $@

@@ -1,0 +1,137 @@
+"""The arrows of the harness, in order: config, plan, runner, judge, report."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.claims import load_claims
+from harness.config import Arm, Run, load, names, optimizations
+from harness.environment import Environment, describe
+from harness.fields import ConfigError
+from harness.judge import judge
+from harness.plan import plan, read_plan, write_plan
+from harness.progress import Progress
+from harness.records import Group, Record
+from harness.report import gather, write_all, write_report
+from harness.runner import run as run_cells
+from harness.source_digest import source_digest
+from harness.store import Store, StoreError, read_records
+
+if TYPE_CHECKING:
+    from harness.report.findings import Findings
+
+USAGE = """python -m harness suite=NAME [KEY=VALUE ...]
+
+  suite=NAME            what to run: {suites}, or all
+  only=[a,b]            these optimizations, or arms such as activation_checkpointing.full
+  workloads=[a,b]       these workloads
+  from_results=FOLDER   judge and report what a results folder holds; run nothing
+  out=FOLDER            where records and report go (results/<suite>); finished cells there are not run again
+  repeats=1  seed=0  limits.timeout_s=600  limits.memory_B=null
+  hardware=NAME         the device that tables speak of: {hardware}
+  executor=NAME         where cells run: {executors}; executor.workers=1
+
+{details}
+
+  +suite.workloads.NAME={{...}}          another workload
+  suite.workloads.NAME.batch=4         any field of a workload
+  suite.workload_from=PATH             a Hugging Face config.json; the rest under suite.given
+"""
+
+
+def usage() -> str:
+    """What `--help` prints."""
+    details = []
+    for suite in names("suite"):
+        details.append(f"  {suite}: optimizations {', '.join(optimizations(suite))}")
+        details.append(f"  {suite}: workloads {', '.join(load([f'suite={suite}'])[0].workloads)}")
+    return USAGE.format(
+        suites=", ".join(names("suite")),
+        hardware=", ".join(names("hardware")),
+        executors=", ".join(names("executor")),
+        details="\n".join(details),
+    )
+
+
+def cells_of(run: Run, environment: Environment) -> list[Group]:
+    """The plan, with each arm's identity taken from the sources that its figures come out of."""
+    package = f"suites.{run.suite}"
+
+    def code(arm: Arm) -> str:
+        return source_digest(("harness.worker", package, f"{package}.{arm.module}"))
+
+    return plan(run, environment.host, code)
+
+
+def sweep(run: Run) -> None:
+    """Run what is not done yet."""
+    environment = describe()
+    groups = cells_of(run, environment)
+    executor = import_module(f"harness.executors.{run.executor}").create(run.out, run.workers)
+    with Store(run.out) as store, Progress(groups, store) as progress:
+        write_plan(run.out, run.suite, groups)
+        run_cells(groups, store, executor, run.limits, environment, progress)
+
+
+def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
+    """Judge and report what `source` holds (of suite `asked`), into `out`; what was found, and its page."""
+    suite, records = planned(source)
+    if asked not in ("", suite):
+        raise ConfigError(f"suite={asked}: {source} holds results of suite {suite}")
+    found = gather(suite, records, judge(load_claims(suite), records), source)
+    page = write_report(out, found)
+    from harness.report.terminal import show
+
+    show(found, page)
+    return found, page
+
+
+def planned(folder: Path) -> tuple[str, list[Record]]:
+    """The suite that a results folder is of, and the records of its last plan, in the plan's order."""
+    suite, cells = read_plan(folder)
+    if suite not in names("suite"):
+        raise ConfigError(f"{folder}: holds results of suite {suite!r}; allowed: {', '.join(names('suite'))}")
+    records = {record.cell.id: record for record in read_records(folder)}
+    return suite, [records[cell] for cell in cells if cell in records]
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit status: 0 done, 1 the store failed, 2 a mistake in the command, 128 + N ended by signal N."""
+    logging.basicConfig(format="harness: %(message)s", level=logging.WARNING)
+    logging.getLogger("harness.progress").setLevel(logging.INFO)
+    if {"-h", "--help"} & set(words):
+        print(usage())
+        return 0
+    try:
+        answer(words)
+    except (ConfigError, StoreError) as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def answer(words: Sequence[str]) -> None:
+    """Run what is asked for, then judge and report it; raises ConfigError, StoreError."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if "from_results" in given:
+        for key in given:
+            if key not in ("from_results", "out", "suite"):
+                raise ConfigError(f"{key}: nothing is run with from_results; allowed beside it: out, suite")
+        source = Path(given["from_results"])
+        report(source, Path(given.get("out", source)), given.get("suite", ""))
+        return
+    pages = []
+    for run in load(words):
+        sweep(run)
+        pages.append(report(run.out, run.out))
+    if given.get("suite") == "all":
+        print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,310 @@
+"""Command line and conf/ to one checked `Run`; every mistake of the user's is a ConfigError in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.fields import ConfigError, check_fields, check_relations, check_value, declared, unknown
+from harness.records import Limits
+from harness.workload_file import workload_from_file
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+GROUPS = ("suite", "executor", "hardware")
+
+
+@dataclass
+class LimitsSchema:
+    """What one cell may take."""
+
+    timeout_s: float = 600.0
+    memory_B: float | None = None
+
+
+@dataclass
+class OptimizationSchema:
+    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are arms of one module."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SuiteSchema:
+    """One suite's YAML."""
+
+    question: str = ""
+    own_process_when: str = ""
+    workload_from: str | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    workloads: dict[str, Any] = field(default_factory=dict)
+    optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
+
+
+@dataclass
+class HardwareSchema:
+    """One device's datasheet."""
+
+    name: str = MISSING
+    memory_B: float = MISSING
+    source: str = MISSING
+
+
+@dataclass
+class ExecutorSchema:
+    """Where children run: conf/executor/<executor>.yaml names the module of harness/executors/."""
+
+    workers: int = 1
+
+
+@dataclass
+class RunSchema:
+    """conf/config.yaml."""
+
+    suite: SuiteSchema = field(default_factory=SuiteSchema)
+    executor: ExecutorSchema = field(default_factory=ExecutorSchema)
+    hardware: HardwareSchema = field(default_factory=HardwareSchema)
+    only: list[str] = field(default_factory=list)
+    workloads: list[str] = field(default_factory=list)
+    repeats: int = 1
+    seed: int = 0
+    out: str | None = None
+    limits: LimitsSchema = field(default_factory=LimitsSchema)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One column of the matrix: an optimization with its settings."""
+
+    name: str
+    module: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything that one sweep of one suite is told, checked."""
+
+    suite: str
+    question: str
+    workloads: Mapping[str, Mapping[str, Any]]
+    arms: tuple[Arm, ...]
+    own_process_when: str
+    repeats: int
+    seed: int
+    limits: Limits
+    executor: str
+    workers: int
+    out: Path
+
+
+def names(group: str) -> list[str]:
+    """The options of a group: the YAML files of conf/<group>/."""
+    return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+
+
+def optimizations(suite: str) -> list[str]:
+    """The optimizations of a suite, its baseline first."""
+    return sorted(names(f"suite/{suite}"), key=lambda n: (n != "baseline", n))
+
+
+def load(words: Sequence[str]) -> list[Run]:
+    """One checked `Run` a suite (several for `suite=all`); raises ConfigError."""
+    overrides = parse(words)
+    chosen = {o.key_or_group: str(o.value()) for o in overrides if o.key_or_group in GROUPS}
+    values = [o for o in overrides if o.key_or_group not in GROUPS]
+    asked = chosen.pop("suite", None)
+    if asked is None:
+        raise ConfigError(f"suite: missing; say suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
+    for group, name in chosen.items():
+        if name not in names(group):
+            raise unknown(f"{group}={name}", name, names(group))
+    if asked != "all":
+        if asked not in names("suite"):
+            raise unknown(f"suite={asked}", asked, [*names("suite"), "all"])
+        return [load_suite(asked, chosen, values)]
+    special = [
+        o.key_or_group for o in values if o.key_or_group.split(".")[0] in ("suite", "only", "workloads")
+    ]
+    if special:
+        raise ConfigError(
+            f"{special[0]}: suite=all runs every suite whole; name one suite to choose within it"
+        )
+    runs = [load_suite(name, chosen, values) for name in names("suite")]
+    below = any(override.key_or_group == "out" for override in values)
+    return [replace(run, out=run.out / run.suite) if below else run for run in runs]
+
+
+def parse(words: Sequence[str]) -> list[Override]:
+    """The overrides that the words are, in Hydra's grammar; raises ConfigError."""
+    parser = OverridesParser.create()
+    found = []
+    for word in words:
+        try:
+            override = parser.parse_override(word)
+        except HydraException as error:
+            raise ConfigError(f"{word!r}: not KEY=VALUE ({first_line(error)})") from None
+        if override.is_sweep_override():
+            raise ConfigError(f"{word!r}: a list of choices; the harness makes the matrix, use only=[a,b]")
+        if "claims" in override.key_or_group.split("."):
+            raise ConfigError(f"{override.key_or_group}: claims are read-only; they are the paper's figures")
+        found.append(override)
+    return found
+
+
+def load_suite(name: str, chosen: Mapping[str, str], values: Sequence[Override]) -> Run:
+    """The run of one suite."""
+    config = compose_suite(name, chosen)
+    for override in values:
+        apply_override(config, override)
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(first_line(error)) from None
+    return checked(cast("dict[str, Any]", plain), name, chosen.get("executor", "local"))
+
+
+def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
+    """conf/ as it stands, composed for one suite; a new optimization's YAML is taken in by its presence."""
+    store = ConfigStore.instance()
+    store.store(name="run_schema", node=RunSchema)
+    every = [f"{o}@optimizations.{o}" for o in optimizations(name)]
+    store.store(group=f"suite/{name}", name="every", node={"defaults": every})
+    groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", groups)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError(f"conf/: {first_line(error)}") from None
+
+
+def apply_override(config: DictConfig, override: Override) -> None:
+    """One KEY=VALUE onto the config; a key that is not there is refused by name.
+
+    `+suite.workloads.NAME={...}` brings a workload, `~suite.workloads.NAME` leaves one out.
+    """
+    key, value = override.key_or_group, override.value()
+    holder: Any = config
+    *path, leaf = key.split(".")
+    if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
+        raise ConfigError(
+            f"{override.input_line}: + and ~ bring or leave out suite.workloads.NAME, nothing else"
+        )
+    for depth, part in enumerate(path):
+        if not isinstance(holder, DictConfig) or part not in holder:
+            raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
+        holder = holder[part]
+    if not isinstance(holder, DictConfig) or (leaf not in holder and not override.is_add()):
+        raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
+    if isinstance(OmegaConf.select(config, key), ListConfig) and not isinstance(value, list):
+        raise ConfigError(f"{key}={value!r}: expected a list, as in {key}=[{value}]")
+    try:
+        if override.is_delete():
+            OmegaConf.set_struct(holder, False)
+            del holder[leaf]
+        else:
+            OmegaConf.update(config, key, value, merge=True, force_add=override.is_add())
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}: {first_line(error)}") from None
+
+
+def keys_of(node: Any) -> list[str]:
+    """The keys of a node of the config, none where it is no mapping."""
+    return [str(k) for k in node] if isinstance(node, DictConfig) else []
+
+
+def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
+    """The run that a composed config means; raises ConfigError on any value that is not allowed."""
+    suite, limits = config["suite"], config["limits"]
+    check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
+    check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
+    check_value("seed", config["seed"], {"type": "int", "at_least": 0})
+    check_value("repeats", config["repeats"], {"type": "int", "at_least": 1})
+    check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
+    check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
+    return Run(
+        suite=name,
+        question=suite["question"],
+        workloads=workloads(suite, config["workloads"], config["hardware"]["memory_B"]),
+        arms=arms(suite, config["only"]),
+        own_process_when=suite["own_process_when"],
+        repeats=config["repeats"],
+        seed=config["seed"],
+        limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
+        executor=executor,
+        workers=config["executor"]["workers"],
+        out=Path(config["out"] or f"results/{name}"),
+    )
+
+
+def workloads(
+    suite: Mapping[str, Any], only: Sequence[str], device_memory_B: float
+) -> dict[str, Mapping[str, Any]]:
+    """The workloads asked for, each field checked; one alone where a file names the model."""
+    fields = suite["fields"]
+    if suite["workload_from"] is not None:
+        return from_file(suite, device_memory_B)
+    found: dict[str, Any] = suite["workloads"]
+    for name in only:
+        if name not in found:
+            raise unknown(f"workloads=[{name}]", name, found)
+    picked: dict[str, Mapping[str, Any]] = {}
+    for name in [n for n in found if not only or n in only]:
+        where = f"suite.workloads.{name}"
+        if not isinstance(found[name], dict):
+            raise ConfigError(f"{where}={found[name]!r}: expected the fields of a workload")
+        picked[name] = check_fields(where, found[name], fields)
+        check_relations(where, picked[name], fields)
+    return picked
+
+
+def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
+    """The workload that `suite.workload_from` describes, with the rest as `suite.given` says."""
+    path = suite["workload_from"]
+    try:
+        name, shape = workload_from_file(Path(path))
+    except ValueError as error:
+        raise ConfigError(f"suite.workload_from: {error}") from None
+    said = {k: v for k, v in suite["given"].items() if v is not None}
+    given = check_fields("suite.given", said, {k: suite["fields"][k] for k in said})
+    values = {**shape, **given, "device_memory_B": device_memory_B}
+    values = check_fields("suite.given", values, suite["fields"])
+    free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's
+    check_relations("suite.given", values, free)
+    return {name: values}
+
+
+def arms(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Arm, ...]:
+    """The arms asked for, each setting checked, the baseline first."""
+    every: list[Arm] = []
+    for name in sorted(suite["optimizations"], key=lambda n: (n != "baseline", n)):
+        entry = suite["optimizations"][name]
+        fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
+        variants = entry["variants"] or {"": {}}
+        for variant, changed in variants.items():
+            arm = f"{name}.{variant}" if variant else name
+            where = f"suite.optimizations.{name}" + (f".variants.{variant}" if variant else ".settings")
+            settings = check_fields(where, {**entry["settings"], **changed}, fields)
+            every.append(Arm(arm, name, settings))
+    for name in only:
+        if not any(name in (arm.name, arm.module) for arm in every):
+            raise unknown(f"only=[{name}]", name, [arm.name for arm in every])
+    return tuple(arm for arm in every if not only or arm.name in only or arm.module in only)
+
+
+def first_line(error: Exception) -> str:
+    """What an exception of a library says, in one line."""
+    return " ".join(str(error).split("\n")[0].split()) or type(error).__name__

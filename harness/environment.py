@@ -1,0 +1,141 @@
+"""What machine, driver, library versions and commit the records come from; never who or where.
+
+Asked by the parent before the sweep, without importing any of the libraries that it names.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.records import digest
+
+LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy")
+"""Those whose version a figure may depend on."""
+
+ROOT = Path(__file__).parents[1]
+GIT_TIMEOUT_S = 5.0
+
+
+class Gpu(NamedTuple):
+    """One GPU: its model, and its memory in bytes."""
+
+    name: str
+    memory_B: int
+
+
+class Environment(NamedTuple):
+    """What figures depend on beside the code; `digest` names it in records."""
+
+    system: str  # kernel and architecture
+    cpu: str
+    cores: int  # that this process may use
+    memory_B: int
+    python: str
+    versions: Mapping[str, str]
+    gpus: tuple[Gpu, ...]
+    driver: str  # of the GPUs; empty without
+    commit: str  # empty outside a git checkout
+    dirty: bool  # whether the checkout differs from its commit
+
+    @property
+    def digest(self) -> str:
+        """Names all of it."""
+        return digest(self._asdict())
+
+    @property
+    def host(self) -> str:
+        """Names the machine and its libraries, for the identity of cells: outlives a reboot and a commit.
+
+        Memory counts in whole GiB, for what the kernel keeps for itself varies.
+        """
+        gpus = [(gpu.name, gpu.memory_B >> 30) for gpu in self.gpus]
+        memory_GiB = round(self.memory_B / 2**30)
+        return digest([self.cpu, self.cores, memory_GiB, self.python, self.versions, gpus, self.driver])
+
+
+def describe() -> Environment:
+    """This machine, now."""
+    gpus, driver = _gpus()
+    commit, dirty = _commit(ROOT)
+    return Environment(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_B=memory_bytes(),
+        python=platform.python_version(),
+        versions=versions(),
+        gpus=gpus,
+        driver=driver,
+        commit=commit,
+        dirty=dirty,
+    )
+
+
+def cpu_model() -> str:
+    """The CPU's name, "unknown" where the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
+
+
+def memory_bytes() -> int:
+    """Physical memory in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions of those of `LIBRARIES` that are installed."""
+    found = {}
+    for library in LIBRARIES:
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str]:
+    """GPUs and their driver's version; none where NVML cannot be loaded."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:
+        return (), ""
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        names = [_str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        sizes_B = [pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles]
+        return tuple(map(Gpu, names, sizes_B)), _str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _str(text: Any) -> str:
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def _commit(root: Path) -> tuple[str, bool]:
+    """The commit checked out at `root`, and whether files differ from it; ("", False) where there is none."""
+    if not (root / ".git").exists():
+        return "", False
+    command = ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain=v2", "--branch"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "", False
+    lines = done.stdout.splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    return commit, any(not line.startswith("#") for line in lines)

@@ -1,0 +1,86 @@
+"""What any executor tells the runner: events, plain data that may cross a pipe, a file or a network.
+
+`local` runs the children here; others run them elsewhere and hand back the same lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+from harness.records import Group, Limits, Reading
+
+
+class Began(NamedTuple):
+    """A cell is under way. `at` is ISO 8601, UTC."""
+
+    cell: str
+    at: str
+
+
+class Read(NamedTuple):
+    """The cell took one reading."""
+
+    cell: str
+    reading: Reading
+
+
+class Remarked(NamedTuple):
+    """The cell said something in words."""
+
+    cell: str
+    text: str
+
+
+class Conditions(NamedTuple):
+    """Under which conditions the cell's figures stand."""
+
+    cell: str
+    conditions: Mapping[str, str]
+
+
+class Ended(NamedTuple):
+    """The cell is over; `status` is one of `records.Status`, `reason` for a person to read."""
+
+    cell: str
+    status: str
+    reason: str
+    duration_s: float
+
+
+Event = Began | Read | Remarked | Conditions | Ended
+KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Began, Read, Remarked, Conditions, Ended)}
+
+
+class Executor(Protocol):
+    """Runs groups of cells, each group in a process of its own or, after a death, in several."""
+
+    def run(self, groups: Sequence[Group], limits: Limits) -> Generator[Event, None, None]:
+        """Events as they come; of each cell first `Began`, last exactly one `Ended`, whatever happens.
+
+        Closing the generator ends every process that it started.
+        """
+
+
+def now() -> str:
+    """The time, ISO 8601, UTC, in milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def event_to_json(event: Event) -> str:
+    """One line of JSON, without its end of line; raises ValueError on what strict JSON cannot hold."""
+    return json.dumps([type(event).__name__, *event], allow_nan=False, separators=(",", ":"))
+
+
+def event_from_json(line: str | bytes) -> Event:
+    """The event that a line holds; raises ValueError where it holds none."""
+    try:
+        kind, *fields = json.loads(line)
+        if kind == "Read":
+            fields[1] = Reading(*fields[1])
+        event: Event = KINDS[kind](*fields)
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"no event: {line[:200]!r}") from error
+    return event

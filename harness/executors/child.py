@@ -1,0 +1,257 @@
+"""One child process of the local executor: start it, hear it, end it, and say how it died.
+
+The child leads a process group of its own, and its folder for temporary files marks, in the environment,
+whatever it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import select
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from harness import faults
+from harness.executors import Began, Ended, Event, event_from_json, now
+from harness.records import Group, Limits, Status
+
+logger = logging.getLogger(__name__)
+
+CHUNK_B = 1 << 16
+TAIL_B = 1 << 16
+READS = 64
+STACK_GRACE_S = 0.3
+EXIT_GRACE_S = 10.0
+"""How long a process may take to exit after its last cell (at most a cell's own limit), or once killed."""
+
+
+class Child:
+    """A worker running one group, which makes itself heard through `selector`, with itself as the data."""
+
+    def __init__(
+        self,
+        group: Group,
+        limits: Limits,
+        temporary: Path,
+        selector: selectors.BaseSelector,
+        threads: int = 1,
+    ) -> None:
+        self.dead = False
+        self._group = group
+        self._limits = limits
+        self._temporary = temporary
+        self._selector = selector
+        self._ended = 0  # cells that have
+        self._begun_s: float | None = None  # when the one after them began
+        self._overdue: int | None = None  # the cell for which it was killed
+        self._killed_s = math.inf
+        self._line = self._tail = b""
+        self._oom_kills = oom_kills()
+        self._process, self._events, self._output, self._lifeline = _start(group, limits, temporary, threads)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._open = {self._events, self._output, self._pidfd}
+        for fd in self._open:
+            selector.register(fd, selectors.EVENT_READ, self)
+        self._since_s = time.monotonic()
+
+    @property
+    def deadline_s(self) -> float:
+        """When its patience ends, on the monotonic clock."""
+        if self._overdue is not None:
+            return self._killed_s + EXIT_GRACE_S
+        over = self._ended == len(self._group.cells)
+        return self._since_s + (min(self._limits.timeout_s, EXIT_GRACE_S) if over else self._limits.timeout_s)
+
+    @property
+    def rest(self) -> Group:
+        """The cells it did not come to, perhaps none."""
+        return self._group._replace(cells=self._group.cells[self._ended :])
+
+    def attend(self, fd: int) -> Iterator[Event]:
+        """See to its descriptor `fd`, which is ready; never waits."""
+        if fd == self._pidfd:
+            self.dead = True
+        elif fd == self._output:
+            self._tail = (self._tail + self._take(fd))[-TAIL_B:]
+        elif fd == self._events:
+            *lines, self._line = (self._line + self._take(fd)).split(b"\n")
+            for line in lines:
+                yield from self._hear(line)
+
+    def kill_if_overdue(self) -> None:
+        """End its whole group once its patience is over; give it up where the kernel cannot end it."""
+        if time.monotonic() < self.deadline_s:
+            return
+        if self._overdue is None:
+            self._overdue, self._killed_s = self._ended, time.monotonic()
+            self._ask_where()
+            self._kill()
+        else:
+            logger.warning("process %d does not die when killed; going on without it", self._process.pid)
+            self.dead = True
+
+    def _ask_where(self) -> None:
+        """Have it print its stack and die, so that the record says where it hung."""
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._process.send_signal(signal.SIGUSR1)
+            self._process.wait(timeout=STACK_GRACE_S)
+
+    def bury(self) -> Iterator[Event]:
+        """After its death: clear what it left, and end the cell that was under way."""
+        self.clear()
+        for fd in tuple(self._open):
+            yield from self.attend(fd)
+        self._forget(*self._open)
+        if self._ended < len(self._group.cells) and self._is_to_blame():
+            yield from self._end()
+
+    def clear(self) -> None:
+        """Kill its group and whatever else bears its mark; remove its temporary files."""
+        self._kill()
+        kill_marked(self._temporary)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=EXIT_GRACE_S)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _hear(self, line: bytes) -> Iterator[Event]:
+        """The event on `line`, if it is one of the cell under way."""
+        try:
+            event = event_from_json(line)
+        except ValueError:
+            logger.warning("a child wrote %r among its events", line[:100])
+            return
+        if self._ended == len(self._group.cells) or event.cell != self._group.cells[self._ended].id:
+            return
+        if isinstance(event, Began):
+            self._begun_s = time.monotonic()
+        elif isinstance(event, Ended):
+            self._begun_s, self._since_s = None, time.monotonic()
+            self._ended += 1
+        yield event
+
+    def _is_to_blame(self) -> bool:
+        """Whether the cell that has not ended is why the process died, and not the one before it."""
+        if self._overdue is not None:
+            return self._overdue == self._ended
+        return self._begun_s is not None or self._ended == 0
+
+    def _end(self) -> Iterator[Event]:
+        """The end of a cell that could not say so itself."""
+        cell = self._group.cells[self._ended].id
+        if self._begun_s is None:
+            yield Began(cell, now())
+        took_s = time.monotonic() - (self._begun_s or self._since_s)
+        printed_by_it = self._tail.rpartition(faults.begin_mark(cell))[2]
+        if self._overdue is not None:
+            printed = faults.last_lines(printed_by_it.decode("utf-8", "replace"))
+            status, reason = Status.TIMED_OUT, f"over its limit of {self._limits.timeout_s:g} s{printed}"
+        else:
+            killed = oom_kills() - self._oom_kills
+            status, reason = faults.of_exit(self._process.returncode, printed_by_it, killed)
+        self._ended += 1
+        yield Ended(cell, status, reason, took_s)
+
+    def _take(self, fd: int) -> bytes:
+        """What can be read from `fd` at once, in bounds; forgets it at its end."""
+        chunks = []
+        with suppress(BlockingIOError):
+            for _ in range(READS):
+                chunks.append(os.read(fd, CHUNK_B))
+                if not chunks[-1]:
+                    self._forget(fd)
+                    break
+        return b"".join(chunks)
+
+    def _forget(self, *fds: int) -> None:
+        for fd in fds:
+            self._open.discard(fd)
+            self._selector.unregister(fd)
+            os.close(fd)
+
+    def _kill(self) -> None:
+        """Kill the group; not once its number may be another's."""
+        with suppress(ProcessLookupError):
+            if self._process.returncode is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _start(
+    group: Group, limits: Limits, temporary: Path, threads: int
+) -> tuple[subprocess.Popen[bytes], int, int, int]:
+    """A worker, and this process's ends of its events, its output and its lifeline."""
+    temporary.mkdir(parents=True)
+    events, events_write = os.pipe2(os.O_CLOEXEC)
+    output, output_write = os.pipe2(os.O_CLOEXEC)
+    lifeline_read, lifeline = os.pipe2(os.O_CLOEXEC)
+    job = json.dumps({"package": group.package, "limits": limits, "cells": group.cells})
+    stdin = os.memfd_create("group")
+    theirs = (events_write, output_write, lifeline_read, stdin)
+    try:
+        with open(stdin, "w", closefd=False) as file:
+            file.write(job)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "harness.worker", str(events_write), str(lifeline_read)],
+            stdin=stdin,
+            stdout=output_write,
+            stderr=output_write,
+            env=_environ(temporary, threads),
+            pass_fds=(events_write, lifeline_read),
+            start_new_session=True,
+        )
+    except BaseException:
+        for fd in (events, output, lifeline):
+            os.close(fd)
+        raise
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    os.set_blocking(events, False)
+    os.set_blocking(output, False)
+    return process, events, output, lifeline
+
+
+def _environ(temporary: Path, threads: int) -> dict[str, str]:
+    """The child's environment: this one's, its own temporary files and share of cores, this harness."""
+    here = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    return {"OMP_NUM_THREADS": str(threads), **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 where it does not count."""
+    try:
+        found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def kill_marked(temporary: Path) -> None:
+    """Kill every process whose TMPDIR is `temporary` or lies below it, in whatever group it is."""
+    mark = b"TMPDIR=" + os.fsencode(temporary)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with suppress(OSError):
+                pidfd = os.pidfd_open(int(entry))
+                try:
+                    entries = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                    if any(e == mark or e.startswith(mark + b"/") for e in entries):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                        select.select([pidfd], [], [], 1.0)
+                finally:
+                    os.close(pidfd)

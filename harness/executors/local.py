@@ -1,0 +1,78 @@
+"""Runs each group of cells in a child process on this machine; the default executor."""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import shutil
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+from harness.executors import Event
+from harness.executors.child import Child, kill_marked
+from harness.records import Group, Limits
+from harness.store import StoreError
+
+TEMPORARY = ".tmp"
+
+
+class LocalExecutor:
+    """Children on this machine, `workers` at once. `folder` is the sweep's, and locked by it.
+
+    Whatever a killed sweep left in `folder`, processes and temporary files, is cleared first.
+    """
+
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        self.workers = workers
+        self._threads = max(1, len(os.sched_getaffinity(0)) // workers)
+        self._temporary = folder.resolve() / TEMPORARY
+        self._numbers = count()
+
+    def run(self, groups: Sequence[Group], limits: Limits) -> Generator[Event, None, None]:
+        """See `Executor.run`. A cell that ends its process leaves the rest of its group to a new one."""
+        self._clear()
+        waiting = deque(group for group in groups if group.cells)
+        children: list[Child] = []
+        with selectors.DefaultSelector() as selector:
+            try:
+                while waiting or children:
+                    while waiting and len(children) < self.workers:
+                        children.append(self._start(waiting.popleft(), limits, selector))
+                    yield from _attend(children, selector)
+                    for child in [child for child in children if child.dead]:
+                        yield from child.bury()
+                        children.remove(child)
+                        waiting.extendleft([child.rest] if child.rest.cells else [])
+            finally:
+                for child in children:
+                    child.clear()
+                self._clear()
+
+    def _start(self, group: Group, limits: Limits, selector: selectors.BaseSelector) -> Child:
+        temporary = self._temporary / str(next(self._numbers))
+        try:
+            return Child(group, limits, temporary, selector, self._threads)
+        except OSError as error:
+            raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
+
+    def _clear(self) -> None:
+        kill_marked(self._temporary)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[Event]:
+    """Wait until a child speaks, prints, ends or is overdue, and see to it."""
+    deadline_s = min(child.deadline_s for child in children)
+    wait_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
+    for key, _ in selector.select(wait_s):
+        yield from key.data.attend(key.fd)
+    for child in children:
+        child.kill_if_overdue()
+
+
+create = LocalExecutor
+"""What `executor=local` makes of a results folder and a number of workers; each executor's module has one."""

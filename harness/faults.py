@@ -1,0 +1,161 @@
+"""How a cell's end is called: an exception (told by the worker), an exit or a signal (told by the executor).
+
+Pure; gives a status and a reason that a person can read, without any path of the machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import importlib.util
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from harness.records import Status, Unavailable, WrongResult
+
+DISTRIBUTION = "throughput-harness"
+TAIL_LINES = 20
+LINE_LENGTH = 300
+TEXT_LENGTH = 2000
+
+NO_MEMORY = re.compile(r"can(no|')t allocate memory|not enough memory|out of memory|bad_alloc", re.I)
+"""As said by torch's CPU allocator (c10/core/impl/alloc_cpu.cpp), its CUDA allocator, errno 12, libstdc++."""
+
+STACK = re.compile(r"^(?!.*C stack).*\(most recent call first\):$")
+"""The line before the frames of a stack that faulthandler prints, innermost first."""
+
+TERMINATED = re.compile(r"terminate called after throwing(.*)", re.S)
+"""Printed by libstdc++ before it aborts on an exception that nothing caught."""
+
+
+def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
+    """Status and reason of a cell that raised; `package` is the one that holds the suites."""
+    if isinstance(error, Unavailable):
+        return Status.UNAVAILABLE, clean(str(error))
+    if isinstance(error, WrongResult):
+        return Status.WRONG_RESULT, clean(str(error))
+    missing = missing_library(error)
+    if missing is not None:
+        return Status.UNAVAILABLE, missing
+    status = Status.OUT_OF_MEMORY if _lacks_memory(error) else Status.CRASHED
+    said = ": ".join(filter(None, (type(error).__name__, _text(error))))
+    notes = "".join(f"; {clean(note)}" for note in getattr(error, "__notes__", ()))
+    return status, f"{said}{_place(error, package)}{notes}"
+
+
+def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, str]:
+    """Status and reason of a cell whose process ended before it did.
+
+    `returncode` is negative for a signal; `oom_kills` is by how much the kernel's count of
+    processes killed for memory rose meanwhile.
+    """
+    text = printed.decode("utf-8", "replace")
+    if returncode == -signal.SIGKILL and oom_kills > 0:
+        reason = f"killed by SIGKILL while the kernel's out-of-memory killer ended {oom_kills} process(es)"
+        return Status.OUT_OF_MEMORY, reason + last_lines(text)
+    if returncode >= 0:
+        return Status.CRASHED, f"exit code {returncode} before the cell ended{last_lines(text)}"
+    name = signal.Signals(-returncode).name if -returncode in _signals() else f"signal {-returncode}"
+    thrown = TERMINATED.search(text)
+    if returncode == -signal.SIGABRT and thrown and NO_MEMORY.search(thrown[1]):
+        return Status.OUT_OF_MEMORY, f"killed by {name}{last_lines(text)}"
+    return Status.CRASHED, f"killed by {name}{last_lines(text)}"
+
+
+def begin_mark(cell_id: str) -> bytes:
+    """What a worker prints before a cell, so that what follows can be told to be the cell's."""
+    return b"\x1e" + cell_id.encode() + b"\n"
+
+
+def last_lines(text: str) -> str:
+    """The last lines printed, each cut to a sane length, as the end of a reason; "" where there are none.
+
+    Where faulthandler has printed a stack, the lines around its innermost frames.
+    """
+    lines = [clean(line, LINE_LENGTH) for line in text.splitlines() if line.strip()]
+    stacks = [number for number, line in enumerate(lines) if STACK.search(line)]
+    end = stacks[-1] + TAIL_LINES // 2 if stacks else len(lines)
+    shown = lines[:end][-TAIL_LINES:]
+    return "; last printed:\n" + "\n".join(shown) if shown else ""
+
+
+def clean(text: str, length: int = TEXT_LENGTH) -> str:
+    """`text` without this machine's folders, control characters and lone surrogates, cut to `length`."""
+    text = below_roots(text.encode("utf-8", "replace").decode())
+    text = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: 2 * length]).strip()
+    return text if len(text) <= length else text[: length - 2] + " …"
+
+
+def below_roots(text: str) -> str:
+    """`text` with each path in it cut to what lies below the folder that Python imports it from."""
+    roots = {os.path.abspath(root) + os.sep for root in sys.path} - {os.sep}
+    for root in sorted(roots, key=len, reverse=True):
+        text = text.replace(root, "")
+    return text
+
+
+def missing_library(error: BaseException) -> str | None:
+    """What to install, where `error` says that a library is not installed at all; else None."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    library = error.name.partition(".")[0]
+    try:
+        installed = importlib.util.find_spec(library) is not None
+    except ValueError:
+        installed = True
+    if installed:
+        return None
+    try:
+        extra = extra_of(library, importlib.metadata.requires(DISTRIBUTION) or ())
+    except importlib.metadata.PackageNotFoundError:
+        extra = None
+    brings = f"; the extra '{extra}' brings it: pip install '.[{extra}]'" if extra else ""
+    return f"the library '{library}' is not installed{brings}"
+
+
+def extra_of(library: str, requirements: Sequence[str]) -> str | None:
+    """The extra whose requirement, as in `Requires-Dist`, names `library`."""
+    wanted = library.replace("_", "-").lower()
+    for requirement in requirements:
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"""extra\s*==\s*["']([\w.-]+)["']""", requirement)
+        if name and extra and name[0].replace("_", "-").lower() == wanted:
+            return extra[1]
+    return None
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or any(c.__name__ == "OutOfMemoryError" for c in type(error).__mro__):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    if isinstance(error, RuntimeError) and NO_MEMORY.search(_text(error)):
+        return True
+    return error.__cause__ is not None and _lacks_memory(error.__cause__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return clean(str(error))
+    except Exception:
+        return "(its text cannot be had)"
+
+
+def _place(error: BaseException, package: str) -> str:
+    """Where it was raised, and from which line of the suite."""
+    frames = traceback.walk_tb(error.__traceback__)
+    places = [f"{below_roots(frame.f_code.co_filename)}:{line}" for frame, line in frames]
+    places = [place for place in places if not place.startswith("<frozen ")]
+    if not places:
+        return ""
+    ours = [place for place in places if place.startswith(package.replace(".", "/") + "/")]
+    calling = f", from {ours[-1]}" if ours and ours[-1] != places[-1] else ""
+    return f" ({places[-1]}{calling})"
+
+
+def _signals() -> set[int]:
+    return {int(number) for number in signal.valid_signals()} & set(signal.Signals)

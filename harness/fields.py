@@ -1,0 +1,102 @@
+"""Checks plain values against a few declared bounds, so that a bad one is refused before anything runs.
+
+A field is declared in YAML: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
+`{type: float, optional: true}`. Settings need no declaration: their type is that of the value in their YAML.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (float, int),
+    "str": (str,),
+    "bool": (bool,),
+    "dict": (dict,),
+    "list": (list,),
+}
+
+
+class ConfigError(Exception):
+    """A mistake of the user's, in one line that names the key and what is allowed."""
+
+
+def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
+    """The error for a name that is none of `allowed`, with the nearest one where there is a near one."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
+
+
+def declared(value: Any) -> dict[str, Any]:
+    """The declaration that a YAML's own value stands for: its type, nothing more."""
+    if value is None:
+        return {"optional": True}
+    name = next((n for n, kinds in TYPES.items() if type(value) is kinds[0]), None)
+    return {"type": name} if name else {}
+
+
+def check_fields(
+    where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`values` with defaults filled in, a whole number as a float where one is due; raises ConfigError."""
+    for name in values:
+        if name not in fields:
+            raise unknown(f"{where}.{name}", name, fields)
+    checked = {}
+    for name, field in fields.items():
+        if name not in values and "default" not in field:
+            raise ConfigError(f"{where}.{name}: missing; expected {describe(field)}")
+        checked[name] = check_value(f"{where}.{name}", values.get(name, field.get("default")), field)
+    return checked
+
+
+def check_relations(where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> None:
+    """Holds fields declared as `multiple_of` or `not_above` another field to it; raises ConfigError."""
+    for name, field in fields.items():
+        for rule, words in (("multiple_of", "a multiple of"), ("not_above", "at most")):
+            other = field.get(rule)
+            if other is None:
+                continue
+            value, bound = values[name], values[other]
+            if value % bound if rule == "multiple_of" else value > bound:
+                raise ConfigError(f"{where}.{name}={value!r}: expected {words} {other}={bound!r}")
+
+
+def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
+    """`value` as its field wants it; raises ConfigError naming `key` and what is allowed."""
+    if value is None:
+        if field.get("optional") or ("default" in field and field["default"] is None):
+            return None
+        raise ConfigError(f"{key}: missing; expected {describe(field)}")
+    kind = field.get("type")
+    if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool")):
+        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+    if "one_of" in field and value not in field["one_of"]:
+        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+    if ("at_least" in field and value < field["at_least"]) or (
+        "at_most" in field and value > field["at_most"]
+    ):
+        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+    return float(value) if kind == "float" else value
+
+
+def describe(field: Mapping[str, Any]) -> str:
+    """What a field allows, in words."""
+    words = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+    text = words.get(field.get("type", ""), f"a {field['type']}" if "type" in field else "a value")
+    if "one_of" in field:
+        text = "one of " + ", ".join(map(str, field["one_of"]))
+    if "at_least" in field:
+        text += f" of at least {field['at_least']}"
+    if "at_most" in field:
+        text += (
+            f" and at most {field['at_most']}" if "at_least" in field else f" of at most {field['at_most']}"
+        )
+    return text + (" or null" if field.get("optional") else "")

@@ -1,0 +1,1 @@
+"""What suites measure with; these know `harness.records` alone."""

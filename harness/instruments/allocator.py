@@ -1,0 +1,137 @@
+"""What memory a real run takes: the allocator's own account of live bytes, and resident memory beside it.
+
+On the CPU every allocation and release is an event of the profiler; CUDA's caching allocator keeps the peak.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+
+_MARK = "harness.mark:"
+
+
+class Peak(NamedTuple):
+    """The most bytes between one mark and the next."""
+
+    mark: str
+    live_B: int  # of tensors: the allocator's live bytes
+    reserved_B: int | None  # CUDA: what the caching allocator holds from the device
+    resident_B: int  # of the process, more than before; with the profiler's own buffers, so never the truth
+
+
+class AllocatorWatch:
+    """Made by `watch`; `mark` begins a span, and `peaks` has one entry a span once the watch has ended."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.peaks: list[Peak] = []
+        self._marks: list[str] = []
+        self._resident_B: list[int] = []
+        self._cuda: list[tuple[int, int]] = []
+        self._resident_before_B = psutil.Process().memory_info().rss
+
+    def mark(self, name: str) -> None:
+        """What follows, until the next mark, is `name`. Names may come again; each is a span of its own."""
+        self._close_span()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            with torch.profiler.record_function(f"{_MARK}{len(self._marks)}"):
+                pass
+        _reset_resident_peak()
+        self._marks.append(name)
+
+    def _close_span(self) -> None:
+        if not self._marks:
+            return
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            allocated_B = torch.cuda.max_memory_allocated(self.device)
+            self._cuda.append((allocated_B, torch.cuda.max_memory_reserved(self.device)))
+        self._resident_B.append(_resident_peak() - self._resident_before_B)
+
+    def _finish(self, profile: Any) -> None:
+        live_B = _live_peaks(profile) if profile is not None else [allocated for allocated, _ in self._cuda]
+        for index, name in enumerate(self._marks):
+            reserved_B = self._cuda[index][1] if self._cuda else None
+            self.peaks.append(Peak(name, live_B[index], reserved_B, self._resident_B[index]))
+
+
+@contextmanager
+def watch(device: torch.device) -> Iterator[AllocatorWatch]:
+    """Follow `device`'s allocator. Enter it before the first tensor is made.
+
+    On the CPU only what is made within is counted; CUDA's peaks are of all that the process holds there.
+    One at a time, and no other profiler within: there is one profiler in a process.
+    """
+    found = AllocatorWatch(device)
+    if device.type == "cuda":
+        yield found
+        found._close_span()
+        found._finish(None)
+        return
+    gc.collect()  # what is let go of later must have been made within
+    with memory_profile() as profile:
+        yield found
+        found._close_span()
+    found._finish(profile)
+
+
+@contextmanager
+def memory_profile() -> Iterator[Any]:
+    """The profiler, following every allocation of the CPU's allocator. Kineto's own log is kept quiet."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        yield profile
+
+
+def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
+    """Allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, in order of time."""
+    events = [
+        (event.start_ns(), event.name(), event.nbytes())
+        for event in profile.profiler.kineto_results.events()
+        if event.name() == "[memory]" or event.name().startswith(mark)
+    ]
+    events.sort(key=lambda event: event[0])
+    return [(name, size_B) for _, name, size_B in events]
+
+
+def _live_peaks(profile: Any) -> list[int]:
+    """Most live bytes from each mark to the next."""
+    live_B = 0
+    peaks: list[int] = []
+    for name, delta_B in memory_events(profile, _MARK):
+        if name == "[memory]":
+            live_B += delta_B
+            if peaks:
+                peaks[-1] = max(peaks[-1], live_B)
+        else:
+            peaks.append(live_B)
+    return peaks
+
+
+def _reset_resident_peak() -> None:
+    """Linux: the kernel's peak of resident memory begins anew; elsewhere nothing can be reset."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        return
+
+
+def _resident_peak() -> int:
+    """Bytes. Linux: the peak since the last reset; elsewhere what is resident now."""
+    if os.path.exists("/proc/self/status"):
+        with open("/proc/self/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    return int(psutil.Process().memory_info().rss)

@@ -1,0 +1,63 @@
+"""Config to cells; pure. A cell's identity is a hash of its resolved config, the code and the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from harness.config import Arm, Run
+from harness.fields import ConfigError
+from harness.records import Cell, Group, digest
+
+PLAN = "plan.json"
+
+
+def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
+    """The cells of `run` in groups: workload by workload, baseline first.
+
+    `environment` is the digest of the host, `code(arm)` the digest of the sources that make an arm's figures.
+    """
+    tails = [(arm, digest([arm.name, arm.settings, code(arm), environment])) for arm in run.arms]
+    groups: list[Group] = []
+    for name, workload in run.workloads.items():
+        head = digest([run.suite, name, workload])
+        config = [{"workload": workload, "settings": arm.settings} for arm in run.arms]
+        cells = [
+            Cell(
+                hashlib.sha256(f"{head}{tail}{repeat}/{run.seed}".encode()).hexdigest()[:16],
+                run.suite, name, arm.name, arm.module, repeat, run.seed + repeat, config[column],
+            )
+            for repeat in range(run.repeats)
+            for column, (arm, tail) in enumerate(tails)
+        ]  # fmt: skip
+        groups.extend(split(cells, alone=bool(workload.get(run.own_process_when, True))))
+    return groups
+
+
+def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
+    """Each cell in a group of its own, or all in one."""
+    if alone:
+        return [Group((cell,)) for cell in cells]
+    return [Group(tuple(cells))] if cells else []
+
+
+def write_plan(folder: Path, suite: str, groups: Sequence[Group]) -> None:
+    """Keep beside the records which cells the last command asked for, in which order; raises OSError."""
+    order = {"suite": suite, "cells": [cell.id for group in groups for cell in group.cells]}
+    new = folder / ".plan.json.new"
+    new.write_text(json.dumps(order, indent=0) + "\n")
+    new.replace(folder / PLAN)
+
+
+def read_plan(folder: Path) -> tuple[str, list[str]]:
+    """The suite of a results folder and its cells' ids, in order; raises ConfigError."""
+    path = folder / PLAN
+    try:
+        order = json.loads(path.read_text())
+        return str(order["suite"]), [str(cell) for cell in order["cells"]]
+    except FileNotFoundError:
+        raise ConfigError(f"from_results={folder}: no such results folder (it has no {PLAN})") from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{path}: not a plan: {error}") from None

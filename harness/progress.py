@@ -1,0 +1,105 @@
+"""What a person sees while a sweep runs: a bar on a terminal, a logged line for each cell elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from harness.executors import Began, Ended, Event
+from harness.records import Cell, Group, Status
+from harness.store import Store
+
+logger = logging.getLogger(__name__)
+
+REASON_LENGTH = 160
+
+
+class Progress:
+    """Told each event of a sweep; a context manager. `store` says what is done already."""
+
+    def __init__(self, groups: Sequence[Group], store: Store) -> None:
+        self._cells = {cell.id: cell for group in groups for cell in group.cells}
+        self._done = self._cells.keys() & store.records.keys()
+        self._under_way: dict[str, Cell] = {}
+        self._failed: Counter[str] = Counter()
+        self._stderr = sys.stderr
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task("", total=len(self._cells), completed=len(self._done), now="")
+            self._bar.start()
+            _move_handlers(
+                self._stderr, sys.stderr
+            )  # rich has put its own in place, which prints above the bar
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            _move_handlers(sys.stderr, self._stderr)
+            self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show what `event` changes."""
+        if isinstance(event, Began):
+            self._done.discard(event.cell)
+            self._under_way[event.cell] = self._cells[event.cell]
+        elif isinstance(event, Ended):
+            self._done.add(event.cell)
+            self._end(self._under_way.pop(event.cell), event)
+        else:
+            return
+        if self._bar is not None:
+            self._bar.update(self._task, completed=len(self._done), now=self._now())
+
+    def _end(self, cell: Cell, ended: Ended) -> None:
+        failed = ended.status != Status.OK
+        self._failed.update([ended.status] if failed else [])
+        reason = ended.reason.partition("\n")[0][:REASON_LENGTH]
+        line = f"{name_of(cell)}: {ended.status}{': ' + reason if reason else ''}"
+        if self._bar is None:
+            done = f"{len(self._done)}/{len(self._cells)}"
+            level = logging.WARNING if failed else logging.INFO
+            logger.log(level, "%s %s (%.1f s)", done, line, ended.duration_s)
+        elif failed:
+            self._bar.console.print(line, markup=False, highlight=False)
+
+    def _now(self) -> str:
+        """The cells under way, and how many failed and how."""
+        under_way = ", ".join(map(name_of, self._under_way.values()))
+        return "  ".join([under_way, *(f"{count} {status}" for status, count in self._failed.items())])
+
+
+def name_of(cell: Cell) -> str:
+    """A cell as a person calls it."""
+    repeat = f" #{cell.repeat + 1}" if cell.repeat else ""
+    return f"{cell.suite} {cell.workload} {cell.optimization}{repeat}"
+
+
+def _move_handlers(old: TextIO, new: TextIO) -> None:
+    """Have the log written to `new` where it was to `old`."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is old:
+            handler.setStream(new)
+
+
+def _bar() -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    return progress.Progress(
+        progress.BarColumn(bar_width=30),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.fields[now]}", markup=False),
+        console=Console(stderr=True),
+        transient=True,
+    )

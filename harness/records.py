@@ -1,0 +1,269 @@
+"""The nouns of the harness, as plain data, and its two protocols; everything else is built on this module.
+
+It stands at the bottom of the import graph and uses the standard library alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+SCHEMA = 1
+"""Version of the line that one record is; a reader refuses any other."""
+
+UNITS = frozenset({"B", "s", "token/s", "FLOP/s", "B/s", "1"})
+"""Base units. Values are converted for people in `harness.report` and nowhere else."""
+
+Json = Mapping[str, Any]
+
+
+class Origin(StrEnum):
+    """How a figure came to be. Printed beside it."""
+
+    MEASURED = "measured"  # this hardware, the real work
+    EMULATED = "emulated"  # real code under imposed or scaled conditions
+    SIMULATED = "simulated"  # a model stepped through time; a run on fake tensors
+    CALCULATED = "calculated"  # a closed formula
+
+
+class Status(StrEnum):
+    """How a cell ended. Each cell ends in exactly one."""
+
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMED_OUT = "timed_out"
+    CRASHED = "crashed"
+    UNAVAILABLE = "unavailable"
+    WRONG_RESULT = "wrong_result"
+
+
+class Reading(NamedTuple):
+    """One sample of one metric, in a base unit; `method` tells several ways to one quantity apart."""
+
+    metric: str
+    unit: str
+    value: float
+    origin: str
+    method: str = ""
+
+
+class Remark(NamedTuple):
+    """What a suite says about a cell in words: a method that did not apply, and why."""
+
+    text: str
+
+
+class Measurement(NamedTuple):
+    """All samples of one metric by one method in one cell, in the order taken, never averaged."""
+
+    metric: str
+    unit: str
+    origin: str
+    method: str
+    samples: tuple[float, ...]
+
+
+class Cell(NamedTuple):
+    """Workload x optimization x repeat: the least that can be run.
+
+    `id` is the hash of the resolved config, the code's version and the host, so that
+    equal ids mean interchangeable records.
+    """
+
+    id: str
+    suite: str
+    workload: str
+    optimization: str  # the arm: `fsdp2`, or `activation_checkpointing.full` for a variant
+    module: str  # the module under suites/<suite>/ that applies it
+    repeat: int
+    seed: int
+    config: Json  # {"workload": {...}, "settings": {...}}, as resolved
+
+
+class Group(NamedTuple):
+    """Cells that one child process runs, in order; `package` holds the suites."""
+
+    cells: tuple[Cell, ...]
+    package: str = "suites"
+
+
+class Limits(NamedTuple):
+    """What one cell may take before it is ended: seconds, and bytes of private memory (None: no limit).
+
+    Memory counts beyond what Python and the libraries hold once imported.
+    """
+
+    timeout_s: float
+    memory_B: int | None = None
+
+
+class Record(NamedTuple):
+    """What happened to one cell. Written once, as one line of JSON."""
+
+    cell: Cell
+    status: str
+    reason: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    remarks: tuple[str, ...] = ()
+    conditions: Mapping[str, str] = {}
+    environment: str = ""  # digest of the environment, kept beside the records
+    limits: Limits = Limits(0.0)
+    started_at: str = ""  # ISO 8601, UTC
+    duration_s: float = 0.0
+
+
+class ClaimReading(NamedTuple):
+    """One way to read a claim: which of our figures it speaks of. Several readings, several verdicts."""
+
+    name: str
+    metric: str
+    workload: str
+    optimization: str
+    method: str
+    per: str = ""  # a metric to divide by, of the same cell: bytes per parameter
+    text: str = ""  # the reading in words
+    requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One figure of the paper: what is quoted, by whom, and what the primary source supports."""
+
+    id: str
+    suite: str
+    quoted: str  # the words or the row, verbatim
+    quoted_by: str  # table or sentence
+    value: float
+    unit: str
+    relation: str  # about | at_least | at_most
+    tolerance: float  # relative: how far off still counts as the same figure
+    readings: tuple[ClaimReading, ...]
+    conditions: Mapping[str, str]  # those the claim states, or its source
+    supports: str  # what the primary source supports
+    source: str
+    source_mark: str  # S stated, N notes, C chart, D derived
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A claim, in one reading, held against the records."""
+
+    claim: str
+    reading: str
+    outcome: str  # holds | exceeds | falls short | undecided | unavailable
+    where: str  # as stated | elsewhere | "" where there is no figure
+    ours: float | None
+    low: float | None
+    high: float | None
+    ratio: float | None  # ours over the quoted value
+    unit: str
+    origin: str
+    cell: str  # id of the cell whose record decided
+    differs: tuple[str, ...]  # the conditions that differ, in words
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a worker knows of its machine, for `Optimization.unavailable`. Bytes, counts."""
+
+    device: str  # "cpu" or "cuda"
+    device_name: str
+    devices: int
+    memory_B: int
+    cores: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class WrongResult(Exception):
+    """An optimization's result differs from the baseline's by more than it declares; the text says where."""
+
+
+class Unavailable(Exception):
+    """A cell cannot run here; the text says why, and what would bring it."""
+
+
+Subject = TypeVar("Subject")
+
+
+class Suite(Protocol[Subject]):
+    """The package `suites/<suite>/`: builds the baseline, and measures a subject whatever was done to it."""
+
+    def build(self, workload: Json, seed: int) -> Subject:
+        """The baseline for `workload`, ready to run."""
+
+    def check(self, subject: Subject, module: Any) -> None:
+        """Hold the subject's result against the baseline's; raises `WrongResult`."""
+
+    def conditions(self, subject: Subject) -> Mapping[str, str]:
+        """Under which conditions its figures stand, for the judge to compare with a claim's."""
+
+    def sample(self, subject: Subject) -> Iterable[Reading | Remark]:
+        """Do the work once; one reading of each metric, each yielded as soon as it is had."""
+
+    def close(self, subject: Subject) -> None:
+        """Give back what `build` and `apply` took."""
+
+
+class Optimization(Protocol[Subject]):
+    """The module `suites/<suite>/<optimization>.py`: one way to do the work."""
+
+    Settings: type  # a dataclass; its fields are the `settings` of the optimization's YAML
+
+    def unavailable(self, host: Host) -> str | None:
+        """Why it cannot run on `host`, for a person to read; None where it can."""
+
+    def apply(self, subject: Subject, settings: Any) -> Subject:
+        """The subject with the optimization done to it."""
+
+
+def digest(data: Any) -> str:
+    """Sixteen hexadecimal digits that name `data`, whatever the order of its keys."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def record_to_json(record: Record) -> str:
+    """One line of JSON, without its end of line."""
+    data: dict[str, Any] = {"schema": SCHEMA, **record._asdict()}
+    data["cell"] = record.cell._asdict()
+    data["measurements"] = [list(m) for m in record.measurements]
+    data["limits"] = record.limits._asdict()
+    return json.dumps(data, separators=(",", ":"))
+
+
+def record_from_json(data: Json) -> Record:
+    """The record that a parsed line holds; raises KeyError, TypeError or ValueError where it is not one."""
+    fields = {name: data[name] for name in Record._fields}
+    fields["cell"] = Cell(**data["cell"])
+    fields["limits"] = Limits(**data["limits"])
+    fields["remarks"] = tuple(data["remarks"])
+    fields["measurements"] = tuple(
+        [
+            Measurement(metric, unit, origin, method, tuple(samples))
+            for metric, unit, origin, method, samples in data["measurements"]
+        ]
+    )
+    return Record(**fields)
+
+
+def measurement(record: Record, metric: str, method: str | None = None) -> Measurement | None:
+    """The record's measurement of `metric` by `method` (None: the first there is)."""
+    for one in record.measurements:
+        if one.metric == metric and (method is None or one.method == method):
+            return one
+    return None
+
+
+def gather(readings: Sequence[Reading]) -> tuple[Measurement, ...]:
+    """Readings of one cell as measurements: by metric and method, samples in the order taken."""
+    found: dict[tuple[str, str, str, str], list[float]] = {}
+    for reading in readings:
+        key = (reading.metric, reading.unit, reading.origin, reading.method)
+        found.setdefault(key, []).append(reading.value)
+    return tuple(Measurement(*key, tuple(samples)) for key, samples in found.items())

@@ -1,0 +1,171 @@
+"""Figures -> pictures: stacked bars, lines over sizes, the spread of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from harness.report.frame import Figure, Frame
+from harness.report.spec import Block, Spec
+from harness.report.svg import (
+    SERIES,
+    WIDTH,
+    Canvas,
+    Picture,
+    linear,
+    log_ticks,
+    logarithmic,
+    round_ticks,
+    symmetric,
+    width_of,
+)
+from harness.report.tables import divided, percent
+from harness.report.units import ORIGIN_MARKS, in_unit, number
+
+ROW = 27.0
+NEAR = 0.001
+"""Relative errors are drawn to a linear scale within this, logarithmic beyond."""
+
+
+def bars(block: Block, spec: Spec, frame: Frame) -> Picture | None:
+    """One horizontal bar an arm, stacked by metric; an arm that lacks one of them has `+ ?` after its sum."""
+    fields = block.fields
+    stacks: Mapping[str, str] = fields["stacks"]
+    rows: dict[str, list[Figure | None]] = {}
+    for workload in frame.values("workload", fields["where"]):
+        for arm in frame.values("optimization", fields["where"]):
+            parts = [frame.get(workload, arm, metric, fields["method"]) for metric in stacks]
+            if any(parts):
+                rows[spec.name("optimization", arm)] = parts
+    widths = {name: [_value(part, fields["unit"]) for part in parts] for name, parts in rows.items()}
+    longest = max((sum(width) for width in widths.values()), default=0.0)
+    if longest <= 0:
+        return None
+    canvas = Canvas()
+    top = canvas.legend(list(stacks.values()))
+    left, bottom = max(map(width_of, rows)) + 8, top + ROW * len(rows)
+    across = linear(0, longest, left, WIDTH - 62)
+    for tick in round_ticks(longest):
+        canvas.line(across(tick), top, across(tick), bottom)
+        canvas.text(across(tick), bottom + 13, number(tick) if tick else "0", "middle", "soft")
+    for i, (name, width) in enumerate(widths.items()):
+        y, done = top + ROW * i, 0.0
+        canvas.text(left - 8, y + ROW / 2, name, "end")
+        for j, (label, part) in enumerate(zip(stacks.values(), width, strict=True)):
+            if part > 0:
+                tip = f"{name} · {label}: {number(part)} {fields['unit']}"
+                canvas.bar(
+                    across(done), y + 4, across(done + part) - across(done), ROW - 8, f"s{j % SERIES}", tip
+                )
+            done += part
+        canvas.text(
+            across(done) + 6, y + ROW / 2, number(done) + ("" if all(rows[name]) else " + ?"), size=12
+        )
+    canvas.line(left, top, left, bottom, "soft")
+    origins = _origins(part for parts in rows.values() for part in parts if part)
+    canvas.text(
+        (left + WIDTH - 62) / 2, bottom + 32, f"{fields['across'] or fields['unit']} {origins}", "middle"
+    )
+    return canvas.picture(block.id, block.title, block.text, _alt(block, rows), bottom + 46)
+
+
+def lines(block: Block, spec: Spec, frame: Frame) -> Picture | None:
+    """One line an arm over its workloads, on logarithmic axes."""
+    series = _series(block, spec, frame)
+    if not series:
+        return None
+    references: Mapping[str, float] = block.fields["references"]
+    points = [point for line in series.values() for point in line]
+    canvas = Canvas()
+    legend = canvas.legend(list(series))
+    canvas.text(4, legend + 2, f"{block.fields['y']['title']} {_origins(p[3] for p in points)}", role="soft")
+    top, bottom, left = legend + 20, legend + 330, 66.0
+    right = WIDTH - max([14.0, *(width_of(name, 12) + 8 for name in references)])
+    heights = [y for _, y, _, _ in points] + list(references.values())
+    low, high = min(heights) / 1.12, max(heights) * 1.12
+    up = logarithmic(low, high, bottom, top)
+    x_low, x_high = min(p[0] for p in points), max(p[0] for p in points)
+    across = logarithmic(x_low / 1.3, x_high * 1.3, left, right)
+    for tick in log_ticks(low, high):
+        canvas.line(left, up(tick), right, up(tick))
+        canvas.text(left - 8, up(tick), number(tick), "end", "soft")
+    for name, x in {name: x for x, _, name, _ in points}.items():
+        canvas.line(across(x), top, across(x), bottom)
+        canvas.text(across(x), bottom + 14, name, "middle")
+    for label, value in references.items():
+        canvas.line(left, up(value), right, up(value), "ink", 1.2, "5 4")
+        canvas.text(right + 6, up(value), label, size=12)
+    for i, (arm, line) in enumerate(series.items()):
+        canvas.path([(across(x), up(y)) for x, y, _, _ in line], f"s{i % SERIES}")
+        for x, y, name, _ in line:
+            canvas.dot(across(x), up(y), 4.5, f"s{i % SERIES}", f"{arm}, {name}: {number(y)}")
+    canvas.text((left + right) / 2, bottom + 34, block.fields["x"]["title"], "middle", "soft")
+    return canvas.picture(block.id, block.title, block.text, _alt(block, series), bottom + 48)
+
+
+def spread(block: Block, spec: Spec, frame: Frame) -> Picture | None:
+    """The errors of each method, every cell a point, about zero."""
+    groups: dict[str, list[Figure]] = {}
+    for one in frame.select(block.fields["metric"], block.fields["where"]):
+        groups.setdefault(one.method, []).append(one)
+    if not groups:
+        return None
+    reach = max(NEAR, 1.15 * max(abs(one.value) for group in groups.values() for one in group))
+    methods = sorted(groups, key=lambda method: max(abs(one.value) for one in groups[method]))
+    names = {method: f"{spec.name('method', method)} {_origins(groups[method])}" for method in methods}
+    canvas = Canvas()
+    left, top, high = max(map(width_of, names.values())) + 8, 8.0, 34.0
+    bottom = top + high * len(methods)
+    across = symmetric(reach, NEAR, left + 10, WIDTH - 30)
+    for size in (-100, -10, -1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100):
+        if abs(size) <= reach and not size < -1:  # no estimate can be more than all too small
+            canvas.line(across(size), top, across(size), bottom, "faint" if size else "ink")
+            canvas.text(across(size), bottom + 13, _tick(size), "middle", "soft", 12)
+    for i, method in enumerate(methods):
+        y = top + high * (i + 0.5)
+        canvas.text(left - 8, y, names[method], "end")
+        for j, one in enumerate(groups[method]):
+            tip = f"{spec.name('optimization', one.optimization)}, {one.workload}: {percent(one.value, True)}"
+            canvas.dot(across(one.value), y + (j * 7 % 11 - 5) * 1.7, 3.6, "s0", tip, 0.45)
+    canvas.text((left + WIDTH) / 2, bottom + 33, block.fields["across"], "middle")
+    return canvas.picture(block.id, block.title, block.text, _alt(block, names.values()), bottom + 46)
+
+
+def _series(block: Block, spec: Spec, frame: Frame) -> dict[str, list[tuple[float, float, str, Figure]]]:
+    """For each arm its points: x, y, the workload's short name, the figure of y; from left to right."""
+    where = block.fields["where"]
+    series = {}
+    for arm in frame.values("optimization", where):
+        points = []
+        for workload in frame.values("workload", where):
+            x, y = (_point(frame, workload, arm, block.fields[axis]) for axis in ("x", "y"))
+            if x is not None and y is not None:
+                short = spec.name("workload", workload).partition(" (")[0]
+                points.append((x.value, in_unit(y.value, y.unit, block.fields["y"]["unit"]), short, y))
+        if points:
+            series[spec.name("optimization", arm)] = sorted(points)
+    return series
+
+
+def _point(frame: Frame, workload: str, arm: str, axis: Mapping[str, Any]) -> Figure | None:
+    figure = frame.get(workload, arm, axis["metric"], axis["method"])
+    if figure is not None and axis["per"]:
+        figure = divided(figure, frame, axis["per"])
+    return figure if figure and figure.value > 0 else None
+
+
+def _value(figure: Figure | None, unit: str) -> float:
+    return in_unit(figure.value, figure.unit, unit) if figure else 0.0
+
+
+def _origins(figures: Iterable[Figure]) -> str:
+    """The marks of all origins among the figures."""
+    return " ".join(sorted({ORIGIN_MARKS[figure.origin] for figure in figures}))
+
+
+def _alt(block: Block, names: Iterable[str]) -> str:
+    return f"{block.title}: {', '.join(names)}"
+
+
+def _tick(size: float) -> str:
+    return f"{100 * size:+,.6g} %".replace("-", "−") if size else "0"

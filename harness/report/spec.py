@@ -1,0 +1,173 @@
+"""Reads conf/report/<suite>.yaml: which tables and figures a suite's report has, as data. The rest of
+`harness.report` draws them and knows nothing of what they are about.
+
+`names` says how identifiers are shown, and puts those it lists first, in its order. `blocks` stand in the
+order of the report; each has `kind`, `id`, `title`, `text` (a paragraph above it) and the fields of its kind
+(`KINDS`). `where` selects cells: see `harness.report.frame.Where`. A suite without such a file gets
+`DEFAULT_BLOCKS`. Of a workload's name, what stands in brackets is left out along an axis. A block
+with `workload` is about that one, or where it was not run, about the first that was; its title and text name
+it by `{workload}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.claims import as_mapping, read_yaml
+from harness.fields import ConfigError, check_fields
+
+REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
+
+_TEXT = {"type": "str", "default": ""}
+_MUST = {"type": "str"}
+_YES_NO = {"type": "bool", "default": False}
+_MAP = {"type": "dict", "default": {}}
+_LIST = {"type": "list", "default": []}
+_KEYS = ("workload", "optimization", "method")
+_KEY = {"type": "str", "one_of": list(_KEYS)}
+
+_Fields = Mapping[str, Mapping[str, Any]]
+FILE: _Fields = {"suite": _MUST, "title": _MUST, "question": _MUST, "names": _MAP, "blocks": {"type": "list"}}
+NAMES: _Fields = {"workload": _MAP, "optimization": _MAP, "method": _MAP, "metric": _MAP}
+BLOCK: _Fields = {"kind": _MUST, "id": _MUST, "title": _MUST, "text": _TEXT}
+KINDS: Mapping[str, _Fields] = {
+    # each claim, its readings and verdicts
+    "verdicts": {},
+    # `rows` by the values of one key; each column a figure (COLUMN)
+    "table": {
+        "where": _MAP,
+        "workload": _TEXT,
+        "rows": _KEY,
+        "heading": _TEXT,
+        "columns": {"type": "list"},
+        "terminal": _YES_NO,
+    },
+    # every arm against the baseline on one workload: what pays, and by how much. Less is better.
+    # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
+    # Only arms of one rank are ranked at the top
+    "effects": {
+        "where": _MAP,
+        "workload": _TEXT,
+        "conditions": _MAP,
+        "beside": _MAP,
+        "metric": _MUST,
+        "method": _MUST,
+        "unit": _MUST,
+        "baseline": _MUST,
+        "same_within": {"type": "float", "at_least": 0},
+        "terminal": _YES_NO,
+    },
+    # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
+    # `remark` what is said there with it
+    "errors": {"where": _MAP, "metric": _MUST, "headline": _TEXT, "remark": _TEXT, "terminal": _YES_NO},
+    # every cell that did not end well
+    "failures": {},
+    # one bar an arm, stacked by metric; `stacks`: metric to its label
+    "bars": {
+        "where": _MAP,
+        "workload": _TEXT,
+        "method": _MUST,
+        "stacks": {"type": "dict"},
+        "unit": _MUST,
+        "across": _TEXT,
+    },
+    # one line an arm over its workloads, both axes logarithmic; `references`: label to value, horizontal
+    "lines": {"where": _MAP, "x": {"type": "dict"}, "y": {"type": "dict"}, "references": _MAP},
+    # the errors of each method, every cell a point
+    "spread": {"where": _MAP, "metric": _MUST, "across": _TEXT},
+}
+COLUMN: _Fields = {
+    "title": _TEXT,
+    "by": {"type": "str", "default": "", "one_of": ["", *_KEYS]},  # a column for each value of this key
+    "metric": _TEXT,
+    "method": _TEXT,
+    "workload": _TEXT,  # where the rows do not say it
+    "optimization": _TEXT,
+    "unit": {"type": "str", "default": "1"},
+    "per": _TEXT,  # a metric to divide by
+    "relative_to": _TEXT,  # an arm: show the change against it
+    "signed": _YES_NO,
+    "remarks": _YES_NO,  # a footnote with what the suite remarked on the method
+    "also": _MAP,  # a second figure, in brackets: the fields of a column
+    "claim": _TEXT,  # instead of a figure, what the paper quotes: a claim's id, with {workload} in it
+}
+AXIS: _Fields = {
+    "metric": _MUST,
+    "method": _TEXT,
+    "per": _TEXT,
+    "unit": {"type": "str", "default": "1"},
+    "title": _MUST,
+}
+
+
+class Block(NamedTuple):
+    """One table or figure of a report."""
+
+    kind: str
+    id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any]
+
+
+class Spec(NamedTuple):
+    """What a suite's report holds."""
+
+    suite: str
+    title: str
+    question: str
+    names: Mapping[str, Mapping[str, str]]
+    blocks: tuple[Block, ...]
+
+    def name(self, key: str, identifier: str) -> str:
+        """How people know `identifier`, a value of `key`."""
+        return self.names.get(key, {}).get(identifier, identifier)
+
+
+DEFAULT_BLOCKS = (
+    Block("verdicts", "claims", "The paper's claims", "", {}),
+    Block("failures", "failures", "Cells without a result", "", {}),
+)
+
+
+def load_spec(suite: str, folder: Path = REPORTS) -> Spec:
+    """The report of `suite`; raises ConfigError naming file, block and field."""
+    path = folder / f"{suite}.yaml"
+    if not path.exists():
+        return Spec(suite, suite, "", {}, DEFAULT_BLOCKS)
+    data = check_fields(path.name, read_yaml(path), FILE)
+    if data["suite"] != suite:
+        raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
+    names = check_fields(f"{path.name}.names", data["names"], NAMES)
+    blocks = tuple(_block(f"{path.name}.blocks[{i}]", block) for i, block in enumerate(data["blocks"]))
+    seen = [block.id for block in blocks]
+    if doubles := {one for one in seen if seen.count(one) > 1}:
+        raise ConfigError(f"{path.name}.blocks: id {min(doubles)!r} stands twice")
+    return Spec(suite, data["title"], data["question"], names, blocks)
+
+
+def _block(where: str, data: Any) -> Block:
+    data = as_mapping(where, data)
+    where = f"{where} ({data.get('id', 'no id')})"
+    kind = data.get("kind")
+    if kind not in KINDS:
+        raise ConfigError(f"{where}.kind: {kind!r}; allowed: {', '.join(KINDS)}")
+    fields = check_fields(where, data, {**BLOCK, **KINDS[kind]})
+    if "columns" in fields:
+        fields["columns"] = [_column(f"{where}.columns[{i}]", c) for i, c in enumerate(fields["columns"])]
+    for axis in ("x", "y"):
+        if axis in fields:
+            fields[axis] = check_fields(f"{where}.{axis}", fields[axis], AXIS)
+    own = {name: value for name, value in fields.items() if name not in BLOCK}
+    return Block(kind, fields["id"], fields["title"], fields["text"], own)
+
+
+def _column(where: str, data: Any) -> Mapping[str, Any]:
+    column = check_fields(where, as_mapping(where, data), COLUMN)
+    if bool(column["metric"]) == bool(column["claim"]):
+        raise ConfigError(f"{where}: expected either metric or claim")
+    if column["also"]:
+        column["also"] = _column(f"{where}.also", column["also"])
+    return column

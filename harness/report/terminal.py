@@ -1,0 +1,80 @@
+"""The run's tables and verdicts on the terminal; plain lines where standard output is none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from harness.report.findings import Findings, table
+from harness.report.glance import glance
+from harness.report.spec import Block
+from harness.report.tables import Table, Text
+from harness.report.units import LEGEND
+from harness.report.verdicts import verdict_table
+
+LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
+PLAIN_WIDTH = 400
+"""Columns where the output is no terminal: wide enough that no line is broken."""
+
+
+def show(found: Findings, page: Path, out: TextIO | None = None) -> None:
+    """Print the tables marked `terminal`, the verdicts, the answers in short, and where the report lies."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    stream = out or sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    console = Console(file=stream, width=width, highlight=False, legacy_windows=False)
+    frame = found.frame
+    for block in found.blocks(frame):
+        if block.kind == "verdicts" or block.fields.get("terminal"):
+            made = settled(block, found) if block.kind == "verdicts" else table(block, found, frame)
+            if made is not None and made.rows:
+                _print(console, made)
+    lacking = sum(verdict.outcome == "unavailable" for verdict in found.verdicts)
+    if lacking:
+        console.print(f"[dim]{lacking} verdicts are unavailable for want of a figure; the report says why[/]")
+    for card in glance(found, frame):
+        console.print(f"[bold]{escape(card.question)}[/] {escape(card.answer)}")
+    console.print(f"[dim]{escape(LEGEND)}[/]")
+    console.print(f"[bold]Report:[/] {escape(str(page))}", soft_wrap=True)
+
+
+def settled(block: Block, found: Findings) -> Table:
+    """The verdicts that have a figure; how many have none is told at the end."""
+    return verdict_table(block, found.claims, [v for v in found.verdicts if v.outcome != "unavailable"])
+
+
+def fitting(made: Table, width: int) -> Table:
+    """The table as it is, or rows for columns where only so it is no wider than `width`."""
+    whole = [tuple(Text(head, look="word") for head in made.heads), *made.rows]
+    turned = list(zip(*whole, strict=True))
+    if _width(whole) <= width or _width(turned) > width:
+        return made
+    heads = tuple(cell.text for cell in turned[0])
+    return made._replace(heads=heads, rows=tuple(turned[1:]))
+
+
+def _width(rows: Sequence[Sequence[Text]]) -> int:
+    return sum(3 + max(len(cell.text + cell.note) for cell in column) for column in zip(*rows, strict=True))
+
+
+def _print(console: object, made: Table) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text as Words
+
+    assert isinstance(console, Console)
+    made = fitting(made, console.width)
+    grid = Grid(title=made.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for i, head in enumerate(made.heads):
+        word = made.rows[0][i].look == "word"
+        grid.add_column(head, justify="left" if word else "right", overflow="fold")
+    for row in made.rows:
+        grid.add_row(*(Words(cell.text + cell.note, style=LOOKS.get(cell.look, "")) for cell in row))
+    console.print(grid)
+    for i, note in enumerate(made.notes, 1):
+        console.print(Words(f"[{i}] {note}", style="dim"))

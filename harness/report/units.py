@@ -1,0 +1,86 @@
+"""Base units turned into what people read; the one place where values are converted."""
+
+from __future__ import annotations
+
+import math
+
+ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ"}
+"""Printed right after every figure."""
+
+LEGEND = "ᵐ measured on this hardware · ᵉ emulated · ˢ simulated, on fake tensors · ᶜ calculated by a formula"
+
+_SCALES = {
+    "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    "s": {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0},
+    "token/s": {"token/s": 1.0, "ktoken/s": 1e3},
+    "FLOP/s": {"GFLOP/s": 1e9, "TFLOP/s": 1e12},
+    "B/s": {"MB/s": 1e6, "GB/s": 1e9},
+    "1": {"1": 1.0, "%": 1e-2, "x": 1.0},
+}
+
+
+_FROM = {"TB": 10}
+"""A unit is read from so many of it on: memory is spoken of in GB up to 10 TB."""
+
+
+def choices(unit: str) -> tuple[str, ...]:
+    """The units for people in which a figure of base unit `unit` can be shown."""
+    return tuple(_SCALES[unit])
+
+
+def number(value: float, digits: int = 3) -> str:
+    """`value` to `digits` significant digits, thousands apart by commas, never in powers of ten."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    rounded = round(value, places)
+    places = digits - 1 - math.floor(math.log10(abs(rounded)))
+    text = f"{rounded:,.{max(places, 0)}f}"
+    whole = float(value).is_integer()
+    return text.rstrip("0").rstrip(".") if "." in text and whole else text
+
+
+def best_unit(value: float, unit: str) -> str:
+    """The unit for people in which `value` reads best."""
+    if unit == "1":
+        return "1"
+    scales = _SCALES[unit]
+    fitting = [name for name, scale in scales.items() if abs(value) >= scale * _FROM.get(name, 1)]
+    return max(fitting, key=lambda name: scales[name]) if fitting else min(scales, key=lambda n: scales[n])
+
+
+def in_unit(value: float, unit: str, shown: str) -> float:
+    """`value` of base unit `unit` in the unit for people `shown`; raises ValueError where it has no such."""
+    if shown not in _SCALES.get(unit, {}):
+        raise ValueError(
+            f"{unit!r} cannot be shown in {shown!r}; allowed: {', '.join(_SCALES.get(unit, {}))}"
+        )
+    return value / _SCALES[unit][shown]
+
+
+def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
+    """The figure alone, where the unit stands in a heading; counts in full."""
+    scaled = in_unit(value, unit, shown)
+    if shown == "1" and float(scaled).is_integer():
+        text = f"{scaled:,.0f}"
+    elif shown == "%" and abs(scaled) < 10:
+        text = number(scaled, 1 if abs(scaled) < 1e-3 else 2)
+    else:
+        text = number(scaled)
+    if signed and scaled > 0:
+        text = f"+{text}"
+    return text.replace("-", "−")
+
+
+def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:
+    """The figure with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
+    shown = shown or best_unit(value, unit)
+    text = bare(value, unit, shown, signed)
+    if shown == "x":
+        return f"{text}×"
+    return text if shown == "1" else f"{text} {shown}"
+
+
+def marked(text: str, origin: str) -> str:
+    """`text` with the mark of its origin."""
+    return f"{text} {ORIGIN_MARKS.get(origin, '?')}"

@@ -1,0 +1,81 @@
+"""Claims with their verdicts, made ready to be set as tables and cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from harness.records import Claim, Verdict
+from harness.report.spec import Block
+from harness.report.tables import Table, Text
+from harness.report.units import human, marked
+
+OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
+LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "warn", "unavailable": "muted"}
+RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ "}
+MARKS = {
+    "S": "stated by the source",
+    "N": "found in others' notes about the source",
+    "C": "read off a chart",
+    "D": "derived",
+}
+
+
+class Judged(NamedTuple):
+    """A claim with the verdicts on its readings."""
+
+    claim: Claim
+    verdicts: tuple[Verdict, ...]
+
+
+def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Judged]:
+    """The claims in their order, each with its verdicts."""
+    return [Judged(claim, tuple(v for v in verdicts if v.claim == claim.id)) for claim in claims]
+
+
+def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """How many verdicts of each outcome, those of none left out."""
+    found = list(verdicts)
+    counts = {outcome: sum(v.outcome == outcome for v in found) for outcome in OUTCOMES}
+    return {outcome: count for outcome, count in counts.items() if count}
+
+
+def quoted(claim: Claim) -> str:
+    """The paper's figure with the claim's relation to it."""
+    per = f" per {claim.readings[0].per.removesuffix('s')}" if claim.readings[0].per else ""
+    return RELATIONS[claim.relation] + human(claim.value, claim.unit) + per
+
+
+def ours(verdict: Verdict) -> str:
+    """Our figure with its origin, with its range where the samples differ."""
+    if verdict.ours is None or verdict.low is None or verdict.high is None:
+        return "–"
+    text = human(verdict.ours, verdict.unit)
+    if verdict.low != verdict.high:
+        text += f" ({human(verdict.low, verdict.unit)} … {human(verdict.high, verdict.unit)})"
+    return marked(text, verdict.origin)
+
+
+def outcome_text(verdict: Verdict) -> str:
+    """`falls short, elsewhere`."""
+    return f"{verdict.outcome}, {verdict.where}" if verdict.where else verdict.outcome
+
+
+def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
+    """One row a reading."""
+    rows = []
+    for claim, found in judged(claims, verdicts):
+        for i, verdict in enumerate(found):
+            rows.append(
+                (
+                    Text(claim.quoted_by if i == 0 else "", look="word"),
+                    Text(quoted(claim) if i == 0 else ""),
+                    Text(verdict.reading, look="word"),
+                    Text(ours(verdict), verdict.cell if verdict.ours is not None else ""),
+                    Text("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
+                    Text(outcome_text(verdict), look=LOOKS[verdict.outcome]),
+                )
+            )
+    heads = ("Claimed in", "Quoted", "Read as", "Here", "Ratio", "Verdict")
+    text = block.text or ("" if rows else "No claims are recorded for this suite.")
+    return Table(block.id, block.title, text, heads, tuple(rows))

@@ -1,0 +1,72 @@
+"""The last arrow: a judged run -> report.md, figures, report.html, verdicts.json and measurements.csv."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.records import Claim, Verdict
+from harness.report import markdown
+from harness.report.findings import Findings
+from harness.report.svg import Picture
+
+
+def write_suite(folder: Path, found: Findings) -> Path:
+    """Write the report of one suite into `folder`, beside its records.jsonl; the page's path.
+
+    The same findings give the same bytes.
+    """
+    from harness.report import page
+    from harness.report.tidy import tidy
+
+    pictures: dict[str, Picture] = {}
+    text = markdown.report(found, pictures)
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    for path in (folder / "figures").glob("*.svg"):
+        if path.name not in pictures:  # drawn by an earlier report
+            path.unlink()
+    for name, picture in pictures.items():
+        _write(folder / "figures" / name, picture.file())
+    _write(folder / "report.md", text)
+    _write(folder / "verdicts.json", verdicts_json(found.claims, found.verdicts))
+    _write(folder / "measurements.csv", tidy(found.records).to_csv(index=False, lineterminator="\n"))
+    _write(folder / "report.html", page.suite_page(found, pictures))
+    return folder / "report.html"
+
+
+def write_every(folder: Path, suites: Sequence[tuple[Findings, Path]]) -> Path:
+    """Write one page with every suite's verdicts into `folder`, with links to the suites' own; its path."""
+    from harness.report import page
+
+    folder.mkdir(parents=True, exist_ok=True)
+    ways = [(found, Path(os.path.relpath(own.parent, folder)).as_posix()) for found, own in suites]
+    _write(folder / "report.md", markdown.every_report(ways))
+    _write(folder / "report.html", page.every_page(ways))
+    return folder / "report.html"
+
+
+def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
+    """Every verdict with what its claim quotes and what the source supports."""
+    by_id = {claim.id: claim for claim in claims}
+    rows = []
+    for verdict in verdicts:
+        claim = by_id[verdict.claim]
+        said = {
+            "quoted": claim.quoted,
+            "quoted_by": claim.quoted_by,
+            "quoted_value": claim.value,
+            "relation": claim.relation,
+            "supports": claim.supports,
+            "source": claim.source,
+            "source_mark": claim.source_mark,
+            "caveats": claim.caveats,
+        }
+        rows.append(asdict(verdict) | said)
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,57 @@
+"""Names the code that makes a figure: the files a module imports, found by reading, not by running."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def file_of(module: str, root: Path = ROOT) -> Path | None:
+    """The file of a dotted module below `root`, or None where it is somebody else's."""
+    base = root.joinpath(*module.split("."))
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+
+
+@cache
+def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
+    """The dotted names of this project that a file imports, wherever in the file; relative ones resolved."""
+    package = list(file.relative_to(root).with_suffix("").parts[:-1])
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            found.add(name)
+            found.update(f"{name}.{alias.name}" for alias in node.names)
+    return frozenset(n for n in found if file_of(n, root))
+
+
+def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:
+    """Every file of this project that importing `modules` would run, their packages' included."""
+    seen: set[Path] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        parent = name.rpartition(".")[0]
+        file = file_of(name, root)
+        if parent:
+            waiting.append(parent) if file_of(parent, root) not in seen else None
+        if file is None or file in seen:
+            continue
+        seen.add(file)
+        waiting.extend(imports_of(file, root))
+    return frozenset(seen)
+
+
+def source_digest(modules: tuple[str, ...], root: Path = ROOT) -> str:
+    """Sixteen hexadecimal digits that change when any file in the closure of `modules` does."""
+    whole = hashlib.sha256()
+    for file in sorted(closure(modules, root)):
+        whole.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return whole.hexdigest()[:16]

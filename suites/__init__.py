@@ -1,0 +1,1 @@
+"""One package a suite: how the baseline and each optimization is done."""

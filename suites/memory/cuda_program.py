@@ -1,0 +1,180 @@
+"""What CUDA would run, on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
+
+`suites.memory.walk` enters `cuda_operations` for the program "cuda". Written from torch's sources and not yet
+held against a GPU: its figures are a model of CUDA's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from suites.memory.step import TrainingStep
+
+Function = Callable[..., Any]
+
+BLOCK_B = 512
+"""c10/cuda/CUDACachingAllocator.h, kMinBlockSize: every allocation is rounded up to it."""
+
+CUBLAS_WORKSPACE_B = 4096 * 8 * 1024
+"""ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on Hopper, 8.1 MiB before it."""
+
+CUBLAS_HANDLES = 2
+"""One for each thread that multiplies matrices: the forward pass's, and autograd's for the device."""
+
+
+def as_on_cuda(step: TrainingStep) -> TrainingStep:
+    """The step with CUDA's defaults made explicit: optimizers take all tensors at once."""
+    if step.workload.optimizer_loop != "default":
+        return step
+    return replace(step, workload=replace(step.workload, optimizer_loop="foreach"))
+
+
+@contextmanager
+def cuda_operations() -> Iterator[None]:
+    """Within it, functions whose CUDA kernels keep other tensors than the CPU's are those kernels.
+
+    A mode for torch functions would not do: torch leaves it during the backward pass, which recomputes.
+    """
+    replaced = [(owner, name, vars(owner).get(name)) for owner, name, _ in REPLACEMENTS]
+    try:
+        for owner, name, make in REPLACEMENTS:
+            setattr(owner, name, make(getattr(owner, name)))
+        yield
+    finally:
+        for owner, name, original in reversed(replaced):
+            if original is None:
+                delattr(owner, name)  # it was inherited
+            else:
+                setattr(owner, name, original)
+
+
+def _widen(value: Any) -> Any:
+    narrow = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if narrow else value
+
+
+def _narrow(value: Tensor) -> Tensor:
+    return value.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else value
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """SDPA's flash kernel in narrow types; the memory-efficient one in fp32 or with a mask. (B, H, T, K)."""
+    query, key, value = _narrow(query), _narrow(key), _narrow(value)
+    aten = torch.ops.aten
+    if attn_mask is None and query.dtype != torch.float32:
+        flash = aten._scaled_dot_product_flash_attention
+        return first(flash(query, key, value, dropout_p, is_causal, False, scale=scale))
+    groups = query.shape[1] // key.shape[1]
+    if enable_gqa and groups > 1:  # only the flash kernel takes groups as they are
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    efficient = aten._scaled_dot_product_efficient_attention
+    return first(efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale))
+
+
+def first(results: Sequence[Any]) -> Tensor:
+    """The result itself, without what the kernel keeps for its backward pass."""
+    result: Tensor = results[0]
+    return result
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """One kernel that keeps its input and one number a row, in fp32 under autocast; composite on the CPU."""
+    if torch.is_autocast_enabled("cpu"):
+        input, weight = _widen(input), _widen(weight)
+    result: Tensor = FusedRMSNorm.apply(input, weight)  # type: ignore[no-untyped-call]
+    return result
+
+
+class FusedRMSNorm(torch.autograd.Function):
+    """The tensors of `aten._fused_rms_norm` and its backward without their values: for fake tensors alone."""
+
+    @staticmethod
+    def forward(context: Any, input: Tensor, weight: Tensor | None) -> Tensor:
+        """Keeps the input and the reciprocal root of each row's mean square."""
+        rows = input.new_empty((*input.shape[:-1], 1), dtype=torch.float32)
+        context.save_for_backward(input, weight, rows)
+        return torch.empty_like(input)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients of input and weight."""
+        input, weight, _ = context.saved_tensors
+        return torch.empty_like(input), None if weight is None else torch.empty_like(weight)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """One kernel that keeps a mask of one byte an element; the CPU keeps the noise in the input's type."""
+    if not training or p == 0.0:
+        return input
+    return first(torch.ops.aten.native_dropout(input, p, True))
+
+
+def in_fp32(function: Function) -> Function:
+    """Under autocast, with fp32 copies of its narrow arguments: ATen/autocast_mode.h, AT_FORALL_FP32."""
+
+    @wraps(function)
+    def widened(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            return function(*map(_widen, args), **{name: _widen(one) for name, one in kwargs.items()})
+        return function(*args, **kwargs)
+
+    return widened
+
+
+def to_fp32(function: Function) -> Function:
+    """Under autocast, with an fp32 result unless another is asked for: AT_FORALL_FP32_SET_OPT_DTYPE."""
+
+    @wraps(function)
+    def widened(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu") and kwargs.get("dtype") is None:
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return function(*args, **kwargs)
+
+    return widened
+
+
+REPLACEMENTS: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
+    (F, "scaled_dot_product_attention", lambda _: attention),
+    (F, "rms_norm", lambda _: rms_norm),
+    (F, "dropout", lambda _: dropout),
+    (F, "layer_norm", in_fp32),
+    (torch, "pow", in_fp32),
+    (Tensor, "pow", in_fp32),
+    (torch, "rsqrt", in_fp32),
+    (F, "softmax", to_fp32),
+    (torch, "softmax", to_fp32),
+    (Tensor, "softmax", to_fp32),
+    (F, "log_softmax", to_fp32),
+)
+"""Of CUDA's kernels and of its autocast list, those that transformers call."""
+
+
+def cuda_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
+    """What flash attention's backward kernel holds beside its results, on CUDA.
+
+    Source: flash_attn/flash_api.cpp, mha_bwd: the gradient of the queries in fp32, and one number a row.
+    """
+    if operation.name().partition(".")[0] != "aten::_scaled_dot_product_flash_attention_backward":
+        return 0
+    batch, heads, length, size = arguments[1].shape
+    length, size = -(-length // 128) * 128, -(-size // 32) * 32
+    return int(4 * batch * heads * length * (size + 1))

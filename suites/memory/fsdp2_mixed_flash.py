@@ -1,0 +1,27 @@
+"""FSDP2 in bf16 over fp32 shards with flash attention, where memory allows doing without recomputation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.records import Host
+from suites.memory import fsdp2, mixed_flash
+from suites.memory.step import TrainingStep
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`ranks`: over how many ranks, None: as the workload says."""
+
+    ranks: int | None = None
+
+
+def unavailable(host: Host) -> str | None:
+    """Why it cannot run here; None where it can."""
+    return mixed_flash.unavailable(host) or fsdp2.unavailable(host)
+
+
+def apply(subject: TrainingStep, settings: Settings) -> TrainingStep:
+    """`mixed_flash`, then shards; FSDP2's own mixed precision takes the place of autocast."""
+    subject = mixed_flash.apply(subject, mixed_flash.Settings())
+    return fsdp2.apply(subject, fsdp2.Settings(settings.ranks))

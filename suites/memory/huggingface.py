@@ -1,0 +1,159 @@
+"""Makes the memory suite's model out of a user's Hugging Face config.json, on the default device.
+
+`make_model` is a `TrainingStep.make_model`; no weights are read, and on the meta device or under a fake
+tensor mode none are allocated. Needs the extra `hf` (transformers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.records import Unavailable
+from suites.memory.huggingface_config import guarded, parse, values_not_needed, version, with_layers
+from suites.memory.layers_alike import difference
+from suites.memory.step import TrainingStep, Workload
+
+ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
+"""The house's words for attention, in transformers'."""
+
+WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+"""Where config classes keep the width of the feed-forward layer; without one (or None) it is 4 x hidden."""
+
+
+class CausalLM(nn.Module):
+    """A transformers model with its loss, as `suites.model.Transformer` has it. Shapes: B batch, T tokens."""
+
+    def __init__(self, model: nn.Module, layers: int):
+        super().__init__()
+        self.model = model
+        self._path = _path_of_layers(model, layers)
+        self._model_type = str(getattr(model.config, "model_type", ""))
+        self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The decoder's layers."""
+        found = self.model.get_submodule(self._path)
+        assert isinstance(found, nn.ModuleList)
+        return found
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Mean cross-entropy of predicting `targets_BT` (int64), in fp32, as a tensor of no dimension."""
+        length = tokens_BT.shape[1]
+        if self._positions is not None and length > self._positions:
+            raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
+        with values_not_needed(self._model_type):
+            logits_BTV = self.model(input_ids=tokens_BT, use_cache=False).logits
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+
+
+def adopt(step: TrainingStep) -> TrainingStep:
+    """The step with its workload's `hf_config` for a model, and the workload's shape read off it.
+
+    Raises as `build` does, before anything is allocated.
+    """
+    config = step.workload.hf_config
+    if config is None:
+        raise ValueError("the workload has no hf_config")
+    return replace(
+        step,
+        workload=complete(step.workload),
+        make_model=make_model,
+        layers_alike=unlike_layers(config) is None,
+        walkable=step.walkable or _not_walkable(parse(config)),
+    )
+
+
+def make_model(step: TrainingStep, layers: int) -> nn.Module:
+    """The model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
+    config = step.workload.hf_config
+    if config is None:
+        raise ValueError("the workload has no hf_config")
+    return build(config, layers, step.attention)
+
+
+def build(config: Mapping[str, Any], layers: int | None = None, attention: str = "explicit") -> CausalLM:
+    """The model that `config` describes, of `layers` layers (None: all), in the default dtype and device.
+
+    `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
+    causal language model or attention, ValueError where it refuses the values; one line each.
+    """
+    parsed = parse(config if layers is None else with_layers(config, layers))
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+
+    made_of = MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
+    if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
+        raise Unavailable(f"transformers {version()} has no SDPA attention for {made_of.__name__}")
+    model = guarded(
+        config,
+        lambda: AutoModelForCausalLM.from_config(
+            parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
+        ),
+    )
+    return CausalLM(model, parsed.num_hidden_layers)
+
+
+def complete(workload: Workload) -> Workload:
+    """The workload with its shape taken from its `hf_config`; what that does not say is left as it is.
+
+    `norm`, `mlp`, `position`, `bias` and `dropout` speak of `suites.model` and are left.
+    """
+    if workload.hf_config is None:
+        return workload
+    parsed = parse(workload.hf_config)
+    heads = getattr(parsed, "num_attention_heads", None) or 1
+    hidden = parsed.hidden_size
+    widths = (getattr(parsed, name, None) for name in WIDTHS)
+    return replace(
+        workload,
+        layers=parsed.num_hidden_layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=getattr(parsed, "num_key_value_heads", None) or heads,
+        ffn=next((width for width in widths if isinstance(width, int)), 4 * hidden),
+        vocab=parsed.vocab_size,
+        positions=getattr(parsed, "max_position_embeddings", None) or workload.positions,
+        tied=bool(getattr(parsed, "tie_word_embeddings", False)),
+    )
+
+
+def unlike_layers(config: Mapping[str, Any]) -> str | None:
+    """How the layers differ, so that each must be walked; None where they are alike.
+
+    Two layers are alike when their modules have the same classes, parameter shapes and plain attributes, and
+    each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
+    """
+    parsed = parse(config)
+    for name, value in vars(parsed).items():
+        if (
+            isinstance(value, list)
+            and len(value) == parsed.num_hidden_layers
+            and len(set(map(repr, value))) > 1
+        ):
+            return f"{name} is not the same for all layers"
+    with torch.device("meta"):
+        return difference(build(config).blocks)
+
+
+def _not_walkable(parsed: Any) -> str | None:
+    """Why the model cannot run on fake tensors; None where it can."""
+    rotary = getattr(parsed, "rope_parameters", None) or {}
+    if "dynamic" in str(rotary.get("rope_type")):
+        return "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
+    return None
+
+
+def _path_of_layers(model: nn.Module, layers: int) -> str:
+    """The name of the outermost list of exactly `layers` modules."""
+    lists: list[str] = [
+        n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == layers
+    ]
+    if not lists:
+        raise Unavailable(f"{type(model).__name__} keeps no list of its {layers} layers")
+    return min(lists, key=lambda name: name.count("."))

@@ -1,0 +1,137 @@
+"""Reads a config.json's content into transformers' own config object, for `suites.memory.huggingface`.
+
+Whatever is wrong with it becomes one line: `Unavailable` where this transformers has no such model, else
+ValueError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from harness.instruments import torch_private
+from harness.records import Unavailable
+from suites.memory import fake_transformers
+
+IGNORED = frozenset(
+    {
+        "architectures",
+        "attn_implementation",
+        "_attn_implementation",
+        "auto_map",
+        "dtype",
+        "model_type",
+        "_name_or_path",
+        "quantization_config",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Keys that say how weights are stored or loaded; nothing is loaded here, and code of others is never run."""
+
+
+def unavailable() -> str | None:
+    """Why no config.json can be built here; None where it can."""
+    if find_spec("transformers") is None:
+        return "transformers is not installed; the extra `hf` brings it: pip install 'throughput-harness[hf]'"
+    return None
+
+
+def parse(config: Mapping[str, Any]) -> Any:
+    """`config` as transformers' own config object. Raises as the module says."""
+    if (reason := unavailable()) is not None:
+        raise Unavailable(reason)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    fake_transformers.install()
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    model_type = str(config.get("model_type"))
+    if model_type not in CONFIG_MAPPING_NAMES:
+        raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}")
+    values = {key: value for key, value in config.items() if key not in IGNORED}
+    parsed = guarded(config, lambda: AutoConfig.for_model(model_type, use_cache=False, **values))
+    _refuse_other_than_causal(model_type, parsed)
+    return parsed
+
+
+def with_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """`config` with its first `layers` layers alone; lists with an entry for each layer are shortened.
+
+    Raises ValueError where `layers` is not between 1 and the config's own number.
+    """
+    parsed = parse(config)
+    whole = parsed.num_hidden_layers
+    if not 1 <= layers <= whole:
+        raise ValueError(f"layers = {layers}: the config has {whole}, so 1 to {whole} are allowed")
+    shorter = {
+        key: value[:layers] if isinstance(value, list) and len(value) == whole else value
+        for key, value in config.items()
+    }
+    name = type(parsed).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    shorter.pop("num_hidden_layers", None)
+    return shorter | {name: layers}
+
+
+def _refuse_other_than_causal(model_type: str, parsed: Any) -> None:
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
+    )
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED,
+    )
+
+    if model_type not in CAUSAL:
+        raise Unavailable(
+            f"transformers {version()} has no causal language model for model_type {model_type!r}"
+        )
+    if getattr(parsed, "is_encoder_decoder", False):
+        raise Unavailable(
+            f"model_type {model_type!r} is an encoder with a decoder; a decoder alone is needed"
+        )
+    if model_type in MASKED and not getattr(parsed, "is_decoder", False):
+        raise Unavailable(f"model_type {model_type!r} is an encoder; a causal language model is needed")
+    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
+        raise Unavailable(f"model_type {model_type!r} does not say how many layers it has")
+
+
+def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """The result of `make`; whatever transformers raises over the config becomes one line.
+
+    Its checks raise classes of its own, and values that it does not check fail as any exception.
+    """
+    try:
+        with values_not_needed(config["model_type"]):
+            return make()
+    except Unavailable:
+        raise
+    except NotImplementedError as error:
+        raise Unavailable(f"model_type {config['model_type']!r}: {_one_line(error)}") from error
+    except Exception as error:
+        raise ValueError(f"config.json of model_type {config['model_type']!r}: {_one_line(error)}") from error
+
+
+@contextmanager
+def values_not_needed(model_type: str) -> Iterator[None]:
+    """Says in words that a model cannot run on fake tensors."""
+    try:
+        yield
+    except torch_private.errors_for_want_of_values() as error:
+        raise Unavailable(
+            f"model_type {model_type!r} needs values that fake tensors do not have: {_one_line(error)}"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def version() -> str:
+    """Of the transformers installed."""
+    import transformers
+
+    return str(transformers.__version__)

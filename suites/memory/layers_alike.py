@@ -1,0 +1,36 @@
+"""Whether layers are alike, so that `suites.memory.walk` may walk a few of them and tell of the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from torch import nn
+
+Trait = tuple[str, str, str]  # path of a module in its layer, name, value
+
+
+def difference(layers: Iterable[nn.Module]) -> str | None:
+    """Where a layer differs from the first in classes, parameter shapes or plain attributes; None: nowhere.
+
+    Tensors may be on the meta device.
+    """
+    first, *others = map(_traits, layers)
+    for index, other in enumerate(others, start=1):
+        if other != first:
+            path, name, _ = min(other ^ first)
+            return f"layer {index} is not as layer 0: {path or 'itself'}.{name}"
+    return None
+
+
+def _traits(layer: nn.Module) -> frozenset[Trait]:
+    """What makes a layer need the memory it needs; its number, under whatever name, is left out."""
+    found = []
+    for path, module in layer.named_modules():
+        found.append((path, "class", type(module).__qualname__))
+        found += [(path, name, str(tuple(p.shape))) for name, p in module.named_parameters(recurse=False)]
+        for name, value in vars(module).items():
+            number = isinstance(value, int) and re.search(r"layer|idx|index", name)
+            if isinstance(value, bool | str | float) or (isinstance(value, int) and not number):
+                found.append((path, name, repr(value)))
+    return frozenset(found)

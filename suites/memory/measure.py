@@ -1,0 +1,49 @@
+"""Runs a `TrainingStep` for real and reads the allocator: the truth that every estimate is held against."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from harness.instruments.allocator import Peak, watch
+from suites.memory.step import TrainingStep
+from suites.memory.training import set_up, train_once
+
+FIRST_STEPS = 1
+"""Steps before the optimizer has its state: they peak lower and are no sample."""
+
+
+class Measured(NamedTuple):
+    """Real steps: one peak for each steady one, and the loss of every one."""
+
+    peaks: tuple[Peak, ...]
+    losses: tuple[float, ...]
+
+
+def device_here() -> torch.device:
+    """CUDA where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_steps: int = 2) -> Measured:
+    """Peak bytes of `steady_steps` steps after the first, counted from before the model is built.
+
+    Under `harness.instruments.fake_ranks` one process is one of `step.ranks`: its allocations are real.
+    """
+    device = device or device_here()
+    losses = []
+    with watch(device) as allocator:
+        allocator.mark("build")
+        training = set_up(step, device)
+        for index in range(FIRST_STEPS + steady_steps):
+            allocator.mark(f"step {index}")
+            losses.append(train_once(training).item())
+        del training
+    return Measured(tuple(allocator.peaks[1 + FIRST_STEPS :]), tuple(losses))
+
+
+def losses(step: TrainingStep, steps: int = 3, device: torch.device | None = None) -> tuple[float, ...]:
+    """The loss of each of `steps` real steps."""
+    training = set_up(step, device or device_here())
+    return tuple(train_once(training).item() for _ in range(steps))

@@ -1,0 +1,108 @@
+"""Where a step begins to fit: ranks that really suffice, and the tokens that take 40 B a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from math import gcd
+
+from harness.records import Origin, Reading, Remark, Unavailable
+from suites.memory.formulas import Counts, estimates
+from suites.memory.search import fewest_of, tokens_at
+from suites.memory.step import TrainingStep
+from suites.memory.walk import FakePeak
+
+MOST_RANKS = 4096
+RULE_B_PER_PARAMETER = 40.0
+"""The paper's rule, Table I: "~40x parameter count"."""
+
+PeakOf = Callable[[TrainingStep], FakePeak]
+
+
+def thresholds(subject: TrainingStep, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Remark]:
+    """Both searches where they have a meaning; `peak_of` gives the peak of one rank of a step.
+
+    Ranks are searched by `fake_step`; a step that cannot be walked, by Korthikanti's formula.
+    """
+    try:
+        if subject.features.sharding != "none" and subject.walkable is None:
+            yield from ranks_that_suffice(subject, lambda one: peak_of(one).peak_B)
+        elif subject.features.sharding != "none":
+            by_formula = partial(korthikanti_bytes, counts=counts)
+            yield from ranks_that_suffice(subject, by_formula, Origin.CALCULATED, "korthikanti")
+        elif subject.ranks == 1 and subject.features.precision == "autocast":
+            yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
+    except Unavailable as reason:
+        yield Remark(f"thresholds: {reason}")
+
+
+def korthikanti_bytes(subject: TrainingStep, counts: Counts) -> float:
+    """The formula's peak of one rank; raises Unavailable where it has none."""
+    found = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
+    if found.peak_B is None:
+        raise Unavailable(found.reason)
+    return found.peak_B
+
+
+def ranks_that_suffice(
+    subject: TrainingStep,
+    peak_of: Callable[[TrainingStep], float],
+    origin: Origin = Origin.SIMULATED,
+    method: str = "fake_step",
+) -> Iterator[Reading | Remark]:
+    """The fewest ranks, and the fewest power of two, for which the peak of one rank fits one device.
+
+    Assumed, as in the search: where N ranks fit, so do more. The power of two is walked too.
+    """
+    capacity_B = subject.workload.device_memory_B
+
+    @cache
+    def peak_at(ranks: int) -> float:
+        return peak_of(replace(subject, ranks=ranks))
+
+    allowed = allowed_ranks(subject)
+    powers = [ranks for ranks in allowed if ranks & (ranks - 1) == 0]
+    fewest = fewest_of(peak_at, capacity_B, allowed)
+    enough = [ranks for ranks in powers if fewest is not None and ranks >= fewest]
+    power = fewest_of(peak_at, capacity_B, enough[:1]) if enough else None
+    for metric, found in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
+        if found is None:
+            least_GB = peak_at(allowed[-1]) / 1e9
+            yield Remark(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
+        else:
+            yield Reading(metric, "1", found, origin, method)
+
+
+def allowed_ranks(subject: TrainingStep) -> Sequence[int]:
+    """Every number of ranks that this sharding can have, in rising order."""
+    workload = subject.workload
+    if subject.features.sharding != "tensor":
+        return range(1, MOST_RANKS + 1)
+    whole = gcd(workload.heads, workload.kv_heads, workload.ffn)
+    return [ranks for ranks in range(1, whole + 1) if whole % ranks == 0]
+
+
+def tokens_under_the_rule(
+    subject: TrainingStep, parameters: int, peak_of: PeakOf
+) -> Iterator[Reading | Remark]:
+    """Tokens in a batch at which a whole step takes 40 B a parameter, at the workload's sequence length.
+
+    Where one sequence takes more, it is shortened.
+    """
+
+    @cache
+    def peak_with(batch: int, seq_len: int) -> float:
+        workload = replace(subject.workload, batch=batch, seq_len=seq_len)
+        return peak_of(replace(subject, workload=workload)).peak_B
+
+    seq_len = subject.workload.seq_len
+    found = tokens_at(
+        lambda batch: peak_with(batch, seq_len),
+        RULE_B_PER_PARAMETER * parameters,
+        seq_len,
+        peak_at_length=lambda length: peak_with(1, length),
+    )
+    if found.tokens is not None:
+        yield Reading("tokens_at_40_B_per_parameter", "1", found.tokens, Origin.SIMULATED, "fake_step")
+    yield Remark(f"tokens at 40 B a parameter: {found.how}")

@@ -1,0 +1,239 @@
+"""The decoder-only transformer that suites train; Llama's shapes and GPT's come out of one class.
+
+Shape suffixes: B batch, T tokens of a sequence, D hidden size, H query heads, G key-value heads, K size of a
+head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPSILON = 1e-5
+ROTARY_BASE = 10_000.0
+INITIAL_DEVIATION = 0.02  # GPT-2's
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What a transformer looks like. `kv_heads` < `heads`: grouped-query attention."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    norm: str  # rms | layer
+    mlp: str  # swiglu | gelu
+    position: str  # rotary | learned
+    positions: int  # the longest sequence
+    tied: bool  # the head uses the token embedding's weight
+    bias: bool  # of linear layers and layer norms
+    dropout: float = 0.0
+
+    @property
+    def head_size(self) -> int:
+        """Elements of one head (K)."""
+        return self.hidden // self.heads
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of `Transformer(self)`, by formula; the head has no bias, tied weights count once."""
+        kv = self.kv_heads * self.head_size
+        matrices = [(self.hidden, self.hidden)] * 2 + [(self.hidden, kv)] * 2
+        matrices += [(self.hidden, self.ffn)] * (2 if self.mlp == "swiglu" else 1) + [(self.ffn, self.hidden)]
+        norm = self.hidden * (2 if self.norm == "layer" and self.bias else 1)
+        layer = sum(rows * columns + (columns if self.bias else 0) for rows, columns in matrices) + 2 * norm
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        learned = self.positions * self.hidden if self.position == "learned" else 0
+        return self.layers * layer + norm + embeddings + learned
+
+
+class Places(NamedTuple):
+    """What a block must know of positions: rotary tables, and the mask of explicit attention."""
+
+    cos_TK: Tensor | None
+    sin_TK: Tensor | None
+    hidden_TT: Tensor | None  # True where a query must not look
+
+
+def make_norm(shape: ModelShape) -> nn.Module:
+    """RMSNorm, or LayerNorm with or without its bias."""
+    if shape.norm == "rms":
+        return nn.RMSNorm(shape.hidden, eps=EPSILON)
+    return nn.LayerNorm(shape.hidden, eps=EPSILON, bias=shape.bias)
+
+
+def rotate(x_BHTK: Tensor, places: Places) -> Tensor:
+    """Rotary position embedding (arXiv 2104.09864) in the halves form of Llama's public weights."""
+    if places.cos_TK is None or places.sin_TK is None:
+        return x_BHTK
+    first, second = x_BHTK.chunk(2, dim=-1)
+    turned_BHTK = torch.cat((-second, first), dim=-1)
+    return x_BHTK * places.cos_TK.to(x_BHTK.dtype) + turned_BHTK * places.sin_TK.to(x_BHTK.dtype)
+
+
+class Attention(nn.Module):
+    """Causal self-attention; `kind` is "explicit" (scores held as a tensor) or "sdpa"."""
+
+    def __init__(self, shape: ModelShape, kind: str):
+        super().__init__()
+        self.kind = kind
+        self.head_size = shape.head_size
+        self.dropout = shape.dropout
+        kv = shape.kv_heads * shape.head_size
+        self.query = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+        self.key = nn.Linear(shape.hidden, kv, bias=shape.bias)
+        self.value = nn.Linear(shape.hidden, kv, bias=shape.bias)
+        self.output = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+
+    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        q_BHTK = rotate(self._heads(self.query(x_BTD)), places)
+        k_BGTK = rotate(self._heads(self.key(x_BTD)), places)
+        v_BGTK = self._heads(self.value(x_BTD))
+        groups = q_BHTK.shape[1] // k_BGTK.shape[1]
+        if groups > 1:
+            k_BGTK = k_BGTK.repeat_interleave(groups, dim=1)
+            v_BGTK = v_BGTK.repeat_interleave(groups, dim=1)
+        dropout = self.dropout if self.training else 0.0
+        if self.kind == "sdpa":
+            mixed = F.scaled_dot_product_attention(q_BHTK, k_BGTK, v_BGTK, is_causal=True, dropout_p=dropout)
+        else:
+            mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, places.hidden_TT, dropout)
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
+
+
+def explicit_attention(
+    q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, hidden_TT: Tensor | None, dropout: float
+) -> Tensor:
+    """Attention as written down: scores, mask, softmax, dropout, weighted sum. (B, H, T, K)."""
+    scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
+    if hidden_TT is not None:
+        scores_BHTT = scores_BHTT.masked_fill(hidden_TT, float("-inf"))
+    weights_BHTT = F.dropout(F.softmax(scores_BHTT, dim=-1), dropout)
+    return weights_BHTT @ v_BHTK
+
+
+class SwiGLU(nn.Module):
+    """Llama's gated feed-forward layer: three matrices."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))  # type: ignore[no-any-return]
+
+
+class GELU(nn.Module):
+    """GPT's feed-forward layer: two matrices."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
+        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """One layer: norm, attention, norm, feed-forward, each with its residual."""
+
+    def __init__(self, shape: ModelShape, attention: str):
+        super().__init__()
+        self.attention_norm = make_norm(shape)
+        self.attention = Attention(shape, attention)
+        self.mlp_norm = make_norm(shape)
+        self.mlp = SwiGLU(shape) if shape.mlp == "swiglu" else GELU(shape)
+        self.dropout = shape.dropout
+
+    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        x_BTD = x_BTD + self._drop(self.attention(self.attention_norm(x_BTD), places))
+        return x_BTD + self._drop(self.mlp(self.mlp_norm(x_BTD)))
+
+    def _drop(self, x_BTD: Tensor) -> Tensor:
+        return F.dropout(x_BTD, self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """The model with its loss. `attention` is "explicit" or "sdpa"; `blocks` are alike."""
+
+    def __init__(self, shape: ModelShape, attention: str = "explicit"):
+        super().__init__()
+        if shape.hidden % shape.heads or shape.heads % shape.kv_heads:
+            raise ValueError(
+                f"hidden {shape.hidden} must be a multiple of heads {shape.heads}, "
+                f"and heads a multiple of kv_heads {shape.kv_heads}"
+            )
+        self.shape = shape
+        self.attention = attention
+        self.token_embedding = nn.Embedding(shape.vocab, shape.hidden)
+        self.position_embedding = (
+            nn.Embedding(shape.positions, shape.hidden) if shape.position == "learned" else None
+        )
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.layers))
+        self.norm = make_norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+        if shape.tied:
+            self.head.weight = self.token_embedding.weight
+        if shape.position == "rotary":
+            self._make_rotary_tables()
+        self.apply(initialise)
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Mean cross-entropy of predicting `targets_BT` (int64), in fp32, as a tensor of no dimension."""
+        places = self._places(tokens_BT)
+        x_BTD = self.token_embedding(tokens_BT)
+        if self.position_embedding is not None:
+            positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+            x_BTD = x_BTD + self.position_embedding(positions_T)
+        x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, places)
+        logits_BTV = self.head(self.norm(x_BTD))
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+
+    def _places(self, tokens_BT: Tensor) -> Places:
+        length, hidden_TT = tokens_BT.shape[1], None
+        if length > self.shape.positions:
+            raise ValueError(
+                f"a sequence of {length} tokens is longer than the {self.shape.positions} positions"
+            )
+        if self.attention == "explicit":
+            hidden_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).triu(1)
+        if self.shape.position == "learned":
+            return Places(None, None, hidden_TT)
+        return Places(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
+
+    def _make_rotary_tables(self) -> None:
+        size, dtype = self.shape.head_size, torch.get_default_dtype()
+        rates = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+        angles = torch.outer(torch.arange(self.shape.positions, dtype=torch.float32), rates).repeat(1, 2)
+        self.cos_TK: Tensor
+        self.sin_TK: Tensor
+        self.register_buffer("cos_TK", angles.cos().to(dtype), persistent=False)
+        self.register_buffer("sin_TK", angles.sin().to(dtype), persistent=False)
+
+
+def initialise(module: nn.Module) -> None:
+    """Weights from a normal distribution of deviation 0.02, biases zero."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

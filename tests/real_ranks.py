@@ -1,0 +1,102 @@
+"""What the tests of sharded steps share: workloads, real ranks joined by gloo, a walk beside a real run."""
+
+import json
+import os
+from dataclasses import replace
+from importlib import import_module
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+from harness.instruments.fake_ranks import fake_ranks
+from suites.memory.measure import losses, measure_peak
+from suites.memory.step import TrainingStep, Workload
+from suites.memory.walk import fake_step
+
+CPU = torch.device("cpu")
+STEPS = 4
+
+TINY = Workload(
+    layers=2,
+    hidden=32,
+    heads=4,
+    kv_heads=2,
+    ffn=56,
+    vocab=101,
+    norm="rms",
+    mlp="swiglu",
+    position="rotary",
+    positions=32,
+    tied=False,
+    bias=False,
+    batch=2,
+    seq_len=17,
+    optimizer="sgd_momentum",  # AdamW would hide a gradient of the wrong scale
+    optimizer_loop="for_loop",
+    micro_batches=2,
+    clip_norm=None,
+    dropout=0.0,
+    ranks=2,
+    tensor_ranks=2,
+    nominal_parameters=None,
+    device_memory_B=80e9,
+    train=True,
+    program="host",
+    hf_config=None,
+    source="made for tests",
+)
+GPT = replace(
+    TINY,
+    kv_heads=4,
+    norm="layer",
+    mlp="gelu",
+    position="learned",
+    tied=True,
+    bias=True,
+    optimizer="adamw",
+    micro_batches=1,
+    clip_norm=0.5,
+)
+"""The other architecture and set-up."""
+
+SMALL = replace(TINY, layers=3, hidden=128, ffn=336, vocab=1000, seq_len=64, positions=64, optimizer="adamw")
+"""Large enough that what a walk misses shows as a share of the peak."""
+
+
+def sharded(name, workload, seed=3, **settings):
+    """The step of `workload` under the optimization `name`."""
+    module = import_module(f"suites.memory.{name}")
+    return module.apply(TrainingStep(workload, seed), module.Settings(**settings))
+
+
+def walked_and_measured(step, full=True):
+    """The walk's peak, and the bytes that real tensors took, of one rank."""
+    with fake_ranks(step.ranks):
+        walked = fake_step(step, full=full)
+    with fake_ranks(step.ranks):
+        measured = measure_peak(step, CPU)
+    return walked, measured.peaks[-1].live_B
+
+
+def baseline_losses(workload):
+    """What plain PyTorch gives."""
+    return losses(TrainingStep(workload, seed=3), STEPS, CPU)
+
+
+def losses_on_ranks(name, workload, ranks, folder):
+    """The losses that each of `ranks` real ranks saw under the optimization `name`, one list a rank."""
+    torch.multiprocessing.spawn(_run, args=(name, workload, ranks, str(folder)), nprocs=ranks)
+    return [json.loads((folder / f"losses.{rank}").read_text()) for rank in range(ranks)]
+
+
+def _run(rank, name, workload, ranks, folder):
+    torch.set_num_threads(1)
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ.update({key: str(value) for key, value in environment.items()})
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    seen = losses(sharded(name, workload, ranks=ranks), STEPS, CPU)
+    dist.barrier()
+    dist.destroy_process_group()
+    with open(f"{folder}/losses.{rank}", "w") as file:
+        json.dump(seen, file)

@@ -1,0 +1,126 @@
+"""Records made by hand for the tests of judge and report: plainly invented, of no machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from harness.config import load
+from harness.records import Cell, Claim, ClaimReading, Limits, Measurement, Record
+
+B = "B"
+
+
+def made(
+    workload: str = "small",
+    optimization: str = "baseline",
+    figures: Mapping[tuple[str, str], tuple[str, str, tuple[float, ...]]] | None = None,
+    *,
+    status: str = "ok",
+    reason: str = "",
+    repeat: int = 0,
+    conditions: Mapping[str, str] | None = None,
+    remarks: tuple[str, ...] = (),
+    fields: Mapping[str, object] | None = None,
+    suite: str = "invented",
+) -> Record:
+    """`figures`: (metric, method) -> (unit, origin, samples)."""
+    name = f"{suite}-{workload}-{optimization}-{repeat}"
+    cell = Cell(
+        id=name,
+        suite=suite,
+        workload=workload,
+        optimization=optimization,
+        module=optimization.partition(".")[0],
+        repeat=repeat,
+        seed=0,
+        config={"workload": dict(fields or {}), "settings": {}},
+    )
+    measurements = tuple(
+        Measurement(metric, unit, origin, method, samples)
+        for (metric, method), (unit, origin, samples) in (figures or {}).items()
+    )
+    return Record(
+        cell, status, reason, measurements, remarks, dict(conditions or {}), "synthetic", Limits(1.0), "", 0.0
+    )
+
+
+def claim(
+    value: float = 100.0,
+    *,
+    relation: str = "about",
+    tolerance: float = 0.1,
+    unit: str = B,
+    per: str = "",
+    conditions: Mapping[str, str] | None = None,
+    metric: str = "bytes",
+    method: str = "way",
+    workload: str = "small",
+    optimization: str = "baseline",
+    id: str = "claimed",
+    requires: Mapping[str, object] | None = None,
+) -> Claim:
+    """A claim with one reading."""
+    reading = ClaimReading(
+        "reading", metric, workload, optimization, method, per, "It takes", dict(requires or {})
+    )
+    return Claim(
+        id, "invented", "it takes 100 B", "Table 0", value, unit, relation, tolerance, (reading,),
+        dict(conditions or {}), "nothing", "invented", "D",
+    )  # fmt: skip
+
+
+ONE_RANK = (
+    "baseline",
+    "flash_attention",
+    "activation_checkpointing.full",
+    "mixed_precision.autocast",
+    "mixed_flash",
+    "mixed_checkpointed",
+)
+SHARDED = ("fsdp2", "fsdp2_mixed_checkpointed")
+SIZES = {"llama_1b": 1.1e9, "llama_7b": 6.7e9, "gpt3_175b": 174.6e9, "gpt_5m": 5e6, "gpt_300m": 3e8}
+
+
+@cache
+def conf_workloads() -> Mapping[str, Mapping[str, object]]:
+    """The memory suite's own workloads: their fields alone are not invented."""
+    return load(["suite=memory"])[0].workloads
+
+
+def memory_records() -> list[Record]:
+    """A memory run with every metric that its report asks for; the figures are invented."""
+    return [_memory_record(w, p, a) for w, p in SIZES.items() for a in (*ONE_RANK, *SHARDED)]
+
+
+def _memory_record(workload: str, parameters: float, arm: str) -> Record:
+    train = parameters < 1e9
+    share = 0.25 if arm in SHARDED else 1.0
+    activations_B = parameters * {"baseline": 30, "mixed_precision.autocast": 15}.get(arm, 3)
+    kinds = {"parameters": 4 * parameters * share, "gradients": 4 * parameters * share}
+    kinds |= {"optimizer_states": 8 * parameters * share, "activations": activations_B}
+    kinds |= {"temporaries": 0.01 * activations_B, "communication": 1e6 if share < 1 else 0.0}
+    peaks = {"fake_step": sum(kinds.values()), "rule_40x": 40 * parameters, "states_16": 16 * parameters}
+    figures: dict[tuple[str, str], tuple[str, str, tuple[float, ...]]] = {}
+    figures["parameters", ""] = ("1", "calculated", (parameters,))
+    for kind, size_B in kinds.items():
+        figures[f"peak_memory/{kind}", "fake_step"] = (B, "simulated", (size_B,))
+    for method, peak_B in peaks.items():
+        origin = "simulated" if method == "fake_step" else "calculated"
+        figures["peak_memory", method] = (B, origin, (peak_B,))
+        figures["gpus", method] = ("1", origin, (float(-(-peak_B // 80e9)),))
+        if train:
+            truth_B = peaks["fake_step"] * (1.0001 if arm == "baseline" else 0.9998)
+            figures["peak_memory", "measured"] = (B, "measured", (truth_B, truth_B))
+            figures["relative_error", method] = ("1", origin, ((peak_B - truth_B) / truth_B,))
+    if not train and arm in SHARDED:
+        figures["ranks_needed", "fake_step"] = ("1", "simulated", (float(3 + parameters // 4e9),))
+        figures["ranks_needed_power_of_two", "fake_step"] = ("1", "simulated", (64.0,))
+    if not train and arm in ONE_RANK[3:]:
+        figures["tokens_at_40_B_per_parameter", "fake_step"] = ("1", "simulated", (parameters / 1e5,))
+    conditions = {"device": "cpu" if train else "cuda", "optimizer": "adamw", "precision": "autocast"}
+    fields = {**conf_workloads()[workload], "train": train}
+    if (workload, arm) == ("gpt3_175b", "fsdp2"):
+        reason = "no end within 600 s <script>alert('@ink | 1')</script>"
+        return made(workload, arm, status="timed_out", reason=reason, fields=fields, suite="memory")
+    return made(workload, arm, figures, conditions=conditions, fields=fields, suite="memory")

@@ -1,0 +1,181 @@
+"""The claims data: read whole, refused in one line where wrong, true to the paper and its arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.claims import CLAIMS, load_claims
+from harness.fields import ConfigError
+from harness.records import UNITS
+
+GOOD = {
+    "suite": "invented",
+    "sources": {"somewhere": {"cite": "a place", "mark": "S"}},
+    "workloads": {"w": {"layers": 2, "optimizer": "adamw"}},
+    "claims": [
+        {
+            "id": "first",
+            "quoted": "100 B",
+            "quoted_by": "Table 0",
+            "value": 100,
+            "unit": "B",
+            "relation": "about",
+            "tolerance": 0.1,
+            "conditions": {"device": "cuda"},
+            "requires": {"device_memory_B": 80e9},
+            "supports": "nothing",
+            "source": "somewhere",
+            "readings": [
+                {"name": "r", "metric": "m", "workload": "w", "optimization": "o", "method": "y", "text": "T"}
+            ],
+        }
+    ],
+}  # fmt: skip
+
+Edit = Callable[[dict[str, Any], dict[str, Any]], object]
+
+
+def load(folder: Path, edit: Edit | None = None) -> Any:
+    data = yaml.safe_load(yaml.safe_dump(GOOD))
+    if edit:
+        edit(data, data["claims"][0])
+    (folder / "invented.yaml").write_text(yaml.safe_dump(data))
+    return load_claims("invented", folder)
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path)
+    assert (claim.value, claim.unit, claim.source, claim.source_mark) == (100.0, "B", "a place", "S")
+    assert claim.readings[0].per == ""
+    assert claim.readings[0].requires == {"layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
+    with pytest.raises(FrozenInstanceError):
+        claim.value = 1.0
+
+
+def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
+    assert load_claims("invented", tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        (lambda d, c: c.update(vaule=1), ["claims[0] (first).vaule", "did you mean value"]),
+        (lambda d, c: c.pop("value"), ["claims[0] (first).value", "missing"]),
+        (lambda d, c: c.update(value="many"), ["(first).value"]),
+        (lambda d, c: c.update(value=0), ["(first).value", "above 0"]),
+        (lambda d, c: c.update(unit="GB"), ["(first).unit", "B/s"]),
+        (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
+        (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
+        (lambda d, c: c.update(source="elsewhere"), ["(first).source", "somewhere"]),
+        (lambda d, c: c.update(readings=[]), ["(first).readings", "none"]),
+        (lambda d, c: c["readings"][0].pop("metric"), ["readings[0].metric", "missing"]),
+        (lambda d, c: c["readings"].append(c["readings"][0]), ["readings", "'r' stands twice"]),
+        (lambda d, c: c["readings"].append("a word"), ["readings[1]", "expected KEY: VALUE"]),
+        (lambda d, c: d["claims"].append(c), ["'first' stands twice"]),
+        (lambda d, c: d["claims"].append(7), ["claims[1]", "expected KEY: VALUE"]),
+        (lambda d, c: d["sources"]["somewhere"].update(mark="U"), ["somewhere.mark"]),
+        (lambda d, c: d.pop("workloads"), ["invented.yaml.workloads", "missing"]),
+        (lambda d, c: d["workloads"].update(w=7), ["workloads.w", "expected KEY: VALUE"]),
+        (lambda d, c: d["workloads"].update(w={}), ["workloads.w", "no field"]),
+        (lambda d, c: d["workloads"]["w"].update(layers=[2]), ["workloads.w.layers", "[2]", "a number"]),
+        (lambda d, c: d["workloads"]["w"].update(layers=None), ["workloads.w.layers", "None"]),
+        (lambda d, c: d["workloads"].update(v=d["workloads"].pop("w")), ["readings[0].workload", "'w'", "v"]),
+        (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
+        (lambda d, c: c.update(requires={"layers": 3}), ["readings[0]", "layers", "workloads.w"]),
+        (lambda d, c: d.update(suite="other"), ["invented.yaml.suite", "'other'"]),
+        (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_its_place(edit: Edit, told: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, edit)
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith("invented.yaml")
+    for part in told:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "text", ["claims: [", "- a list", "\x00", "!!python/object/apply:os.system ['true']"]
+)
+def test_a_file_that_is_no_claims_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "invented.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_claims("invented", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+SUITES = sorted(path.stem for path in CLAIMS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_claim_says_what_its_source_supports(suite: str) -> None:
+    for claim in load_claims(suite):
+        assert claim.supports
+        assert claim.source
+        assert claim.quoted
+        assert claim.unit in UNITS
+        assert claim.source_mark != "U"
+        assert claim.readings
+
+
+PAPER_TABLE_I = {
+    # workload: parameters, GB, GPUs of 80 GB; copied from the paper's page, not from conf/
+    "llama_1b": (1e9, 40, 1),
+    "llama_7b": (7e9, 280, 4),
+    "llama_13b": (13e9, 520, 7),
+    "llama_70b": (70e9, 2800, 35),
+    "gpt3_175b": (175e9, 7000, 88),
+}
+
+
+def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
+    claims = {claim.id: claim for claim in load_claims("memory")}
+    for workload, (parameters, gigabytes, gpus) in PAPER_TABLE_I.items():
+        memory = claims[f"table_1_{workload}_memory"]
+        count = claims[f"table_1_{workload}_gpus"]
+        assert memory.value == gigabytes * 1e9 == 40 * parameters
+        assert count.value == gpus == math.ceil(gigabytes / 80)
+        assert count.tolerance == 0
+        assert {reading.workload for reading in (*memory.readings, *count.readings)} == {workload}
+
+
+def test_both_readings_of_checkpointing_are_tried() -> None:
+    for claim in load_claims("memory"):
+        arms = {reading.optimization for reading in claim.readings}
+        assert "mixed_checkpointed" in arms, claim.id
+        assert arms & {"mixed_precision.autocast", "mixed_flash"}, claim.id
+
+
+def test_a_claim_about_a_gpu_states_its_device() -> None:
+    assert all(claim.conditions.get("device") == "cuda" for claim in load_claims("memory"))
+
+
+def test_a_count_of_gpus_says_of_which_memory() -> None:
+    counts = ("gpus", "ranks_needed", "ranks_needed_power_of_two")
+    for claim in load_claims("memory"):
+        for reading in claim.readings:
+            due = {"device_memory_B": 80e9} if reading.metric in counts else {}
+            found = {name: v for name, v in reading.requires.items() if name == "device_memory_B"}
+            assert found == due, (claim.id, reading.name)
+
+
+def test_every_reading_names_a_workload_and_an_arm_that_the_suite_has() -> None:
+    conf = CLAIMS.parent / "suite"
+    suite = yaml.safe_load((conf / "memory.yaml").read_text())
+    arms = set()
+    for path in (conf / "memory").glob("*.yaml"):
+        variants = (yaml.safe_load(path.read_text()) or {}).get("variants") or {}
+        arms |= {f"{path.stem}.{variant}" for variant in variants} or {path.stem}
+    for claim in load_claims("memory"):
+        for reading in claim.readings:
+            assert reading.workload in suite["workloads"], reading
+            assert reading.optimization in arms, reading

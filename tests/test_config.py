@@ -1,0 +1,113 @@
+"""What the command line may say, and how it is refused."""
+
+import subprocess
+import sys
+
+import pytest
+
+from harness.config import load
+from harness.fields import ConfigError
+from harness.source_digest import ROOT
+
+REFUSED = [
+    ([], "suite: missing"),
+    (["suite=memry"], "did you mean memory"),
+    (["memory"], "not KEY=VALUE"),
+    (["suite=memory", "repeat=2"], "did you mean repeats"),
+    (["suite=memory", "only=[fsdp3]"], "did you mean fsdp2"),
+    (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
+    (["suite=memory", "workloads=[llama_8b]"], "no such name"),
+    (["suite=memory", "suite.workloads.llama_7b.bacth=4"], "did you mean batch"),
+    (["suite=memory", "suite.workloads.llama_7b.batch=four"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.batch=true"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.batch=0"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.batch=null"], "missing"),
+    (["suite=memory", "suite.workloads.llama_7b.optimizer=adam"], "one of adamw, sgd_momentum"),
+    (["suite=memory", "suite.workloads.llama_7b.seq_len=5000"], "at most positions=4096"),
+    (["suite=memory", "suite.workloads.llama_7b.heads=33"], "expected a multiple of"),
+    (["suite=memory", "suite.workloads.llama_7b.dropout=nan"], "a number of at least 0"),
+    (["suite=memory", "suite.workloads.llama_7b=3"], "the fields of a workload"),
+    (["suite=memory", "suite.optimizations.fsdp2.settings.ranks=1"], "at least 2"),
+    (["suite=memory", "suite.optimizations.fsdp2.settings.rank=4"], "did you mean ranks"),
+    (["suite=memory", "suite.optimizations.activation_checkpointing.variants.full.mode=half"], "one of full"),
+    (["suite=memory", "repeats=two"], "repeats"),
+    (["suite=memory", "repeats=0"], "at least 1"),
+    (["suite=memory", "seed=-1"], "at least 0"),
+    (["suite=memory", "limits.timeout_s=-1"], "at least 0.1"),
+    (["suite=memory", "limits.memory_B=lots"], "limits.memory_B"),
+    (["suite=memory", "executor=slrum"], "no such name"),
+    (["suite=memory", "executor.workers=0"], "at least 1"),
+    (["suite=memory", "hardware=h300"], "did you mean h200"),
+    (["suite=memory", "seed=1,2"], "a list of choices"),
+    (["suite=memory", "suite.claims.table_1.value=3"], "claims are read-only"),
+    (["suite=memory", "+anything=1"], "nothing else"),
+    (["suite=memory", "~limits"], "nothing else"),
+    (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
+    (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
+    (
+        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.seq_len=9999999"],
+        "positions",
+    ),
+    (
+        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.bach=2"],
+        "did you mean batch",
+    ),
+    (["suite=memory", "from_result=x"], "did you mean from_results"),
+    (["suite=all", "only=[fsdp2]"], "name one suite"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED, ids=lambda v: " ".join(v) if isinstance(v, list) else "")
+def test_a_mistake_is_refused_in_one_line(words, said):
+    with pytest.raises(ConfigError) as error:
+        load(words)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    # The line names the key that was wrong.
+    if words[1:]:
+        assert words[-1].lstrip("+~").split("=")[0].split(".")[-1] in str(error.value)
+
+
+def test_a_refusal_exits_with_2_and_prints_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "suite=memry"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "memory" in done.stderr
+
+
+def test_values_reach_the_run():
+    run = load(["suite=memory", "only=[fsdp2]", "suite.workloads.llama_7b.batch=4", "hardware=h200"])[0]
+    assert [arm.name for arm in run.arms] == ["fsdp2"]
+    assert run.workloads["llama_7b"]["batch"] == 4
+    assert run.workloads["llama_13b"]["batch"] == 1
+    assert run.workloads["llama_7b"]["device_memory_B"] == 141e9
+
+
+def test_variants_are_arms_of_one_module():
+    arms = load(["suite=memory", "only=[activation_checkpointing]"])[0].arms
+    assert [(a.name, a.module, a.settings["mode"]) for a in arms] == [
+        ("activation_checkpointing.full", "activation_checkpointing", "full"),
+        ("activation_checkpointing.selective", "activation_checkpointing", "selective"),
+    ]
+
+
+def test_a_workload_can_be_added_and_left_out():
+    shape = "layers:2,hidden:64,heads:4,kv_heads:2,ffn:256,vocab:99,positions:64,seq_len:33"
+    new = f"{{{shape},device_memory_B:8e10}}"
+    run = load(["suite=memory", f"+suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
+    assert run.workloads["mine"]["optimizer"] == "adamw"
+    assert "llama_7b" not in run.workloads
+
+
+def test_a_config_json_is_a_workload():
+    run = load(["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.seq_len=32"])[0]
+    workload = run.workloads["llama"]
+    assert workload["hf_config"]["model_type"] == "llama"
+    assert (workload["layers"], workload["seq_len"]) == (workload["hf_config"]["num_hidden_layers"], 32)
+
+
+def test_the_baseline_comes_first():
+    assert load(["suite=memory"])[0].arms[0].name == "baseline"

@@ -1,0 +1,310 @@
+"""`fake_step` against the allocator's own events of real steps, its short way against the full walk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_steps import GPT, LLAMA, LLAMA_7B, make_step
+from torch import nn
+
+from harness.instruments.allocator import watch
+from harness.instruments.fake_tensors import StorageLog, logged
+from harness.records import Reading, Remark, Unavailable
+from suites import memory
+from suites.memory import activation_checkpointing, mixed_precision
+from suites.memory.measure import losses, measure_peak
+from suites.memory.training import build_model, plain_optimizer, shape_of
+from suites.memory.walk import fake_step, host_workspace, walk
+from suites.model import Block, Transformer
+
+ALLOWED = 5e-4
+"""Relative. What is missing are numbers that torch makes tensors of: 8 bytes each."""
+
+SET_UPS = {
+    "llama": make_step(LLAMA),
+    "gpt": make_step(GPT),
+    "sgd": make_step(LLAMA, optimizer="sgd_momentum", batch=1),
+    "for_loop": make_step(LLAMA, optimizer_loop="for_loop"),
+    "foreach": make_step(LLAMA, "full", optimizer_loop="foreach"),
+    "fused": make_step(LLAMA, optimizer_loop="fused"),
+    "accumulation": make_step(GPT, micro_batches=3),
+    "clipping": make_step(GPT, "flash", micro_batches=2, clip_norm=1.0),
+    "grouped queries": make_step(LLAMA, "flash", kv_heads=2),
+    "odd length, batch 16": make_step(LLAMA, "flash", seq_len=37, batch=16, tied=True),
+    "flash with dropout": make_step(GPT, "flash", seq_len=128),
+    "full checkpointing": make_step(GPT, "full", seq_len=128, vocab=50),
+    "selective checkpointing": make_step(LLAMA, "selective", seq_len=128, vocab=50),
+    "autocast": make_step(LLAMA, "autocast flash", seq_len=128, vocab=50),
+    "autocast, explicit": make_step(GPT, "autocast selective"),
+    "bf16 gradients": make_step(GPT, "bf16_grads", micro_batches=2, clip_norm=1.0),
+    "bf16, checkpointed": make_step(LLAMA, "bf16_grads flash full", micro_batches=2),
+    "fp32 gradients": make_step(LLAMA, "fp32_grads flash", micro_batches=2, clip_norm=1.0),
+    "one layer": make_step(LLAMA, layers=1),
+}
+
+
+def assert_as_measured(step):
+    found = fake_step(step)
+    for peak in measure_peak(step).peaks:
+        assert found.peak_B == pytest.approx(peak.live_B, rel=ALLOWED)
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+def test_as_measured(name):
+    assert_as_measured(SET_UPS[name])
+
+
+workloads = st.builds(
+    lambda heads, groups, size, **rest: replace(
+        GPT, kv_heads=heads, heads=heads * groups, hidden=heads * groups * size, **rest
+    ),
+    heads=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    size=st.sampled_from([8, 16, 24]),
+    layers=st.integers(1, 5),
+    ffn=st.integers(16, 200),
+    vocab=st.integers(30, 700),
+    batch=st.integers(1, 5),
+    seq_len=st.integers(3, 90),
+    norm=st.sampled_from(["rms", "layer"]),
+    mlp=st.sampled_from(["swiglu", "gelu"]),
+    position=st.sampled_from(["rotary", "learned"]),
+    tied=st.booleans(),
+    bias=st.booleans(),
+    dropout=st.sampled_from([0.0, 0.2]),
+    optimizer=st.sampled_from(["adamw", "sgd_momentum"]),
+    optimizer_loop=st.sampled_from(["default", "for_loop", "foreach", "fused"]),
+    micro_batches=st.integers(1, 2),
+    clip_norm=st.sampled_from([None, 0.5]),
+)
+TECHNIQUES = st.tuples(
+    st.sampled_from(["", "flash"]),
+    st.sampled_from(["", "full", "selective"]),
+    st.sampled_from(["", "autocast", "bf16_grads", "fp32_grads"]),
+)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(workloads, TECHNIQUES)
+def test_as_measured_for_random_set_ups(workload, techniques):
+    assert_as_measured(make_step(workload, " ".join(techniques)))
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(workloads, TECHNIQUES, st.integers(4, 6), st.sampled_from(["host", "cuda"]))
+def test_short_walk_equals_full_walk(workload, techniques, layers, program):
+    step = make_step(replace(workload, layers=layers, program=program), " ".join(techniques))
+    assert fake_step(step) == fake_step(step, full=True)
+
+
+@pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
+def test_short_walk_equals_full_walk_on_7b(techniques):
+    step = make_step(LLAMA_7B, techniques)
+    assert fake_step(step) == fake_step(step, full=True)
+
+
+def test_kinds_sum_to_the_peak_and_are_what_they_are():
+    step = make_step(LLAMA, "flash", batch=1, seq_len=4)  # few activations: the peak is in the optimizer
+    found = fake_step(step)
+    model = build_model(step)
+    weights_B = sum(one.nbytes for one in model.parameters())
+    buffers_B = sum(one.nbytes for one in model.buffers())
+    assert sum(found.by_kind_B.values()) == found.peak_B
+    assert found.place.phase == "optimizer"
+    assert found.by_kind_B["parameters"] == weights_B + buffers_B
+    assert found.by_kind_B["gradients"] == weights_B
+    assert found.by_kind_B["optimizer_states"] == 2 * weights_B + 4 * len(list(model.parameters()))
+    assert found.by_kind_B["communication"] == 0
+
+
+def test_bytes_a_parameter_of_each_precision():
+    """ZeRO's 16 and Megatron's 18 bytes a parameter, as states that a step really holds."""
+    for techniques, expected in (("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)):
+        step = make_step(LLAMA, f"flash {techniques}", batch=1, seq_len=2, hidden=256, ffn=688)
+        found, model = fake_step(step), build_model(step)
+        states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
+        buffers_B = sum(one.nbytes for one in model.buffers())
+        weights = sum(one.numel() for one in model.parameters())
+        assert (states - buffers_B) / weights == pytest.approx(expected, rel=1e-3)
+
+
+def test_as_torchs_own_tracker():
+    """MemTracker of torch, where it can follow: one micro-batch, no checkpointing."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from suites.memory.training import set_up, train_once
+
+    step = make_step(LLAMA)
+    with FakeTensorMode():
+        training = set_up(step, torch.device("cpu"))
+        tracker = MemTracker()
+        tracker.track_external(training.model, training.optimizer)
+        with tracker:
+            train_once(training)
+            tracker.reset_mod_stats()
+            train_once(training)
+    (by_kind,) = tracker.get_tracker_snapshot("peak").values()
+    assert fake_step(step).peak_B == pytest.approx(by_kind["Total"], rel=1e-4)
+
+
+class Sums(torch.autograd.Function):
+    """A derivative in Python that adds out of place, as it does in a real run."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient * 2 + gradient).neg()
+
+
+def fan_in(x):
+    return (x * 2).sin() + (x * 3).cos() + (x * 5).tanh()
+
+
+GRADIENTS = {
+    "three summands": fan_in,
+    "columns, each with a gradient as large as all": lambda x: x[:, 0].sin() + x[:, 1].cos() + x[:, 2].tanh(),
+    "of an expanded tensor": lambda x: x.sum() + x.cumsum(0).sum() + x.sum(),
+    "a slice that outlives the rest": lambda x: fan_in(torch.cat([x, x])[: len(x)]) + x,
+    "two users of one gradient": lambda x: (x + x.view(-1).view_as(x)) * x.sin(),
+    "index": lambda x: x[torch.arange(3)].exp().sum() + x.sum(),
+    "gather": lambda x: x.gather(0, torch.zeros(5, 256, dtype=torch.long)).exp().sum() + x.sin().sum(),
+    "index_select": lambda x: x.index_select(0, torch.arange(3)).exp().sum() + x.sin().sum(),
+    "in Python": lambda x: Sums.apply(x).sin(),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_are_added_as_in_a_real_run(name):
+    """A backward pass alone, so that nothing else can be the peak."""
+
+    def run(mark):
+        x = torch.ones(64, 256, requires_grad=True)
+        y = GRADIENTS[name](x.mul(1.5)).sum()
+        mark("backward")
+        y.backward()
+
+    log = StorageLog(host_workspace)
+    with logged(log):
+        run(log.enter_phase)
+    found_B = max(m.total_B for place, m in log.ledger.largest().items() if place.phase == "backward")
+    with watch(torch.device("cpu")) as allocator:
+        run(allocator.mark)
+    assert found_B == pytest.approx(allocator.peaks[-1].live_B, abs=256)
+
+
+def test_on_a_host_with_cuda_its_program_is_walked(monkeypatch):
+    """`measured` runs there, so the walk of "host" must be the walk of "cuda"."""
+    step = make_step(LLAMA, "flash", layers=1)
+    cuda = make_step(LLAMA, "flash", layers=1, program="cuda")
+    here, there = fake_step(step), fake_step(cuda)
+    assert here.peak_B != there.peak_B
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert fake_step(step) == there
+    assert memory.conditions(step)["device"] == "cuda"
+
+
+@pytest.mark.parametrize(("program", "compared"), [("host", True), ("cuda", False)])
+def test_cuda_walks_are_not_held_against_a_cpu(monkeypatch, program, compared):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = list(memory.sample(make_step(LLAMA, layers=1, program=program)))
+    assert any(isinstance(one, Reading) and one.method == "measured" for one in said)
+    assert any(isinstance(one, Reading) and one.metric == "relative_error" for one in said) == compared
+    assert (
+        any(isinstance(one, Remark) and one.text.startswith("relative_error: ") for one in said) != compared
+    )
+
+
+def test_a_step_that_cannot_be_walked_says_so():
+    with pytest.raises(Unavailable, match="because"):
+        fake_step(replace(make_step(LLAMA), walkable="because"))
+
+
+def test_fake_tensors_take_no_memory_and_leave_torch_as_it_was():
+    before = torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax
+    fake_step(make_step(LLAMA, "full", layers=9, program="cuda"))
+    assert (torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax) == before
+    assert torch.get_default_dtype() == torch.float32
+
+
+def activations_at_the_loss(step, layers: int) -> int:
+    moments = walk(step, layers)
+    (moment,) = [found for place, found in moments.items() if "nll_loss_forward" in place.operation]
+    return moment.by_kind_B[3]
+
+
+def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
+    """arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) bytes a layer, in bf16 with dropout."""
+    b, s, h, a = 4, 256, 512, 8
+    step = make_step(
+        GPT, "bf16_grads", hidden=h, heads=a, kv_heads=a, ffn=4 * h, batch=b, seq_len=s, program="cuda"
+    )
+    a_layer = activations_at_the_loss(step, 3) - activations_at_the_loss(step, 2)
+    assert a_layer == pytest.approx(s * b * h * (34 + 5 * a * s / h), rel=5e-3)
+    flash = make_step(step.workload, "bf16_grads flash")
+    assert activations_at_the_loss(flash, 3) - activations_at_the_loss(flash, 2) == pytest.approx(
+        s * b * h * 34 + 4 * b * a * s, rel=3e-2
+    )
+
+
+@pytest.mark.parametrize(
+    "techniques",
+    ["flash", "full", "selective", "autocast", "bf16_grads", "fp32_grads", "autocast flash full"],
+)
+def test_losses_are_the_baselines(techniques):
+    workload = replace(LLAMA, layers=2, kv_heads=2, micro_batches=2, clip_norm=1.0)
+    step = make_step(workload, techniques)
+    ours, theirs = losses(step), losses(make_step(workload))
+    assert ours[0] != ours[-1]
+    assert ours == pytest.approx(theirs, rel=step.tolerance)
+
+
+def test_unknown_settings_are_refused():
+    with pytest.raises(ValueError, match="mode 'some' is none of full, selective"):
+        activation_checkpointing.apply(make_step(LLAMA), activation_checkpointing.Settings("some"))
+    with pytest.raises(ValueError, match="held 'fp8' is none of autocast, bf16_grads, fp32_grads"):
+        mixed_precision.apply(make_step(LLAMA), mixed_precision.Settings("fp8"))
+
+
+def growing(step, layers):
+    """Each layer's feed-forward part is wider than the last one's."""
+    model = Transformer(shape_of(step.workload), step.attention)
+    model.blocks = nn.ModuleList(
+        Block(shape_of(replace(step.workload, ffn=64 * (1 + index))), step.attention)
+        for index in range(layers)
+    )
+    return model
+
+
+def test_layers_that_are_not_alike_are_walked_one_by_one():
+    step = replace(make_step(LLAMA, layers=6, optimizer="sgd_momentum"), make_model=growing)
+    assert fake_step(step) == fake_step(step, full=True)
+    assert_as_measured(step)
+
+
+def test_what_precision_holds_is_said():
+    for held in ("autocast", "bf16_grads", "fp32_grads"):
+        assert any("fp32" in note for note in make_step(LLAMA, held).notes)
+
+
+@pytest.mark.parametrize("make", [mixed_precision.NarrowGradients, mixed_precision.WideGradients])
+def test_updates_too_small_for_bf16_gather_in_the_master(make):
+    workload, gradient = replace(LLAMA, optimizer="sgd_momentum"), 0.0078125  # exact in bf16
+    weight, plain = nn.Parameter(torch.ones(4, dtype=torch.bfloat16)), nn.Parameter(torch.ones(4))
+    ours, reference = make([weight], workload), plain_optimizer([plain], workload)
+    for _ in range(30):
+        (weight * gradient).sum().backward()
+        ours.step()
+        ours.zero_grad()
+        plain.grad = torch.full((4,), gradient)
+        reference.step()
+    torch.testing.assert_close(ours.masters[0].data, plain.data)
+    assert torch.equal(weight.data, plain.data.bfloat16())
+    assert (weight < 1).all()

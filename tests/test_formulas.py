@@ -1,0 +1,262 @@
+"""The closed formulas, held against their sources' own examples and arithmetic done otherwise."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from suites.memory import deepspeed_estimators
+from suites.memory.formulas import (
+    STAGES,
+    Counts,
+    Estimate,
+    count,
+    estimates,
+    gpus,
+    korthikanti_layer_bytes,
+    megatron_activations_bytes,
+    zero_states_bytes,
+)
+from suites.memory.step import Features, TrainingStep, Workload
+
+GB = 1e9
+LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
+
+
+def a_workload(**changes: Any) -> Workload:
+    fields: dict[str, Any] = {
+        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000,
+        "norm": "rms", "mlp": "swiglu", "position": "rotary", "positions": 4096, "tied": False, "bias": False,
+        "batch": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_loop": "default", "micro_batches": 1,
+        "clip_norm": None, "dropout": 0.0, "ranks": 1, "nominal_parameters": None, "train": False,
+        "program": "host", "hf_config": None, "source": "a test", "tensor_ranks": 1, "device_memory_B": 80e9,
+    }  # fmt: skip
+    return Workload(**(fields | changes))
+
+
+def by_method(step: TrainingStep, counts: Counts = LLAMA_7B) -> dict[str, Estimate]:
+    found = list(estimates(step, counts))
+    assert len({one.method for one in found}) == len(found)
+    return {one.method: one for one in found}
+
+
+def a_step(ranks: int = 1, workload: Workload | None = None, **features: str) -> TrainingStep:
+    return TrainingStep(
+        workload or a_workload(), 0, Features(**({"precision": "autocast"} | features)), ranks
+    )
+
+
+def test_zero_paper_example() -> None:
+    """Figure 1 of arXiv 1910.02054: 7.5 B parameters, 64 ranks."""
+    found = [zero_states_bytes(7.5e9, stage, 64) / GB for stage in range(4)]
+    assert [round(x, 1) for x in found] == [120.0, 31.4, 16.6, 1.9]
+
+
+@pytest.mark.parametrize(
+    ("billions", "paper_gb", "paper_gpus"),
+    [(1, 40, 1), (7, 280, 4), (13, 520, 7), (70, 2800, 35), (175, 7000, 88)],
+)
+def test_table_i(billions: int, paper_gb: int, paper_gpus: int) -> None:
+    step = a_step(workload=a_workload(nominal_parameters=billions * 1e9))
+    peak_B = by_method(step)["rule_40x"].peak_B
+    assert peak_B is not None
+    assert round(peak_B / GB) == paper_gb
+    assert gpus(peak_B) == paper_gpus
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "batch", "all_gb", "no_scores_gb", "input_gb"),
+    [(2048, 1, 30.6, 9.1, 0.5), (4096, 1, 104.2, 18.3, 1.1), (4096, 4, 416.6, 73.0, 4.3)],
+)
+def test_korthikanti_7b(
+    seq_len: int, batch: int, all_gb: float, no_scores_gb: float, input_gb: float
+) -> None:
+    found = [
+        32 * korthikanti_layer_bytes(seq_len, batch, 4096, 32, kept) / GB
+        for kept in ("all", "no_scores", "input")
+    ]
+    assert [round(x, 1) for x in found] == [all_gb, no_scores_gb, input_gb]
+
+
+def test_korthikanti_is_the_sum_of_what_its_section_4_1_lists() -> None:
+    """Tensor by tensor, in bytes: attention 11sbh + 5as²b, MLP 19sbh, two LayerNorms 4sbh."""
+    s, b, h, a = 640, 3, 768, 12
+    attention = (
+        2 * s * b * h + 4 * s * b * h + 2 * a * s * s * b + a * s * s * b + 2 * a * s * s * b + 2 * s * b * h
+    )
+    attention += 2 * s * b * h + s * b * h
+    mlp = 2 * s * b * h + 8 * s * b * h + 8 * s * b * h + s * b * h
+    norms = 2 * (2 * s * b * h)
+    assert korthikanti_layer_bytes(s, b, h, a, "all") == pytest.approx(attention + mlp + norms)
+
+
+def test_megatron_activations_equal_korthikanti_where_both_speak() -> None:
+    """With an MLP of 4h both give 34sbh a layer; Megatron adds the embedding and the output."""
+    counts = replace(LLAMA_7B, ffn=4 * 4096)
+    layers = 32 * korthikanti_layer_bytes(2048, 2, 4096, 32, "no_scores")
+    ends = 2048 * 2 * (8 + 4096 + 4 * 4096 + 4 * 32000)
+    assert megatron_activations_bytes(2048, 2, counts) == pytest.approx(layers + ends)
+
+
+def test_states_by_convention_and_sharding() -> None:
+    p = LLAMA_7B.parameters
+    cases = {
+        ("none", 1): (16 * p, 18 * p),
+        ("zero1", 8): (p * Fraction(11, 2), p * Fraction(15, 2)),
+        ("zero2", 8): (p * Fraction(15, 4), None),
+        ("zero3", 8): (p * 2, None),
+        ("tensor", 8): (p * 2, p * Fraction(9, 4)),
+    }
+    for (sharding, ranks), (of_16, of_18) in cases.items():
+        found = by_method(a_step(ranks, sharding=sharding))
+        assert found["states_16"].peak_B == pytest.approx(float(of_16))
+        assert found["states_18"].peak_B == (None if of_18 is None else pytest.approx(float(of_18)))
+
+
+def test_korthikanti_adds_activations_to_the_states() -> None:
+    states_B = 16 * LLAMA_7B.parameters
+    work = a_workload(batch=4, seq_len=4096)
+    for features, activations_gb in (
+        ({}, 416.6),
+        ({"attention": "sdpa"}, 73.0),
+        ({"recompute": "selective"}, 73.0),
+        ({"recompute": "full"}, 4.3),
+        ({"attention": "sdpa", "recompute": "full"}, 4.3),
+    ):
+        peak_B = by_method(a_step(workload=work, **features))["korthikanti"].peak_B
+        assert peak_B is not None
+        assert round((peak_B - states_B) / GB, 1) == activations_gb
+    tensor = by_method(a_step(8, work, sharding="tensor"))["korthikanti"].peak_B
+    sbh = 4096 * 4 * 4096
+    per_layer = sbh * (10 + 24 / 8) + 5 * 32 * 4096 * 4096 * 4 / 8
+    assert tensor == pytest.approx(states_B / 8 + 32 * per_layer)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "published_gib"), [(8, 6.10)], ids=["docs: 2851M parameters, largest layer 32M, 8 GPUs"]
+)
+def test_deepspeed_stage_3_sample_of_its_documentation(ranks: int, published_gib: float) -> None:
+    """Documentation prints whole millions of the real counts, so the last digit may differ."""
+    found = deepspeed_estimators.states_bytes(3, 2_851_000_000, 32_000_000, ranks)
+    assert found / 2**30 == pytest.approx(published_gib, abs=0.02)
+
+
+def test_deepspeed_stage_2_code_is_not_its_documentation() -> None:
+    """The documentation's 15.93 GB is 4P + 16P/N; the code, which is reported, returns 2P + 18P/N."""
+    p = 2_851_000_000
+    assert (4 * p + 16 * p / 8) / 2**30 == pytest.approx(15.93, abs=0.01)
+    assert deepspeed_estimators.states_bytes(2, p, 32_000_000, 8) == pytest.approx(2 * p + 18 * p / 8)
+
+
+def test_deepspeed_cares_for_the_number_of_gpus_alone() -> None:
+    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as theirs
+
+    for nodes, each in ((1, 8), (2, 4), (8, 1)):
+        _, gpu_B, _ = theirs(10**9, 10**7, each, nodes, False, False)
+        assert gpu_B == deepspeed_estimators.states_bytes(3, 10**9, 10**7, 8)
+    with pytest.raises(ValueError, match="stage 1"):
+        deepspeed_estimators.states_bytes(1, 1, 1, 1)
+
+
+def test_where_each_method_declines() -> None:
+    """A figure where the source speaks of such a step, else None and a sentence."""
+    expected = {
+        "none": {"rule_40x", "states_16", "states_18", "korthikanti", "deepspeed_zero2", "deepspeed_zero3"},
+        "zero1": {"states_16", "states_18", "korthikanti"},
+        "zero2": {"states_16", "korthikanti", "deepspeed"},
+        "zero3": {"rule_40x", "states_16", "korthikanti", "deepspeed"},
+        "tensor": {"rule_40x", "states_16", "states_18", "korthikanti"},
+    }
+    for sharding, methods in expected.items():
+        found = by_method(a_step(1 if sharding == "none" else 4, sharding=sharding))
+        assert {m for m, one in found.items() if one.peak_B is not None} == methods
+        assert all(one.reason for one in found.values() if one.peak_B is None)
+    flash = by_method(a_step(attention="sdpa"))
+    assert flash["megatron"].peak_B is not None
+
+
+def test_none_is_said_of_sgd() -> None:
+    for sharding in STAGES:
+        found = by_method(
+            a_step(2, a_workload(optimizer="sgd_momentum"), sharding=sharding, attention="sdpa")
+        )
+        assert all(one.peak_B is None and one.reason for one in found.values())
+        assert "sgd_momentum" in found["states_16"].reason
+
+
+def test_broken_assumptions_are_named() -> None:
+    found = by_method(a_step(precision="fp32"), replace(LLAMA_7B, kv_heads=8))
+    assert "fp32" in found["korthikanti"].reason
+    assert "8" in found["korthikanti"].reason
+    assert "11008" in found["korthikanti"].reason
+    assert found["states_16"].reason == ""
+    gpt = by_method(a_step(), replace(LLAMA_7B, ffn=4 * 4096))
+    assert gpt["korthikanti"].reason == ""
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 24), nn.Linear(24, 8)) for _ in range(3))
+        self.head = nn.Linear(8, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_count_agrees_with_deepspeeds_own() -> None:
+    from deepspeed.runtime.zero.stage3 import model_to_params
+
+    real = Tied()
+    assert model_to_params(real) == (50 * 8 + 3 * (8 * 24 + 24 + 24 * 8 + 8), 50 * 8)
+    counts = count(real, a_workload())
+    assert (counts.parameters, counts.largest_layer) == model_to_params(real)
+    with torch.device("meta"):
+        hollow = count(Tied(), a_workload())
+    # A module's assignment of a shared parameter holds on the meta device too, where data_ptr() is 0 for all.
+    assert hollow == counts
+    assert (counts.layers, counts.hidden, counts.vocab) == (32, 4096, 32000)
+
+
+sizes = st.integers(1, 4096)
+
+
+@given(st.integers(1, 10**12), st.integers(1, 4096))
+def test_zero_stages_only_lessen_and_reach_everything_over_n(parameters: int, ranks: int) -> None:
+    found = [zero_states_bytes(parameters, stage, ranks) for stage in range(4)]
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(found))
+    assert found[3] * ranks == pytest.approx(16 * parameters)
+    assert zero_states_bytes(parameters, 2, 1) == pytest.approx(found[0])
+
+
+@given(sizes, st.integers(1, 64), sizes, st.integers(1, 128), st.integers(1, 64))
+def test_korthikanti_falls_with_each_way_of_saving(s: int, b: int, h: int, a: int, t: int) -> None:
+    everything, no_scores, only_input = (
+        korthikanti_layer_bytes(s, b, h, a, kept, t) for kept in ("all", "no_scores", "input")
+    )
+    assert only_input < no_scores < everything <= korthikanti_layer_bytes(s, b, h, a, "all")
+    assert korthikanti_layer_bytes(s, 2 * b, h, a, "all", t) == pytest.approx(2 * everything)
+    if t == 1:
+        assert everything == pytest.approx(s * b * h * (34 + Fraction(5 * a * s, h)))
+        assert no_scores == 34 * s * b * h
+
+
+@given(st.integers(0, 10**13), st.integers(1, 10**11))
+def test_gpus_are_enough_and_one_less_is_not(peak_B: int, capacity_B: int) -> None:
+    n = gpus(peak_B, capacity_B)
+    assert n * capacity_B >= peak_B * (1 - 1e-12)
+    assert n == 1 or (n - 1) * capacity_B < peak_B
+
+
+@given(st.sampled_from([2, 3]), st.integers(10**6, 10**12), st.integers(1, 10**6), st.integers(1, 512))
+def test_deepspeed_never_rises_with_ranks(stage: int, parameters: int, largest: int, ranks: int) -> None:
+    one = deepspeed_estimators.states_bytes(stage, parameters, largest, ranks)
+    assert deepspeed_estimators.states_bytes(stage, parameters, largest, ranks + 1) <= one
+    assert one >= zero_states_bytes(parameters, stage, ranks) - 1

@@ -1,0 +1,195 @@
+"""FSDP2: right on real ranks, and its walk held against real tensors under the fake process group."""
+
+import time
+from dataclasses import replace
+from math import prod
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_ranks import CPU, GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
+
+from harness.instruments.allocator import watch
+from harness.instruments.fake_ranks import fake_ranks, rank_mesh
+from harness.instruments.torch_private import ChunksWhenAsked
+from harness.records import Unavailable
+from suites.memory import fsdp2, mixed_precision
+from suites.memory.copy_temporaries import chunk_cat_bytes
+from suites.memory.measure import losses
+from suites.memory.step import TrainingStep
+from suites.memory.training import LEARNING_RATE, blocks_of, build_model
+from suites.memory.walk import fake_step
+
+CLOSE = 1e-4  # relative: a fiftieth of what is asked for
+
+SET_UPS = {
+    "plain": replace(SMALL, micro_batches=1),
+    "three_ranks_odd_sizes": replace(SMALL, ranks=3, hidden=120, ffn=251, vocab=501, micro_batches=1),
+    "eight_ranks_fewer_rows_than_ranks": replace(SMALL, ranks=8, vocab=5, seq_len=7, batch=1),
+    "tied_biases_learned": replace(SMALL, ranks=3, tied=True, bias=True, norm="layer", position="learned"),
+    "accumulated_clipped_foreach": replace(SMALL, micro_batches=3, clip_norm=1.0, optimizer_loop="foreach"),
+    "few_tokens": replace(SMALL, ranks=4, vocab=64, seq_len=8, batch=1, layers=4),
+    "wide": replace(SMALL, ranks=2, hidden=512, ffn=1000, vocab=300, heads=8, kv_heads=8, layers=2),
+    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=5),
+    "fused": replace(SMALL, optimizer_loop="fused", ranks=5),
+}
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp2_mixed_checkpointed"])
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_the_walk_equals_what_real_tensors_take(name, set_up):
+    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]))
+    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
+
+
+@pytest.mark.parametrize("precision", ["autocast", "bf16_grads"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_so_it_does_in_mixed_precision(precision, ranks):
+    step = TrainingStep(replace(SMALL, ranks=ranks, batch=1, seq_len=24), seed=3)
+    step = mixed_precision.apply(step, mixed_precision.Settings(precision))
+    walked, measured_B = walked_and_measured(fsdp2.apply(step, fsdp2.Settings()))
+    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
+
+
+def keep_gathered(model):
+    mesh = rank_mesh("cpu")
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, reshard_after_forward=False)
+    return fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def reduce_after_the_last_micro_batch(model):
+    """Unsharded gradients pile up until then, as FSDP2's `no_sync`."""
+    calls = []
+
+    def before_forward(module, args):
+        calls.append(None)
+        model.set_requires_gradient_sync(len(calls) % 2 == 0)
+
+    shard = fsdp2.sharding(fsdp2.BF16)(model)
+    shard.register_forward_pre_hook(before_forward)
+    return shard
+
+
+@pytest.mark.parametrize("wrap", [keep_gathered, reduce_after_the_last_micro_batch])
+def test_so_it_does_when_fsdp2_is_set_up_otherwise(wrap):
+    step = replace(sharded("fsdp2", replace(SMALL, ranks=3, micro_batches=2)), wrap=(wrap,))
+    walked, measured_B = walked_and_measured(step)
+    assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
+
+
+def test_kinds_are_the_bytes_of_their_tensors():
+    workload = replace(SMALL, ranks=3, vocab=502)
+    with torch.device("meta"):
+        model = build_model(TrainingStep(workload, seed=3))
+    shards_B = sum(4 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.parameters())
+    buffers_B = sum(one.nbytes for one in model.buffers())
+    steps_B = 4 * len(list(model.parameters()))  # AdamW counts its steps in a tensor for each parameter
+    block_B = sum(4 * 3 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.blocks[0].parameters())
+    with fake_ranks(3):
+        walked = fake_step(sharded("fsdp2", workload))
+    assert walked.by_kind_B["parameters"] == shards_B + buffers_B
+    assert walked.by_kind_B["optimizer_states"] == 2 * shards_B + steps_B
+    assert walked.by_kind_B["communication"] >= block_B
+    assert sum(walked.by_kind_B.values()) == walked.peak_B
+
+
+@given(
+    rows=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    chunks=st.integers(2, 9),
+    types=st.sampled_from([(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]),
+    transposed=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, transposed):
+    narrow, wide = types
+    if transposed:
+        tensors = [torch.ones(5, r, dtype=narrow).t() for r in rows]
+    else:
+        tensors = [torch.ones(r, 5, dtype=narrow) for r in rows]
+    out = torch.empty(chunks, sum(-(-r // chunks) * 5 for r in rows), dtype=wide)
+    expected_B = chunk_cat_bytes(tensors, 0, chunks, out)
+    with watch(CPU) as allocator:
+        allocator.mark("copy")
+        torch.ops.fsdp.chunk_cat(tensors, dim=0, num_chunks=chunks, out=out)
+    assert allocator.peaks[0].live_B == expected_B
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "fsdp2_mixed_checkpointed"])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_the_short_walk_equals_the_full_one(name, micro_batches):
+    workload = replace(
+        SMALL, layers=9, hidden=512, ffn=1376, vocab=8000, ranks=6, micro_batches=micro_batches, train=False
+    )
+    with fake_ranks(6):
+        short = fake_step(sharded(name, workload))
+        full = fake_step(sharded(name, workload), full=True)
+    assert short == full
+
+
+@pytest.mark.slow
+def test_gpt3_over_88_ranks_is_walked_in_seconds():
+    shape = {"layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn": 49152, "vocab": 50257}
+    workload = replace(
+        GPT, **shape, positions=2048, seq_len=2048, batch=1, ranks=88, clip_norm=None, train=False
+    )
+    began = time.monotonic()
+    with fake_ranks(88):
+        walked = fake_step(sharded("fsdp2", workload))
+    assert time.monotonic() - began < 8
+    assert walked.by_kind_B["parameters"] == pytest.approx(4 * 174.6e9 / 88, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", [TINY, GPT])
+def test_real_ranks_see_the_losses_of_one_device(workload, tmp_path):
+    expected = baseline_losses(workload)
+    for seen in losses_on_ranks("fsdp2", workload, 2, tmp_path):
+        assert seen == pytest.approx(expected, rel=1e-5)
+
+
+def test_these_losses_would_show_gradients_of_another_scale(monkeypatch):
+    expected = baseline_losses(TINY)
+    monkeypatch.setitem(LEARNING_RATE, "sgd_momentum", 0.5 * LEARNING_RATE["sgd_momentum"])
+    off = [abs(ours / theirs - 1) for ours, theirs in zip(baseline_losses(TINY), expected, strict=True)]
+    assert max(off) > 2e-5
+
+
+def test_an_optimizer_that_torch_has_not_for_shards_is_refused():
+    with pytest.raises(Unavailable, match="no fused SGD"):
+        sharded("fsdp2", replace(TINY, optimizer_loop="fused"))
+
+
+def test_sharding_without_ranks_is_refused():
+    with pytest.raises(RuntimeError, match="no process group"):
+        losses(sharded("fsdp2", TINY), 1, CPU)
+
+
+@pytest.mark.parametrize("rows", [1, 6, 7, 12])
+@pytest.mark.parametrize("chunks", [1, 3, 7, 40])
+def test_chunks_made_when_asked_are_torchs(rows, chunks):
+    tensor = torch.arange(rows * 2).view(rows, 2)
+    expected = _chunk_with_empty(tensor, chunks, dim=0)
+    lazy = ChunksWhenAsked(tensor, chunks, dim=0)
+    assert all(torch.equal(lazy[index], one) for index, one in enumerate(expected))
+
+
+def test_fake_ranks_leave_nothing_behind():
+    with fake_ranks(7):
+        assert dist.get_world_size() == 7
+    assert not dist.is_initialized()
+    with pytest.raises(KeyError), fake_ranks(7):
+        raise KeyError
+    assert not dist.is_initialized()
+
+
+def test_fake_ranks_say_what_is_wrong():
+    with pytest.raises(ValueError, match="ranks=0"), fake_ranks(0):
+        pass
+    with fake_ranks(2), pytest.raises(RuntimeError, match="exists already"), fake_ranks(2):
+        pass
+    assert not dist.is_initialized()

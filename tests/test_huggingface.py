@@ -1,0 +1,313 @@
+"""Models out of config.json files: sizes as published, losses as transformers' own, peaks as measured."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra `hf` brings it")
+
+from harness.instruments import torch_private
+from harness.instruments.fake_ranks import fake_ranks
+from harness.records import Unavailable
+from harness.workload_file import read_workload_file
+from suites.memory import activation_checkpointing, fsdp2, huggingface_config, mixed_precision
+from suites.memory.formulas import count, estimates
+from suites.memory.huggingface import adopt, build, complete, unlike_layers
+from suites.memory.huggingface_config import with_layers
+from suites.memory.measure import measure_peak
+from suites.memory.step import TrainingStep, Workload
+from suites.memory.walk import fake_step
+
+DATA = Path(__file__).parent / "data"
+FILES = sorted(DATA.glob("*.json"))
+BY_NAME = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+PUBLISHED: dict[str, tuple[int, dict[str, Any]]] = {
+    "gpt2": (124_439_808, {"model_type": "gpt2"}),
+    "llama_2_7b": (6_738_415_616, {"model_type": "llama", "intermediate_size": 11008}),
+    "mistral_7b": (7_241_732_096, {"model_type": "mistral", "num_key_value_heads": 8}),
+    "mixtral_8x7b": (46_702_792_704, {"model_type": "mixtral", "num_key_value_heads": 8}),
+    "gemma_2b": (
+        2_506_172_416,
+        {
+            "model_type": "gemma",
+            "hidden_size": 2048,
+            "intermediate_size": 16384,
+            "num_hidden_layers": 18,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "vocab_size": 256_000,
+        },
+    ),
+    "falcon_7b": (
+        6_921_720_704,
+        {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "vocab_size": 65024},
+    ),
+    "bloom_560m": (
+        559_214_592,
+        {"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250_880},
+    ),
+}
+"""Parameters as the models' own cards count them."""
+
+SEVEN_B = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+
+
+def a_workload(config: dict[str, Any], **changes: Any) -> Workload:
+    """Shape fields hold nonsense, to be replaced by the config's."""
+    fields: dict[str, Any] = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), 1)
+    fields |= {"norm": "rms", "mlp": "swiglu", "position": "rotary", "positions": 1, "tied": False}
+    fields |= {"bias": False, "batch": 3, "seq_len": 48, "optimizer": "adamw", "optimizer_loop": "default"}
+    fields |= {"micro_batches": 1, "clip_norm": None, "dropout": 0.0, "ranks": 1, "tensor_ranks": 1}
+    fields |= {"nominal_parameters": None, "device_memory_B": 80e9, "train": True, "program": "host"}
+    return Workload(**(fields | {"hf_config": config, "source": "a test"} | changes))
+
+
+def a_step(file: Path, attention: str = "explicit", **changes: Any) -> TrainingStep:
+    return adopt(TrainingStep(a_workload(read_workload_file(file), **changes), 0, attention=attention))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_as_published(name: str) -> None:
+    published, config = PUBLISHED[name]
+    if config["model_type"] in ("llama", "mistral", "mixtral"):
+        config = SEVEN_B | config
+    with torch.device("meta"):
+        assert sum(p.numel() for p in build(config).parameters()) == published
+
+
+@BY_NAME
+def test_the_loss_is_transformers_own(file: Path) -> None:
+    """Its `labels` shift by one: predicting tokens 1 to T from 0 to T - 1, as ours are handed in."""
+    torch.manual_seed(0)
+    model = build(read_workload_file(file)).eval()
+    drawn = torch.randint(3, 256, (2, 25))
+    ours = model(drawn[:, :-1], drawn[:, 1:])
+    theirs = model.model(input_ids=drawn, labels=drawn, use_cache=False).loss
+    assert ours.shape == ()
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+    ours.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert gradients
+    assert all(bool(g.isfinite().all()) for g in gradients)
+
+
+WITH_SDPA = ("gemma3_text", "gpt2", "llama", "mistral", "mixtral", "phi3")
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [*((file.stem, "explicit") for file in FILES), *((name, "sdpa") for name in WITH_SDPA)],
+)
+def test_fake_step_is_what_is_measured(name: str, attention: str) -> None:
+    """Alike layers with explicit attention: two of them, all walked; else as many as the file says."""
+    step = a_step(DATA / f"{name}.json", attention)
+    if step.layers_alike and attention == "explicit":
+        step = adopt(TrainingStep(a_workload(with_layers(step.workload.hf_config or {}, 2)), 0))
+    measured = measure_peak(step, torch.device("cpu"), 1).peaks
+    assert fake_step(step).peak_B == pytest.approx(measured[0].live_B, rel=5e-4)
+
+
+@pytest.mark.parametrize("name", ["bloom", "gemma2", "gpt_oss", "mpt"])
+def test_no_sdpa_is_said(name: str) -> None:
+    with pytest.raises(Unavailable, match="no SDPA attention"):
+        fake_step(a_step(DATA / f"{name}.json", "sdpa"))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "falcon", "mixtral"])
+def test_the_short_way_is_the_full_walk(name: str) -> None:
+    step = a_step(DATA / f"{name}.json")
+    config = dict(step.workload.hf_config or {})
+    layers = {"n_layer": 9} if name == "gpt2" else {"num_hidden_layers": 9}
+    step = adopt(TrainingStep(a_workload(config | layers), 0))
+    assert step.layers_alike
+    assert step.workload.layers == 9
+    assert fake_step(step) == fake_step(step, full=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("gemma2", "layer_types"),
+        ("gemma3_text", "layer_types"),
+        ("deepseek_v3", "mlp"),
+        ("smollm3", "no_rope"),
+    ],
+)
+def test_layers_that_differ_are_found(name: str, what: str) -> None:
+    step = a_step(DATA / f"{name}.json")
+    assert not step.layers_alike
+    assert what in str(unlike_layers(step.workload.hf_config or {}))
+
+
+def test_unlike_layers_are_all_walked() -> None:
+    """DeepSeek's first layer is dense, the rest are not: carried on from two layers it would be wrong."""
+    step = a_step(DATA / "deepseek_v3.json")
+    many = {**(step.workload.hf_config or {}), "num_hidden_layers": 6, "first_k_dense_replace": 4}
+    step = adopt(TrainingStep(a_workload(many), 0))
+    assert fake_step(step) == fake_step(step, full=True)
+    assert fake_step(replace(step, layers_alike=True)) != fake_step(step)
+
+
+@BY_NAME
+def test_fewer_layers(file: Path) -> None:
+    config = read_workload_file(file)
+    with torch.device("meta"):
+        whole, fewer = build(config), build(config, 2)
+    assert len(fewer.blocks) == 2
+    assert len(whole.blocks) == complete(a_workload(config)).layers
+    of_layers = sum(p.numel() for block in whole.blocks for p in block.parameters())
+    of_two = sum(p.numel() for block in fewer.blocks for p in block.parameters())
+    rest = sum(p.numel() for p in whole.parameters()) - of_layers
+    assert sum(p.numel() for p in fewer.parameters()) - of_two == rest
+    for layers in (0, len(whole.blocks) + 1):
+        with pytest.raises(ValueError, match="are allowed"):
+            with_layers(config, layers)
+
+
+@BY_NAME
+def test_the_shape_is_read_off_the_config(file: Path) -> None:
+    step = a_step(file)
+    with torch.device("meta"):
+        model = build(read_workload_file(file))
+        counts = count(model, step.workload)
+    embedding = model.model.get_input_embeddings().weight  # type: ignore[operator,union-attr]
+    assert (counts.vocab, counts.hidden) == tuple(embedding.shape)
+    tied = model.model.get_output_embeddings().weight is embedding  # type: ignore[operator,union-attr]
+    assert step.workload.tied == tied
+    assert counts.layers == len(model.blocks)
+    assert counts.parameters > 16 * counts.hidden
+    assert any(one.peak_B for one in estimates(step, counts))
+
+
+def test_nothing_is_allocated() -> None:
+    """Mixtral 8x7B's 47 B parameters, on fake tensors, in some megabytes."""
+    config = SEVEN_B | {"model_type": "mixtral", "num_key_value_heads": 8}
+    build(SEVEN_B | {"model_type": "llama"} | {"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10})
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with torch_private.fake_tensor_mode():
+        model = build(config)
+        assert sum(p.numel() for p in model.parameters()) == 46_702_792_704
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 300_000
+
+
+def test_types_are_as_asked_for() -> None:
+    """The file's own `torch_dtype` says how weights are stored, not how they are trained."""
+    config = read_workload_file(DATA / "llama.json")
+    assert config["torch_dtype"] == "bfloat16"
+    assert {p.dtype for p in build(config).parameters()} == {torch.float32}
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert {p.dtype for p in build(config).parameters()} == {torch.bfloat16}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+LLAMA = json.loads((DATA / "llama.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("config", "refusal", "said"),
+    [
+        ({"model_type": "no_such_model"}, Unavailable, "no_such_model"),
+        ({"model_type": "bert"}, Unavailable, "encoder"),
+        ({"model_type": "t5"}, Unavailable, "no causal language model"),
+        ({"model_type": "bart"}, Unavailable, "encoder with a decoder"),
+        ({"model_type": "vit"}, Unavailable, "no causal language model"),
+        (LLAMA | {"hidden_size": 65}, ValueError, "multiple"),
+        (LLAMA | {"hidden_size": "64"}, ValueError, "hidden_size"),
+        (LLAMA | {"num_attention_heads": 0}, ValueError, "ZeroDivision"),
+        (LLAMA | {"hidden_act": "no_such_function"}, ValueError, "no_such_function"),
+        (LLAMA | {"rope_scaling": {"rope_type": "no_such_rope"}}, ValueError, "no_such_rope"),
+        (LLAMA | {"intermediate_size": -5}, ValueError, "llama"),
+        (LLAMA | {"pad_token_id": 10**6}, ValueError, "llama"),
+    ],
+    ids=str,
+)
+def test_refusals_in_one_line(config: dict[str, Any], refusal: type[Exception], said: str) -> None:
+    with pytest.raises(refusal) as caught:
+        adopt(TrainingStep(a_workload(config), 0))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_code_of_others_is_not_run() -> None:
+    strange = LLAMA | {"auto_map": {"AutoModelForCausalLM": "somewhere/else--modeling.Theirs"}}
+    assert type(build(strange).model).__name__ == "LlamaForCausalLM"
+
+
+def test_a_sequence_longer_than_the_positions_is_refused() -> None:
+    """On fake tensors an embedding would take any position."""
+    model = build(LLAMA)
+    tokens = torch.zeros(1, 129, dtype=torch.long)
+    with pytest.raises(ValueError, match="129 tokens"):
+        model(tokens, tokens)
+
+
+def test_dynamic_rotary_embeddings_cannot_be_walked() -> None:
+    config = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    step = adopt(TrainingStep(a_workload(config), 0))
+    with pytest.raises(Unavailable, match="dynamic"):
+        fake_step(step)
+    assert measure_peak(step, torch.device("cpu"), 1).peaks
+
+
+@pytest.mark.parametrize("model_type", ["jetmoe", "modernbert-decoder"])
+def test_a_model_that_reads_values_cannot_be_walked(model_type: str) -> None:
+    step = adopt(TrainingStep(a_workload(LLAMA | {"model_type": model_type, "rope_scaling": None}), 0))
+    with pytest.raises(Unavailable, match="values"):
+        fake_step(step)
+
+
+COMBINED: dict[str, Callable[[TrainingStep], TrainingStep]] = {
+    "checkpointing": lambda step: activation_checkpointing.apply(step, activation_checkpointing.Settings()),
+    "mixed": lambda step: mixed_precision.apply(step, mixed_precision.Settings("autocast")),
+    "fsdp2": lambda step: fsdp2.apply(step, fsdp2.Settings(ranks=4)),
+}
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
+@pytest.mark.parametrize("how", [("checkpointing",), ("mixed",), ("fsdp2",), tuple(COMBINED)], ids="+".join)
+def test_optimizations_hold_for_these_models_too(name: str, how: tuple[str, ...]) -> None:
+    step = a_step(DATA / f"{name}.json")
+    for one in how:
+        step = COMBINED[one](step)
+    with fake_ranks(step.ranks) if step.ranks > 1 else nullcontext():
+        measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
+        assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-3 if step.ranks > 1 else 5e-4)
+
+
+@pytest.mark.parametrize(
+    "how", [("checkpointing", "mixed"), ("checkpointing", "fsdp2", "mixed")], ids="+".join
+)
+def test_gradients_of_experts_are_added_in_place(how: tuple[str, ...]) -> None:
+    step = a_step(DATA / "qwen3_moe.json", "explicit" if "fsdp2" in how else "sdpa")
+    for one in how:
+        step = COMBINED[one](step)
+    with fake_ranks(step.ranks) if step.ranks > 1 else nullcontext():
+        measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
+        assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-4)
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_config, "find_spec", lambda name: None)
+    assert "`hf`" in str(huggingface_config.unavailable())
+    with pytest.raises(Unavailable, match="`hf`"):
+        build(LLAMA)

@@ -1,0 +1,73 @@
+"""Config to cells: the matrix, its groups, and what a cell's identity depends on."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.config import Arm, Run
+from harness.plan import plan
+from harness.records import Limits
+
+RUN = Run(
+    suite="toy",
+    question="",
+    workloads={"a": {"size": 1, "train": True}, "b": {"size": 2, "train": False}},
+    arms=(Arm("baseline", "baseline", {}), Arm("fast.x", "fast", {"x": 1})),
+    own_process_when="train",
+    repeats=2,
+    seed=7,
+    limits=Limits(1.0),
+    executor="local",
+    workers=1,
+    out=Path("out"),
+)
+
+
+def cells(run, environment="env", code=lambda arm: "code"):
+    return [cell for group in plan(run, environment, code) for cell in group.cells]
+
+
+def ids(*args, **more):
+    return [cell.id for cell in cells(*args, **more)]
+
+
+def test_the_matrix_is_whole_and_each_cell_once():
+    found = cells(RUN)
+    assert [(c.workload, c.repeat, c.optimization) for c in found] == [
+        (w, r, o) for w in "ab" for r in (0, 1) for o in ("baseline", "fast.x")
+    ]
+    assert len(set(ids(RUN))) == 8
+    assert {c.seed for c in found} == {7, 8}
+
+
+def test_real_steps_get_a_process_each_and_the_rest_one_a_workload():
+    assert [len(group.cells) for group in plan(RUN, "env", lambda a: "code")] == [1, 1, 1, 1, 4]
+
+
+def test_identity_depends_on_config_code_and_host_and_on_nothing_else():
+    assert ids(RUN) == ids(replace(RUN, limits=Limits(9.0), out=Path("elsewhere"), workers=2))
+    assert not set(ids(RUN)) & set(ids(RUN, environment="other"))
+    assert not set(ids(RUN)) & set(ids(RUN, code=lambda arm: "new"))
+    changed = {**RUN.workloads, "b": {"size": 3, "train": False}}
+    assert len(set(ids(RUN)) & set(ids(replace(RUN, workloads=changed)))) == 4
+    only_fast = [c.id for c in cells(RUN, code=lambda a: "new" if a.module == "fast" else "code")]
+    assert len(set(ids(RUN)) & set(only_fast)) == 4
+
+
+@given(st.permutations(["size", "train", "z"]))
+def test_identity_does_not_depend_on_the_order_of_keys(order):
+    values = {"size": 1, "train": True, "z": 0}
+    run = replace(RUN, workloads={"a": {k: values[k] for k in order}})
+    assert ids(run) == ids(replace(RUN, workloads={"a": values}))
+
+
+def test_a_hundred_thousand_cells_are_a_plan(record_property):
+    workloads = {f"w{i}": dict.fromkeys((f"f{j}" for j in range(25)), i) for i in range(2000)}
+    arms = tuple(Arm(f"o{i}", f"o{i}", {"x": i}) for i in range(10))
+    began = time.perf_counter()
+    found = cells(replace(RUN, workloads=workloads, arms=arms, repeats=5))
+    record_property("seconds", time.perf_counter() - began)
+    assert len({c.id for c in found}) == 100_000

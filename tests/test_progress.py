@@ -1,0 +1,89 @@
+"""What a person sees: lines where there is no terminal, a bar on one."""
+
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from toy.sweep import cell, environ, group
+
+from harness.executors import Began, Ended
+from harness.progress import Progress
+from harness.records import Record
+from harness.store import Store
+
+CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
+SWEEP = """
+import logging, sys
+from toy.sweep import *
+from harness.progress import Progress
+logging.basicConfig(format="harness: %(message)s")
+groups = [group(cell("nothing", amount=0.3), cell("write_nonsense_among_events"), cell("raise_error"))]
+with Store(Path(sys.argv[1])) as store, Progress(groups, store) as progress:
+    run(groups, store, create(Path(sys.argv[1]), 1), LIMITS, describe(), progress)
+print("after")
+"""
+
+
+def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    with Store(tmp_path) as store:
+        store.append(Record(CELLS[0], "timed_out"))
+        with Progress([group(*CELLS)], store) as progress:
+            for one, status, reason in zip(
+                CELLS, ("ok", "crashed", "ok"), ("", "why\nmore", ""), strict=True
+            ):
+                progress(Began(one.id, "t"))
+                progress(Ended(one.id, status, reason, 1.25))
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "1/3 faults nothing baseline: ok (1.2 s)"),
+        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s)"),
+        ("INFO", "3/3 faults nothing baseline #2: ok (1.2 s)"),
+    ]
+
+
+def test_what_is_done_already_counts(tmp_path, caplog):
+    with Store(tmp_path) as store:
+        store.append(Record(CELLS[0], "ok"))
+        progress = Progress([group(*CELLS)], store)
+        progress(Began(CELLS[1].id, "t"))
+        progress(Ended(CELLS[1].id, "crashed", "", 0.0))
+    assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s)"]
+
+
+def test_on_a_terminal_there_is_a_bar_and_other_lines_stand_above_it(tmp_path):
+    ours, theirs = pty.openpty()
+    environment = environ() | {"TERM": "xterm-256color", "COLUMNS": "120"}
+    environment["PYTHONPATH"] += f":{Path(__file__).parent}"
+    command = [sys.executable, "-c", SWEEP, str(tmp_path)]
+    sweep = subprocess.Popen(command, env=environment, stderr=theirs, stdout=theirs)
+    os.close(theirs)
+    seen = b""
+    while chunk := _read(ours):
+        seen += chunk
+    os.close(ours)
+    assert sweep.wait() == 0
+    text = seen.decode()
+    assert "0/3" in text
+    assert "faults nothing baseline" in text
+    assert _plain(text).splitlines()[:2] == [
+        "harness: a child wrote b'nonsense' among its events",
+        "faults raise_error baseline: crashed: ValueError: the text",
+    ]
+    assert "1 crashed" in text
+    assert text.rstrip().endswith("after")
+
+
+def _plain(text):
+    """What stays on the screen: without lines erased again, and the control sequences that draw the bar."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", re.sub(r"[^\n]*\x1b\[2K", "", text))
+
+
+def _read(fd):
+    try:
+        return os.read(fd, 4096)
+    except OSError:  # the other end has closed
+        return b""

@@ -1,0 +1,92 @@
+"""A sweep killed with signal 9 at any instant goes on where it stopped, and leaves nothing behind."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+from test_runner import SWEEP, assert_nothing_is_left, marked
+from toy.sweep import cell, environ
+
+from harness.store import read_records
+
+KILLS = 20
+CELLS = 200
+PER_GROUP = 6
+LONGEST_S = 0.5
+ACTS = ("nothing", "nothing", "leave_child", "raise_error", "leave_daemon", "kill_itself", "leave_files")
+
+
+def start(folder, cells, workers=1):
+    groups = [cells[i : i + PER_GROUP] for i in range(0, len(cells), PER_GROUP)]
+    command = [sys.executable, str(SWEEP), str(folder), json.dumps({"groups": groups, "workers": workers})]
+    return subprocess.Popen(command, env=environ(), stderr=subprocess.PIPE, text=True)
+
+
+def cells_that_log(log):
+    workloads = [{"log": str(log), "name": f"w{i}"} for i in range(CELLS)]
+    return [cell(ACTS[i % len(ACTS)], workload=workload, amount=0.02) for i, workload in enumerate(workloads)]
+
+
+def finished(folder):
+    there = (folder / "records.jsonl").exists()
+    return {record.cell.workload for record in read_records(folder)} if there else set()
+
+
+def begun(log):
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line.split()[1] for line in lines if line.startswith("build")]
+
+
+def wait_for_the_kernel(folder):
+    """It ends the children of a killed sweep, but for those whose group's leader is no worker."""
+    deadline_s = time.monotonic() + 5
+    while alive := [process for process in marked(folder) if not is_over(process)]:
+        assert time.monotonic() < deadline_s, alive
+        time.sleep(0.01)
+
+
+def is_over(process):
+    try:
+        leader = os.getpgid(process.pid)
+        left = process.name() == "sleep" and (leader == process.pid or not psutil.pid_exists(leader))
+        return left or process.status() == psutil.STATUS_ZOMBIE
+    except (psutil.Error, ProcessLookupError):
+        return True
+
+
+def without_times(records):
+    return {r.cell.id: r._replace(started_at="", duration_s=0.0) for r in records}
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_instants_a_sweep_is_finished_by_the_next_start(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "out"
+    cells, moments = cells_that_log(log), random.Random(2)
+    alive = 0
+    for number in range(KILLS):
+        done, before = finished(folder), len(begun(log))
+        sweep = start(folder, cells, workers=1 + number % 2)
+        time.sleep(moments.uniform(0.0, LONGEST_S))
+        alive += sweep.poll() is None
+        sweep.kill()
+        assert "Error" not in sweep.communicate()[1]
+        wait_for_the_kernel(folder)
+        assert finished(folder) >= done  # nothing lost
+        assert not set(begun(log)[before:]) & done  # nothing run again
+    assert alive == KILLS  # they did come in time
+    assert 0 < len(finished(folder)) < CELLS
+    last = start(folder, cells, workers=2)
+    assert last.communicate()[1] == ""
+    assert last.returncode == 0
+    assert_nothing_is_left(folder)
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    assert Counter(line["cell"]["id"] for line in lines) == Counter(one.id for one in cells)
+    assert len(begun(log)) <= CELLS + 2 * KILLS  # at most the cells under way, one a worker
+    start(tmp_path / "undisturbed", cells, workers=2).communicate()
+    assert without_times(read_records(folder)) == without_times(read_records(tmp_path / "undisturbed"))

@@ -1,0 +1,109 @@
+"""Tensor parallelism: right on real ranks; its walk of one rank held against real tensors on one process."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from real_ranks import GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+
+from harness.instruments.fake_ranks import fake_ranks
+from harness.records import Unavailable
+from suites.memory import activation_checkpointing, flash_attention, mixed_precision, tensor_parallel
+from suites.memory.against_baseline import check_losses
+from suites.memory.step import TrainingStep
+from suites.memory.training import build_model
+from suites.memory.walk import fake_step
+
+SET_UPS = {
+    "grouped_queries": replace(SMALL, micro_batches=1),
+    "odd_vocabulary_tied_biases": replace(GPT, hidden=128, ffn=512, vocab=1001, tensor_ranks=4, layers=3),
+    "accumulated_clipped_foreach": replace(SMALL, clip_norm=1.0, optimizer_loop="foreach"),
+    "seven_ranks": replace(SMALL, heads=7, kv_heads=7, hidden=112, ffn=231, vocab=501, tensor_ranks=7),
+    "fused": replace(SMALL, optimizer_loop="fused"),
+}
+
+
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_the_walk_equals_what_real_tensors_take(set_up):
+    walked, measured_B = walked_and_measured(sharded("tensor_parallel", SET_UPS[set_up]))
+    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
+
+
+def test_so_it_does_with_what_users_add():
+    step = TrainingStep(replace(SMALL, batch=1), seed=3)
+    step = mixed_precision.apply(step, mixed_precision.Settings("autocast"))
+    step = flash_attention.apply(step, flash_attention.Settings())
+    step = activation_checkpointing.apply(step, activation_checkpointing.Settings("full"))
+    walked, measured_B = walked_and_measured(tensor_parallel.apply(step, tensor_parallel.Settings()))
+    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
+
+
+@pytest.mark.parametrize("workload", [replace(SMALL, tensor_ranks=2), replace(GPT, tensor_ranks=4)])
+def test_each_rank_holds_its_share_of_every_matrix(workload):
+    ranks = workload.tensor_ranks
+    with torch.device("meta"):
+        model = build_model(TrainingStep(workload, seed=3))
+    cut = ("token_embedding", "query", "key", "value", "gate", "up", "down", "attention.output", "head")
+    expected_B = sum(one.nbytes for one in model.buffers())
+    for name, one in model.named_parameters():
+        rows_cut = any(part in name for part in cut) and not (
+            name.endswith("bias") and ("down" in name or "output" in name)
+        )
+        if rows_cut and ("down" in name or "attention.output" in name):
+            expected_B += 4 * one.shape[0] * -(-one.shape[1] // ranks)
+        elif rows_cut:
+            expected_B += 4 * -(-one.shape[0] // ranks) * one[0].numel()
+        else:
+            expected_B += one.nbytes
+    with fake_ranks(ranks):
+        walked = fake_step(sharded("tensor_parallel", workload))
+    assert walked.by_kind_B["parameters"] == expected_B
+
+
+def test_the_short_walk_equals_the_full_one():
+    workload = replace(
+        SMALL, layers=9, hidden=256, ffn=704, vocab=3000, tensor_ranks=4, kv_heads=4, train=False
+    )
+    with fake_ranks(4):
+        short = fake_step(sharded("tensor_parallel", workload))
+        full = fake_step(sharded("tensor_parallel", workload), full=True)
+    assert short == full
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", [TINY, GPT])
+def test_real_ranks_see_the_losses_of_one_device(workload, tmp_path):
+    expected = baseline_losses(workload)
+    for seen in losses_on_ranks("tensor_parallel", workload, 2, tmp_path):
+        assert seen == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_so_do_four(tmp_path):
+    workload = replace(TINY, kv_heads=4)
+    expected = baseline_losses(workload)
+    for seen in losses_on_ranks("tensor_parallel", workload, 4, tmp_path):
+        assert seen == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_only_rank_of_a_group_is_right_too():
+    check_losses(sharded("tensor_parallel", TINY))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tensor_ranks": 3}, "3 ranks do not divide heads=4"),
+        ({"tensor_ranks": 4}, "4 ranks do not divide kv_heads=2"),
+        ({"ffn": 57}, "2 ranks do not divide ffn=57"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_is_refused(changes, words):
+    with pytest.raises(Unavailable, match=words):
+        sharded("tensor_parallel", replace(TINY, **changes))
+
+
+def test_another_model_is_refused():
+    step = TrainingStep(TINY, seed=3, make_model=lambda step, layers: torch.nn.Identity())
+    with pytest.raises(Unavailable, match="layers alone"):
+        tensor_parallel.apply(step, tensor_parallel.Settings())

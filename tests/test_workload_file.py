@@ -1,0 +1,138 @@
+"""A user's config.json, read by the parent: what is taken, and each way of being malformed in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.workload_file import read_workload_file
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+
+
+def write(folder: Path, content: str | bytes | dict[str, Any]) -> Path:
+    file = folder / "config.json"
+    if isinstance(content, dict):
+        content = json.dumps(content)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return file
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(ValueError) as caught:
+        read_workload_file(path)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(str(path))
+    return text
+
+
+def test_a_file_and_its_folder_are_the_same(tmp_path: Path) -> None:
+    file = write(tmp_path, LLAMA)
+    assert read_workload_file(file) == read_workload_file(tmp_path) == read_workload_file(str(file)) == LLAMA
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    assert read_workload_file(write(tmp_path, b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())) == LLAMA
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100},
+        {"model_type": "mpt", "n_layers": 2, "d_model": 64, "n_heads": 4, "vocab_size": 100},
+        {"model_type": "gpt_neo", "num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 100},
+    ],
+    ids=lambda config: str(config["model_type"]),
+)
+def test_other_names_of_sizes(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert read_workload_file(write(tmp_path, config)) == config
+
+
+def test_missing(tmp_path: Path) -> None:
+    assert "No such file" in refusal(tmp_path / "absent.json")
+    assert "No such file" in refusal(tmp_path)  # a folder without config.json
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "line 1, column 1"),
+        ('{"model_type": "llama",\n  oops}', "line 2, column 3"),
+        ('{"model_type": "llama"', "not JSON"),
+        (b"\x80\x04\x95\xff\xfe", "UTF-8"),
+        ("[" * 100_000, "nested"),
+        ("[1, 2]", "list"),
+        ("null", "null"),
+        ("3", "number"),
+        ('"llama"', "string"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_not_an_object(tmp_path: Path, content: str | bytes, said: str) -> None:
+    assert said in refusal(write(tmp_path, content))
+
+
+def test_a_file_of_weights_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    with file.open("wb") as opened:
+        opened.truncate(20_000_000)
+    assert "10 MB" in refusal(file)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "32", True, [32], {}, 4096.0])
+@pytest.mark.parametrize("name", ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"])
+def test_sizes_that_are_none(tmp_path: Path, name: str, value: object) -> None:
+    said = refusal(write(tmp_path, LLAMA | {name: value}))
+    assert name in said
+    assert "above 0" in said
+
+
+@pytest.mark.parametrize("name", ["model_type", "num_hidden_layers", "hidden_size", "vocab_size"])
+@pytest.mark.parametrize("how", ["absent", "null"])
+def test_what_may_not_be_missing(tmp_path: Path, name: str, how: str) -> None:
+    config: dict[str, Any] = LLAMA | {name: None}
+    if how == "absent":
+        del config[name]
+    assert name in refusal(write(tmp_path, config))
+
+
+def test_more_than_text(tmp_path: Path) -> None:
+    assert "text_config" in refusal(write(tmp_path, {"model_type": "gemma3", "text_config": LLAMA}))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.sampled_from([*LLAMA, "x"]), x),
+    )
+)
+def test_any_json_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
+    file = tmp_path_factory.mktemp("any") / "config.json"
+    file.write_text(json.dumps(value))
+    try:
+        assert read_workload_file(file) == value
+    except ValueError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """The parent answers in under a second; neither torch nor transformers may come in through this."""
+    code = "import sys, harness.workload_file; print({'torch', 'transformers'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,101 @@
+"""ZeRO by deepspeed's engine: right on real ranks, and its walk held against real tensors of one process."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from real_ranks import GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+
+from harness.instruments.fake_ranks import fake_ranks
+from harness.records import Unavailable
+from suites.memory import flash_attention, mixed_precision
+from suites.memory.against_baseline import check_losses
+from suites.memory.deepspeed_engine import sharded as by_engine
+from suites.memory.step import TrainingStep
+from suites.memory.training import build_model
+from suites.memory.walk import fake_step
+
+pytest.importorskip("deepspeed")
+STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+SET_UPS = {
+    "plain": replace(SMALL, ranks=4, micro_batches=1, vocab=300, hidden=256),
+    "odd_accumulated_clipped": replace(SMALL, ranks=3, hidden=64, ffn=251, vocab=501, clip_norm=1.0),
+    "tied_biases_foreach": replace(
+        SMALL, tied=True, bias=True, norm="layer", position="learned", optimizer_loop="foreach"
+    ),
+    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=8, micro_batches=1),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_the_walk_equals_what_real_tensors_take(name, set_up):
+    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]))
+    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
+
+
+@pytest.mark.parametrize("stage", STAGES.values())
+def test_so_it_does_in_bf16_with_an_odd_number_of_parameters(stage):
+    step = TrainingStep(replace(SMALL, micro_batches=1, ranks=4, mlp="gelu", ffn=335, bias=True), seed=3)
+    step = mixed_precision.apply(step, mixed_precision.Settings("bf16_grads"))
+    step = flash_attention.apply(step, flash_attention.Settings())
+    walked, measured_B = walked_and_measured(by_engine(step, stage, None))
+    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
+
+
+@pytest.mark.parametrize(("name", "stage"), STAGES.items())
+def test_each_rank_holds_its_share_of_what_the_stage_spreads(name, stage):
+    workload = replace(SMALL, ranks=8, micro_batches=1)
+    with torch.device("meta"):
+        model = build_model(TrainingStep(workload, seed=3))
+    whole_B = 4 * sum(one.numel() for one in model.parameters())
+    buffers_B = sum(one.nbytes for one in model.buffers())
+    with fake_ranks(8):
+        walked = fake_step(sharded(name, workload))
+    share = {1: 1, 2: 1, 3: 1 / 8}[stage]
+    assert walked.by_kind_B["parameters"] - buffers_B == pytest.approx(share * whole_B, rel=2e-3)
+    states = 3 if stage < 3 else 2  # stages 1 and 2 keep a second copy of the shard, the master
+    assert walked.by_kind_B["optimizer_states"] == pytest.approx(states * whole_B / 8, rel=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("workload", [TINY, GPT])
+def test_real_ranks_see_the_losses_of_one_device(name, workload, tmp_path):
+    expected = baseline_losses(workload)
+    for seen in losses_on_ranks(name, workload, 2, tmp_path):
+        assert seen == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_only_rank_of_a_group_is_right_after_other_groups(name):
+    with fake_ranks(5):
+        fake_step(sharded(name, TINY))
+    check_losses(sharded(name, TINY))
+
+
+def test_the_engine_leaves_linear_layers_as_they_were():
+    before = torch.nn.functional.linear
+    with fake_ranks(2):
+        fake_step(sharded("zero3", TINY))
+    assert torch.nn.functional.linear is before
+
+
+def test_a_large_model_is_not_walked_and_says_why():
+    step = sharded("zero3", replace(TINY, train=False))
+    with pytest.raises(Unavailable, match="minutes"):
+        fake_step(step)
+
+
+@pytest.mark.parametrize("precision", ["autocast", "fp32_grads"])
+def test_a_precision_that_deepspeed_is_not_run_in_is_refused(precision):
+    step = mixed_precision.apply(TrainingStep(TINY, seed=3), mixed_precision.Settings(precision))
+    with pytest.raises(Unavailable, match="fp32 or bf16_grads"):
+        by_engine(step, 1, None)
+
+
+def test_without_ranks_it_is_refused():
+    from suites.memory.measure import losses
+
+    with pytest.raises(RuntimeError, match="no process group"):
+        losses(sharded("zero1", TINY), 1, torch.device("cpu"))
