@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 SCHEMA = 1
 """Version of the line that one record is; a reader refuses any other."""
 
-UNITS = frozenset({"B", "s", "token/s", "FLOP/s", "B/s", "1"})
+UNITS = frozenset({"B", "s", "Hz", "token/s", "FLOP/s", "B/s", "1"})
 """Base units. Values are converted for people in `harness.report` and nowhere else."""
 
 Json = Mapping[str, Any]
@@ -84,11 +84,29 @@ class Cell(NamedTuple):
     config: Json  # {"workload": {...}, "settings": {...}}, as resolved
 
 
+class Sampling(NamedTuple):
+    """How cells timed together are sampled: in rounds, each cell once a round, in random order.
+
+    Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within `half_width`
+    (relative), or `budget_s` seconds a cell are spent; at least `rounds` in any case. `metric` is the one
+    that is compared.
+    """
+
+    metric: str = "time"
+    rounds: int = 10
+    half_width: float = 0.01
+    budget_s: float = 1.0
+
+
 class Group(NamedTuple):
-    """Cells that one child process runs, in order; `package` holds the suites."""
+    """Cells that one child process runs: in order, or with `sampling` together, the baseline first.
+
+    `package` holds the suites.
+    """
 
     cells: tuple[Cell, ...]
     package: str = "suites"
+    sampling: Sampling | None = None
 
 
 class Limits(NamedTuple):
@@ -126,6 +144,7 @@ class ClaimReading(NamedTuple):
     method: str
     per: str = ""  # a metric to divide by, of the same cell: bytes per parameter
     text: str = ""  # the reading in words
+    against: str = ""  # an arm: the figure is that arm's metric over this one's, round by round: a speed-up
     requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
 
 
@@ -139,7 +158,7 @@ class Claim:
     quoted_by: str  # table or sentence
     value: float
     unit: str
-    relation: str  # about | at_least | at_most
+    relation: str  # about | at_least | at_most | within
     tolerance: float  # relative: how far off still counts as the same figure
     readings: tuple[ClaimReading, ...]
     conditions: Mapping[str, str]  # those the claim states, or its source
@@ -147,6 +166,7 @@ class Claim:
     source: str
     source_mark: str  # S stated, N notes, C chart, D derived
     caveats: tuple[str, ...] = ()
+    upper: float | None = None  # within: the range is from `value` to this
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +228,16 @@ class Suite(Protocol[Subject]):
 
     def close(self, subject: Subject) -> None:
         """Give back what `build` and `apply` took."""
+
+
+class TimedSuite(Suite[Subject], Protocol[Subject]):
+    """A suite whose cells are timed together (`together: true`): `sample` is called once a round."""
+
+    def prepare(self, subject: Subject) -> Iterable[Reading | Remark]:
+        """What is read once a cell, before the first round: bytes, peak memory, time to compile."""
+
+    def timed(self, subject: Subject) -> bool:
+        """Whether `sample` is to be called: not where an arm can be checked here and must not be timed."""
 
 
 class Optimization(Protocol[Subject]):

@@ -1,0 +1,1 @@
+"""Our own Triton kernels, one readable file an operation."""
