@@ -29,7 +29,8 @@ _CLAIM: _Fields = {
     "quoted_by": _TEXT,
     "value": {"type": "float"},
     "unit": {"type": "str", "one_of": sorted(UNITS)},
-    "relation": {"type": "str", "one_of": ["about", "at_least", "at_most"]},
+    "relation": {"type": "str", "one_of": ["about", "at_least", "at_most", "within"]},
+    "upper": {"type": "float", "default": None},
     "tolerance": {"type": "float", "at_least": 0},
     "readings": {"type": "list"},
     "conditions": {"type": "dict"},
@@ -45,6 +46,7 @@ _READING: _Fields = {
     "optimization": _TEXT,
     "method": _TEXT,
     "per": {"type": "str", "default": ""},
+    "against": {"type": "str", "default": ""},
     "text": _TEXT,
 }
 
@@ -98,6 +100,7 @@ def _claim(where: str, data: Any, suite: str, sources: _Fields, workloads: _Fiel
     data = check_fields(where, data, _CLAIM)
     if not data["value"] > 0:
         raise ConfigError(f"{where}.value: {data['value']}; expected a figure above 0")
+    _check_range(where, data)
     if data["source"] not in sources:
         raise ConfigError(f"{where}.source: {data['source']!r}; allowed: {', '.join(sorted(sources))}")
     if not data["readings"]:
@@ -107,6 +110,8 @@ def _claim(where: str, data: Any, suite: str, sources: _Fields, workloads: _Fiel
     readings = tuple(
         _reading(f"{where}.readings[{i}]", r, requires, workloads) for i, r in enumerate(data["readings"])
     )
+    if data["unit"] != "1" and (ratio := next((r.name for r in readings if r.against), "")):
+        raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for the reading {ratio!r} is a ratio")
     _refuse_doubles(f"{where}.readings", [reading.name for reading in readings])
     return Claim(
         **{
@@ -123,9 +128,21 @@ def _claim(where: str, data: Any, suite: str, sources: _Fields, workloads: _Fiel
     )
 
 
+def _check_range(where: str, data: Mapping[str, Any]) -> None:
+    """A range has two ends, any other relation one figure; raises ConfigError."""
+    upper = data["upper"]
+    if data["relation"] != "within" and upper is not None:
+        raise ConfigError(f"{where}.upper: {upper:g}; allowed with relation within alone")
+    if data["relation"] == "within" and (upper is None or upper <= data["value"]):
+        shown = "missing" if upper is None else f"{upper:g}"
+        raise ConfigError(f"{where}.upper: {shown}; expected a number above value, {data['value']:g}")
+
+
 def _reading(where: str, data: Any, requires: Mapping[str, Any], workloads: _Fields) -> ClaimReading:
     """The reading, which requires its workload's fields and those of its claim."""
     values = check_fields(where, as_mapping(where, data), _READING)
+    if values["per"] and values["against"]:
+        raise ConfigError(f"{where}: per and against are both given; keep one")
     name = values["workload"]
     if name not in workloads:
         raise unknown(f"{where}.workload: {name!r} is not described under workloads", name, workloads)

@@ -59,14 +59,16 @@ def claim(
     optimization: str = "baseline",
     id: str = "claimed",
     requires: Mapping[str, object] | None = None,
+    against: str = "",
+    upper: float | None = None,
 ) -> Claim:
     """A claim with one reading."""
     reading = ClaimReading(
-        "reading", metric, workload, optimization, method, per, "It takes", dict(requires or {})
+        "reading", metric, workload, optimization, method, per, "It takes", against, dict(requires or {})
     )
     return Claim(
         id, "invented", "it takes 100 B", "Table 0", value, unit, relation, tolerance, (reading,),
-        dict(conditions or {}), "nothing", "invented", "D",
+        dict(conditions or {}), "nothing", "invented", "D", upper=upper,
     )  # fmt: skip
 
 

@@ -59,6 +59,16 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         claim.value = 1.0
 
 
+def test_a_range_and_a_ratio_are_read(tmp_path: Path) -> None:
+    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
+        claim.update(unit="1", relation="within", value=1.3, upper=2)
+        claim["readings"][0]["against"] = "baseline"
+
+    (claim,) = load(tmp_path, edit)
+    assert (claim.relation, claim.value, claim.upper) == ("within", 1.3, 2.0)
+    assert claim.readings[0].against == "baseline"
+
+
 def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
     assert load_claims("invented", tmp_path) == ()
 
@@ -89,6 +99,11 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: d["workloads"].update(v=d["workloads"].pop("w")), ["readings[0].workload", "'w'", "v"]),
         (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
         (lambda d, c: c.update(requires={"layers": 3}), ["readings[0]", "layers", "workloads.w"]),
+        (lambda d, c: c.update(upper=200), ["(first).upper", "200", "within alone"]),
+        (lambda d, c: c.update(relation="within"), ["(first).upper", "missing", "above value, 100"]),
+        (lambda d, c: c.update(relation="within", upper=100), ["(first).upper", "100", "above value"]),
+        (lambda d, c: c["readings"][0].update(against="b"), ["(first).unit", "B", "'r' is a ratio"]),
+        (lambda d, c: c["readings"][0].update(against="b", per="p"), ["readings[0]", "per and against"]),
         (lambda d, c: d.update(suite="other"), ["invented.yaml.suite", "'other'"]),
         (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
     ],

@@ -1,0 +1,171 @@
+"""A claim's reading -> our figure: which records it speaks of, and what they say. Beneath the judge; pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.pairs import AGAIN, NoPairsError, inverse, paired_ratio
+from harness.records import Claim, ClaimReading, Measurement, Record, Status, measurement
+from harness.report.units import human
+
+AGAINST = "against "
+"""Before a condition's name: that of the arm which the reading is held against."""
+
+
+class Figure(NamedTuple):
+    """Ours, in the claim's unit: the median of all samples and their range, or a ratio with its interval."""
+
+    ours: float
+    low: float
+    high: float
+    origin: str
+    record: Record
+    conditions: Mapping[str, str]
+    told: str = ""  # beside the origin: how many samples it rests on
+    warning: str = ""  # what keeps it from being taken at its face
+
+
+Cells = Mapping[str, Sequence[Record]]
+"""The records of one workload by arm."""
+
+
+class NoFigureError(Exception):
+    """There is nothing to hold the claim against; the text says why."""
+
+
+def figure_of(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
+    """What the records say of the reading; raises `NoFigureError`."""
+    if reading.against:
+        return _speed_up(claim, reading, cells)
+    return _figure(claim, reading, cells.get(reading.optimization, ()))
+
+
+def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> Figure:
+    """The samples of all repeats together; raises `NoFigureError`."""
+    usable = _usable(reading, records)
+    samples: list[float] = []
+    for record in usable:
+        found = measurement(record, reading.metric, reading.method)
+        assert found is not None
+        samples += _in_unit(claim, reading, record, found)
+    if not samples or not all(math.isfinite(value) for value in samples):
+        raise NoFigureError(f"{reading.metric} by {reading.method} holds no finite sample")
+    worst = _worst(usable)
+    median = statistics.median(samples)
+    return Figure(median, min(samples), max(samples), _origin(reading, usable), worst, worst.conditions)
+
+
+def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
+    """The other arm's samples over the reading's own, pair by pair; raises `NoFigureError`."""
+    usable = _usable(reading, cells.get(reading.optimization, ()))
+    base = _usable(reading._replace(optimization=reading.against), cells.get(reading.against, ()))
+    if claim.unit != "1":
+        raise NoFigureError(f"a ratio has no unit, the claim is in {claim.unit}")
+    try:
+        ratio = inverse(paired_ratio(usable, base, reading.metric, reading.method))
+    except NoPairsError as reason:
+        raise NoFigureError(str(reason)) from None
+    worst = _worst(usable)
+    other = {f"{AGAINST}{name}": value for name, value in _worst(base).conditions.items()}
+    return Figure(
+        ours=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
+        origin=_origin(reading, [*usable, *base]),
+        record=worst,
+        conditions={**other, **worst.conditions},
+        told=f"{_counted(ratio.processes, 'process', 'es')}, {_counted(ratio.rounds, 'round', 's')}",
+        warning=_noise(reading, ratio.value, base, cells.get(reading.against + AGAIN, ())),
+    )
+
+
+def _noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Sequence[Record]) -> str:
+    """What is to be said where the other arm, against itself, differs as much; "" where it does not."""
+    try:
+        noise = paired_ratio(again, base, reading.metric, reading.method)
+    except NoPairsError:
+        return ""
+    band = max(noise.high, 1 / noise.low)
+    if not 1 / band <= ours <= band:
+        return ""
+    return f"it lies within this run's noise ({human(1 / band, '1', 'x')} to {human(band, '1', 'x')})"
+
+
+def _counted(count: int, what: str, more: str) -> str:
+    return f"{count} {what}{more if count != 1 else ''}"
+
+
+def _usable(reading: ClaimReading, records: Sequence[Record]) -> list[Record]:
+    """The records of the claim's workload that have the metric, by repeat; raises `NoFigureError`."""
+    if not records:
+        raise NoFigureError(f"no record of {reading.optimization} on {reading.workload}")
+    others = [other for record in records if (other := _another_workload(reading, record))]
+    records = [record for record in records if not _another_workload(reading, record)]
+    if not records:
+        raise NoFigureError(others[0])
+    usable = [
+        record
+        for record in records
+        if record.status != Status.WRONG_RESULT and measurement(record, reading.metric, reading.method)
+    ]
+    if not usable:
+        raise NoFigureError(_why_not(reading, records[0]))
+    return sorted(usable, key=lambda record: record.cell.repeat)
+
+
+def _origin(reading: ClaimReading, records: Sequence[Record]) -> str:
+    found = (measurement(record, reading.metric, reading.method) for record in records)
+    origins = {one.origin for one in found if one is not None}
+    if len(origins) > 1:
+        raise NoFigureError(f"its repeats have different origins ({', '.join(sorted(origins))})")
+    return origins.pop()
+
+
+def _worst(records: Sequence[Record]) -> Record:
+    return next((record for record in records if record.status != Status.OK), records[0])
+
+
+def _another_workload(reading: ClaimReading, record: Record) -> str:
+    """In words, what makes the workload run another than the reading speaks of; "" where nothing does."""
+    run = record.cell.config.get("workload", {})
+    differ = [name for name, value in reading.requires.items() if name not in run or run[name] != value]
+    if not differ:
+        return ""
+    had = ", ".join(_field(name, run[name]) if name in run else f"no {name} recorded" for name in differ)
+    due = ", ".join(_field(name, reading.requires[name]) for name in differ)
+    return f"{reading.workload} was run with {had}; this claim speaks of {due}"
+
+
+def _field(name: str, value: Any) -> str:
+    number = isinstance(value, int | float)
+    return f"{name} {human(value, 'B') if number and name.endswith('_B') else value}"
+
+
+def _in_unit(claim: Claim, reading: ClaimReading, record: Record, found: Measurement) -> list[float]:
+    """The samples in the claim's unit, divided by the reading's `per`; raises `NoFigureError`."""
+    unit, divisor = found.unit, 1.0
+    if reading.per:
+        per = measurement(record, reading.per)
+        if per is None or not per.samples:
+            raise NoFigureError(f"the cell has no {reading.per} to divide by")
+        divisor = statistics.median(per.samples)
+        unit = (
+            found.unit if per.unit == "1" else "1" if per.unit == found.unit else f"{found.unit}/{per.unit}"
+        )
+        if not math.isfinite(divisor) or divisor <= 0:
+            raise NoFigureError(f"its {reading.per} is {divisor:g}, nothing to divide by")
+    if unit != claim.unit:
+        raise NoFigureError(f"{reading.metric} is recorded in {unit}, the claim is in {claim.unit}")
+    return [value / divisor for value in found.samples]
+
+
+def _why_not(reading: ClaimReading, record: Record) -> str:
+    what = f"{reading.metric} by {reading.method}"
+    if record.status != Status.OK:
+        reason = f" ({record.reason.strip().rstrip('.')})" if record.reason.strip() else ""
+        return f"the cell ended as {record.status.replace('_', ' ')}{reason}"
+    told = [text for text in record.remarks if text.partition(":")[0] in (reading.metric, reading.method)]
+    return f"the cell has no {what}" + (f" ({'; '.join(told).rstrip('.')})" if told else "")
