@@ -32,7 +32,7 @@ USAGE = """python -m harness suite=NAME [KEY=VALUE ...]
   workloads=[a,b]       these workloads
   from_results=FOLDER   judge and report what a results folder holds; run nothing
   out=FOLDER            where records and report go (results/<suite>); finished cells there are not run again
-  repeats=1  seed=0  limits.timeout_s=600  limits.memory_B=null
+  repeats=N  seed=0  limits.timeout_s=600  limits.memory_B=null
   hardware=NAME         the device that tables speak of: {hardware}
   executor=NAME         where cells run: {executors}; executor.workers=1
 
@@ -75,7 +75,7 @@ def sweep(run: Run) -> None:
     executor = import_module(f"harness.executors.{run.executor}").create(run.out, run.workers)
     with Store(run.out) as store, Progress(groups, store) as progress:
         write_plan(run.out, run.suite, groups)
-        run_cells(groups, store, executor, run.limits, environment, progress)
+        run_cells(groups, store, executor, run.limits, environment, progress, run.grows_by)
 
 
 def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:

@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.fields import ConfigError, check_fields, check_relations, check_value, declared, unknown
-from harness.records import Limits
+from harness.records import Limits, Sampling
 from harness.workload_file import workload_from_file
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -42,11 +42,25 @@ class OptimizationSchema:
 
 
 @dataclass
+class SamplingSchema:
+    """How a timed suite samples: see `records.Sampling`."""
+
+    rounds: int = 8
+    half_width: float = 0.01
+    budget_s: float = 1.0
+
+
+@dataclass
 class SuiteSchema:
     """One suite's YAML."""
 
     question: str = ""
     own_process_when: str = ""
+    together: bool = False
+    repeats: int = 1
+    sampling: SamplingSchema = field(default_factory=SamplingSchema)
+    grows_by: list[str] = field(default_factory=list)
+    always: list[str] = field(default_factory=list)
     workload_from: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +93,7 @@ class RunSchema:
     hardware: HardwareSchema = field(default_factory=HardwareSchema)
     only: list[str] = field(default_factory=list)
     workloads: list[str] = field(default_factory=list)
-    repeats: int = 1
+    repeats: int | None = None
     seed: int = 0
     out: str | None = None
     limits: LimitsSchema = field(default_factory=LimitsSchema)
@@ -103,6 +117,8 @@ class Run:
     workloads: Mapping[str, Mapping[str, Any]]
     arms: tuple[Arm, ...]
     own_process_when: str
+    sampling: Sampling | None  # where cells are timed together
+    grows_by: tuple[str, ...]
     repeats: int
     seed: int
     limits: Limits
@@ -232,7 +248,11 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})
-    check_value("repeats", config["repeats"], {"type": "int", "at_least": 1})
+    repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
+    check_value("repeats", repeats, {"type": "int", "at_least": 1})
+    for name_, low in (("rounds", 2), ("half_width", 1e-4), ("budget_s", 0.01)):
+        kind = "int" if name_ == "rounds" else "float"
+        check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
     return Run(
@@ -241,11 +261,13 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         workloads=workloads(suite, config["workloads"], config["hardware"]["memory_B"]),
         arms=arms(suite, config["only"]),
         own_process_when=suite["own_process_when"],
-        repeats=config["repeats"],
+        sampling=Sampling(**suite["sampling"]) if suite["together"] else None,
+        grows_by=tuple(suite["grows_by"]),
+        repeats=repeats,
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=config["executor"]["workers"],
+        workers=1 if suite["together"] else config["executor"]["workers"],  # timed: nothing beside it
         out=Path(config["out"] or f"results/{name}"),
     )
 
@@ -262,7 +284,7 @@ def workloads(
         if name not in found:
             raise unknown(f"workloads=[{name}]", name, found)
     picked: dict[str, Mapping[str, Any]] = {}
-    for name in [n for n in found if not only or n in only]:
+    for name in [n for n in found if not only or n in only or n in suite["always"]]:
         where = f"suite.workloads.{name}"
         if not isinstance(found[name], dict):
             raise ConfigError(f"{where}={found[name]!r}: expected the fields of a workload")
@@ -288,9 +310,9 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
 
 
 def arms(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Arm, ...]:
-    """The arms asked for, each setting checked, the baseline first."""
+    """The arms asked for, each setting checked, the baseline first, which those timed together need."""
     every: list[Arm] = []
-    for name in sorted(suite["optimizations"], key=lambda n: (n != "baseline", n)):
+    for name in sorted(suite["optimizations"], key=lambda n: (not n.startswith("baseline"), n)):
         entry = suite["optimizations"][name]
         fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
         variants = entry["variants"] or {"": {}}
@@ -302,7 +324,8 @@ def arms(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Arm, ...]:
     for name in only:
         if not any(name in (arm.name, arm.module) for arm in every):
             raise unknown(f"only=[{name}]", name, [arm.name for arm in every])
-    return tuple(arm for arm in every if not only or arm.name in only or arm.module in only)
+    asked = {*only, "baseline", "baseline_again"} if only and suite["together"] else set(only)
+    return tuple(arm for arm in every if not asked or arm.name in asked or arm.module in asked)
 
 
 def first_line(error: Exception) -> str:

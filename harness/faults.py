@@ -32,6 +32,10 @@ TERMINATED = re.compile(r"terminate called after throwing(.*)", re.S)
 """Printed by libstdc++ before it aborts on an exception that nothing caught."""
 
 
+HARMLESS = (Status.OK, Status.UNAVAILABLE, Status.WRONG_RESULT)
+"""After any other end a process is no longer to be trusted with the next cell."""
+
+
 def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
     """Status and reason of a cell that raised; `package` is the one that holds the suites."""
     if isinstance(error, Unavailable):

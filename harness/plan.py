@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.config import Arm, Run
 from harness.fields import ConfigError
-from harness.records import Cell, Group, digest
+from harness.records import Cell, Group, Sampling, digest
 
 PLAN = "plan.json"
 
@@ -21,8 +21,9 @@ def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
     """
     tails = [(arm, digest([arm.name, arm.settings, code(arm), environment])) for arm in run.arms]
     groups: list[Group] = []
+    sampled = [] if run.sampling is None else [run.sampling]
     for name, workload in run.workloads.items():
-        head = digest([run.suite, name, workload])
+        head = digest([run.suite, name, workload, *sampled])
         config = [{"workload": workload, "settings": arm.settings} for arm in run.arms]
         cells = [
             Cell(
@@ -32,7 +33,10 @@ def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
             for repeat in range(run.repeats)
             for column, (arm, tail) in enumerate(tails)
         ]  # fmt: skip
-        groups.extend(split(cells, alone=bool(workload.get(run.own_process_when, True))))
+        if run.sampling is not None:
+            groups.extend(by_repeat(cells, run.sampling))
+        else:
+            groups.extend(split(cells, alone=bool(workload.get(run.own_process_when, True))))
     return groups
 
 
@@ -41,6 +45,14 @@ def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
     if alone:
         return [Group((cell,)) for cell in cells]
     return [Group(tuple(cells))] if cells else []
+
+
+def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
+    """A group a repeat: what one child times together, the baseline first."""
+    repeats = dict.fromkeys(cell.repeat for cell in cells)
+    return [
+        Group(tuple(cell for cell in cells if cell.repeat == repeat), sampling=sampling) for repeat in repeats
+    ]
 
 
 def write_plan(folder: Path, suite: str, groups: Sequence[Group]) -> None:

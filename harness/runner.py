@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 from harness.environment import Environment
-from harness.executors import Began, Conditions, Ended, Event, Executor, Read, Remarked
+from harness.executors import Began, Conditions, Ended, Event, Executor, Read, Remarked, now
+from harness.growth import Growth
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
 from harness.store import Store
 
@@ -45,10 +46,12 @@ def run(
     limits: Limits,
     environment: Environment,
     on_event: Callable[[Event], None] = lambda event: None,
+    grows_by: Sequence[str] = (),
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
-    `on_event` is told each event; an `Ended` once its record is on the disk.
+    `on_event` is told each event; an `Ended` once its record is on the disk. `grows_by`: the fields by which
+    `growth.Growth` knows which cells are larger than one that ran out of memory; those are not tried.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.
     """
@@ -56,12 +59,23 @@ def run(
     waiting = pending(groups, store.records, limits, environment.digest)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
-    with _Signals() as signals, closing(executor.run(waiting, limits)) as events:
-        for event in events:
+    growth = Growth(grows_by)
+    for group in groups:
+        for cell in group.cells:
+            if cell.id in store.records and cell.id not in cells:
+                growth.note(store.records[cell.id])
+    passed_over: list[Event] = []
+    with (
+        _Signals() as signals,
+        closing(executor.run(_to_try(waiting, growth, passed_over), limits)) as events,
+    ):
+        for event in _both(events, passed_over):
             if isinstance(event, Ended):
                 draft = drafts.pop(event.cell)
+                record = _record(cells.pop(event.cell), draft, event, limits, environment.digest)
+                growth.note(record)
                 with signals.held():
-                    store.append(_record(cells.pop(event.cell), draft, event, limits, environment.digest))
+                    store.append(record)
             else:
                 _note(drafts, event)
             on_event(event)
@@ -69,21 +83,42 @@ def run(
         raise RuntimeError(f"the executor left {len(cells)} cells without an end: {', '.join(cells)}")
 
 
+def _to_try(groups: Iterable[Group], growth: Growth, passed_over: list[Event]) -> Iterator[Group]:
+    """The groups, one by one, without the cells that need not be tried; those go to `passed_over`."""
+    for group in groups:
+        reasons = {cell.id: growth.why_not(cell) for cell in group.cells}
+        for cell, reason in reasons.items():
+            if reason:
+                passed_over += [Began(cell, now()), Ended(cell, Status.OUT_OF_MEMORY, reason, 0.0)]
+        yield group._replace(cells=tuple(cell for cell in group.cells if not reasons[cell.id]))
+
+
+def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:
+    """The executor's events, and those of the cells that were passed over meanwhile."""
+    for event in events:
+        yield event
+        while passed_over:
+            yield passed_over.pop(0)
+    yield from passed_over
+
+
 def pending(
     groups: Sequence[Group], records: Mapping[str, Record], limits: Limits, environment: str
 ) -> list[Group]:
     """What is left of `groups`, each cell once; pure.
 
-    A cell is run again if it ran over other limits than these, or was unavailable in another environment.
+    A cell is run again if it ran over other limits than these, or was unavailable in another environment;
+    and if it is timed together with one that is run.
     """
     seen: set[str] = set()
     left = []
     for group in groups:
-        cells = []
-        for cell in group.cells:
-            if cell.id not in seen and not _stands(records.get(cell.id), limits, environment):
-                cells.append(cell)
-            seen.add(cell.id)
+        fresh = [cell for cell in group.cells if cell.id not in seen]
+        cells = [cell for cell in fresh if not _stands(records.get(cell.id), limits, environment)]
+        seen.update(cell.id for cell in fresh)
+        if cells and group.sampling is not None:
+            due = {cell.id for cell in cells}
+            cells = [cell for cell in fresh if cell.id in due or records[cell.id].status == Status.OK]
         if cells:
             left.append(group._replace(cells=tuple(cells)))
     return left
@@ -97,14 +132,14 @@ def _stands(record: Record | None, limits: Limits, environment: str) -> bool:
     return record.status != Status.UNAVAILABLE or record.environment == environment
 
 
-def _note(drafts: dict[str, _Draft], event: Began | Read | Remarked | Conditions) -> None:
+def _note(drafts: dict[str, _Draft], event: Event) -> None:
     if isinstance(event, Began):
         drafts[event.cell] = _Draft(event.at)
     elif isinstance(event, Read):
         drafts[event.cell].readings.append(event.reading)
     elif isinstance(event, Remarked):
         drafts[event.cell].remarks.append(event.text)
-    else:
+    elif isinstance(event, Conditions):
         drafts[event.cell].conditions = event.conditions
 
 

@@ -19,18 +19,27 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from harness import environment, faults
 from harness.executors import Began, Conditions, Ended, Event, Read, Remarked, event_to_json, now
-from harness.records import UNITS, Cell, Host, Limits, Origin, Reading, Remark, Status, Unavailable
-
-HARMLESS = (Status.OK, Status.UNAVAILABLE, Status.WRONG_RESULT)
-"""After any other end the process is no longer to be trusted with the next cell."""
+from harness.faults import HARMLESS
+from harness.records import (
+    UNITS,
+    Cell,
+    Host,
+    Limits,
+    Origin,
+    Reading,
+    Remark,
+    Sampling,
+    Status,
+    Unavailable,
+)
 
 
 class Emitter:
@@ -62,7 +71,12 @@ def main() -> None:
     output = os.dup(2)
     group = json.load(sys.stdin)
     limits = Limits(*group["limits"])
-    for cell in (Cell(*fields) for fields in group["cells"]):
+    cells = [Cell(*fields) for fields in group["cells"]]
+    if group["sampling"] is not None:
+        sampling = Sampling(*group["sampling"])
+        run_group(cells, group["package"], sampling, limits, emit, lambda cell: _open_output(output, cell))
+        cells = []
+    for cell in cells:
         _open_output(output, cell)
         if run_cell(cell, group["package"], limits, emit) not in HARMLESS:
             break
@@ -103,27 +117,81 @@ def run_cell(cell: Cell, package: str, limits: Limits, emit: Emitter) -> Status:
     try:
         _work(cell, package, limits, emit)
     except BaseException as error:
-        status, reason = faults.of_exception(error, package)
-        if status is Status.OUT_OF_MEMORY and limits.memory_B is not None:
-            reason += f"; its limit is {limits.memory_B} B"
+        status, reason = _fault(error, package, limits)
     emit(Ended(cell.id, status, reason, time.monotonic() - start_s))
     return status
 
 
+def run_group(
+    cells: list[Cell],
+    package: str,
+    sampling: Sampling,
+    limits: Limits,
+    emit: Emitter,
+    open_output: Callable[[Cell], None],
+) -> None:
+    """Do cells that are timed together, the baseline first, and say how each ended."""
+    from harness.together import Tools, run_together
+
+    def say(cell: Cell, said: Any) -> None:
+        emit(_said(cell.id, said))
+
+    def set_up(cell: Cell) -> Any:
+        open_output(cell)
+        return _set_up(cell, package, emit)
+
+    for cell in cells:  # before the limit, which counts from what is imported; a fault is its cell's, later
+        with suppress(Exception):
+            _load(cell, package)
+    with memory_limit(limits.memory_B):
+        tools = Tools(
+            importlib.import_module(f"{package}.{cells[0].suite}"),
+            set_up,
+            lambda error: _fault(error, package, limits),
+            say,
+            emit,
+        )
+        run_together(cells, sampling, tools)
+
+
+def _fault(error: BaseException, package: str, limits: Limits) -> tuple[Status, str]:
+    """Status and reason of a cell that raised, with the limit that it ran into."""
+    status, reason = faults.of_exception(error, package)
+    if status is Status.OUT_OF_MEMORY and limits.memory_B is not None:
+        reason += f"; its limit is {limits.memory_B} B"
+    return status, reason
+
+
 def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
-    suite: Any = importlib.import_module(f"{package}.{cell.suite}")
-    module: Any = importlib.import_module(f"{package}.{cell.suite}.{cell.module}")
+    suite, _ = _load(cell, package)
+    with memory_limit(limits.memory_B):
+        subject = _set_up(cell, package, emit)
+        with _closing(suite, subject):
+            for said in suite.sample(subject):
+                emit(_said(cell.id, said))
+
+
+def _load(cell: Cell, package: str) -> tuple[Any, Any]:
+    """The suite and the optimization's module."""
+    suite = importlib.import_module(f"{package}.{cell.suite}")
+    return suite, importlib.import_module(f"{package}.{cell.suite}.{cell.module}")
+
+
+def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
+    """The cell's subject: built, the optimization applied, its result checked, its conditions told."""
+    suite, module = _load(cell, package)
     reason = module.unavailable(host(sys.modules.get("torch")))
     if reason:
         raise Unavailable(reason)
-    with memory_limit(limits.memory_B):
-        subject = suite.build(cell.config["workload"], cell.seed)
-        with _closing(suite, lambda: subject):
-            subject = module.apply(subject, module.Settings(**cell.config["settings"]))
-            suite.check(subject, module)
-            emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(subject).items()}))
-            for said in suite.sample(subject):
-                emit(_said(cell.id, said))
+    subject = suite.build(cell.config["workload"], cell.seed)
+    try:
+        subject = module.apply(subject, module.Settings(**cell.config["settings"]))
+        suite.check(subject, module)
+        emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(subject).items()}))
+    except BaseException as error:
+        _close_after(suite, subject, error)
+        raise
+    return subject
 
 
 @contextmanager
@@ -132,12 +200,17 @@ def _closing(suite: Any, subject: Any) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        try:
-            suite.close(subject())
-        except BaseException as second:
-            error.add_note(f"close() failed too: {second}")
+        _close_after(suite, subject, error)
         raise
-    suite.close(subject())
+    suite.close(subject)
+
+
+def _close_after(suite: Any, subject: Any, error: BaseException) -> None:
+    """Close the subject of a cell that failed with `error`."""
+    try:
+        suite.close(subject)
+    except BaseException as second:
+        error.add_note(f"close() failed too: {second}")
 
 
 def _said(cell_id: str, said: Any) -> Event:

@@ -215,7 +215,12 @@ def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
 
 def worker(lifeline):
     """A worker whose cell starts a process and then hangs in C; and the lines that it says."""
-    job = {"package": "toy_suites", "limits": [100.0, None], "cells": [cell("leave_child_and_hang")]}
+    job = {
+        "package": "toy_suites",
+        "limits": [100.0, None],
+        "cells": [cell("leave_child_and_hang")],
+        "sampling": None,
+    }
     events, events_write = os.pipe()
     child = subprocess.Popen(
         [sys.executable, "-m", "harness.worker", str(events_write), str(lifeline)],

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,12 @@ class Began(NamedTuple):
 
     cell: str
     at: str
+
+
+class Turn(NamedTuple):
+    """Of the cells that are timed together, this one is under way from here on."""
+
+    cell: str
 
 
 class Read(NamedTuple):
@@ -50,16 +56,18 @@ class Ended(NamedTuple):
     duration_s: float
 
 
-Event = Began | Read | Remarked | Conditions | Ended
-KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Began, Read, Remarked, Conditions, Ended)}
+Event = Began | Turn | Read | Remarked | Conditions | Ended
+KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Began, Turn, Read, Remarked, Conditions, Ended)}
 
 
 class Executor(Protocol):
     """Runs groups of cells, each group in a process of its own or, after a death, in several."""
 
-    def run(self, groups: Sequence[Group], limits: Limits) -> Generator[Event, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """Events as they come; of each cell first `Began`, last exactly one `Ended`, whatever happens.
 
+        A group is asked for when it can start. A cell that is timed together with others begins again,
+        from nothing, where one of those ended their process.
         Closing the generator ends every process that it started.
         """
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness import faults
-from harness.executors import Began, Ended, Event, event_from_json, now
+from harness.executors import Began, Ended, Event, Turn, event_from_json, now
 from harness.records import Group, Limits, Status
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ CHUNK_B = 1 << 16
 TAIL_B = 1 << 16
 READS = 64
 STACK_GRACE_S = 0.3
+COMPILED = "compiled"
 EXIT_GRACE_S = 10.0
 """How long a process may take to exit after its last cell (at most a cell's own limit), or once killed."""
 
@@ -52,9 +53,11 @@ class Child:
         self._limits = limits
         self._temporary = temporary
         self._selector = selector
-        self._ended = 0  # cells that have
-        self._begun_s: float | None = None  # when the one after them began
-        self._overdue: int | None = None  # the cell for which it was killed
+        self._left = {cell.id: cell for cell in group.cells}  # those that have not ended, in order
+        self._begun_s: dict[str, float] = {}  # when each of them began
+        self._current: str | None = None  # the one under way
+        self._overdue = False
+        self._to_blame: str | None = None  # the cell for which it was killed
         self._killed_s = math.inf
         self._line = self._tail = b""
         self._oom_kills = oom_kills()
@@ -68,15 +71,15 @@ class Child:
     @property
     def deadline_s(self) -> float:
         """When its patience ends, on the monotonic clock."""
-        if self._overdue is not None:
+        if self._overdue:
             return self._killed_s + EXIT_GRACE_S
-        over = self._ended == len(self._group.cells)
-        return self._since_s + (min(self._limits.timeout_s, EXIT_GRACE_S) if over else self._limits.timeout_s)
+        patience_s = self._limits.timeout_s if self._left else min(self._limits.timeout_s, EXIT_GRACE_S)
+        return self._since_s + patience_s
 
     @property
     def rest(self) -> Group:
-        """The cells it did not come to, perhaps none."""
-        return self._group._replace(cells=self._group.cells[self._ended :])
+        """The cells that have not ended, perhaps none."""
+        return self._group._replace(cells=tuple(self._left.values()))
 
     def attend(self, fd: int) -> Iterator[Event]:
         """See to its descriptor `fd`, which is ready; never waits."""
@@ -93,8 +96,9 @@ class Child:
         """End its whole group once its patience is over; give it up where the kernel cannot end it."""
         if time.monotonic() < self.deadline_s:
             return
-        if self._overdue is None:
-            self._overdue, self._killed_s = self._ended, time.monotonic()
+        if not self._overdue:
+            self._overdue, self._killed_s = True, time.monotonic()
+            self._to_blame = self._current or next(iter(self._left), None)
             self._ask_where()
             self._kill()
         else:
@@ -113,8 +117,8 @@ class Child:
         for fd in tuple(self._open):
             yield from self.attend(fd)
         self._forget(*self._open)
-        if self._ended < len(self._group.cells) and self._is_to_blame():
-            yield from self._end()
+        if (cell := self._blamed()) is not None:
+            yield from self._end(cell)
 
     def clear(self) -> None:
         """Kill its group and whatever else bears its mark; remove its temporary files."""
@@ -134,35 +138,42 @@ class Child:
         except ValueError:
             logger.warning("a child wrote %r among its events", line[:100])
             return
-        if self._ended == len(self._group.cells) or event.cell != self._group.cells[self._ended].id:
+        together = self._group.sampling is not None
+        if event.cell not in self._left or not (together or event.cell == next(iter(self._left))):
             return
         if isinstance(event, Began):
-            self._begun_s = time.monotonic()
-        elif isinstance(event, Ended):
-            self._begun_s, self._since_s = None, time.monotonic()
-            self._ended += 1
-        yield event
+            self._begun_s[event.cell] = time.monotonic()
+        if isinstance(event, Began | Turn):
+            self._current = event.cell
+        if isinstance(event, Ended):
+            self._current = None
+            del self._left[event.cell]
+        if isinstance(event, Ended) or (together and isinstance(event, Began | Turn)):
+            self._since_s = time.monotonic()
+        if not isinstance(event, Turn):
+            yield event
 
-    def _is_to_blame(self) -> bool:
-        """Whether the cell that has not ended is why the process died, and not the one before it."""
-        if self._overdue is not None:
-            return self._overdue == self._ended
-        return self._begun_s is not None or self._ended == 0
+    def _blamed(self) -> str | None:
+        """The cell that is why the process died; None where all had ended, or the one before is to blame."""
+        if self._overdue:
+            return self._to_blame if self._to_blame in self._left else None
+        if self._current is None and len(self._left) == len(self._group.cells):
+            return next(iter(self._left))
+        return self._current
 
-    def _end(self) -> Iterator[Event]:
+    def _end(self, cell: str) -> Iterator[Event]:
         """The end of a cell that could not say so itself."""
-        cell = self._group.cells[self._ended].id
-        if self._begun_s is None:
+        if cell not in self._begun_s:
             yield Began(cell, now())
-        took_s = time.monotonic() - (self._begun_s or self._since_s)
+        took_s = time.monotonic() - self._begun_s.get(cell, self._since_s)
         printed_by_it = self._tail.rpartition(faults.begin_mark(cell))[2]
-        if self._overdue is not None:
+        if self._overdue:
             printed = faults.last_lines(printed_by_it.decode("utf-8", "replace"))
             status, reason = Status.TIMED_OUT, f"over its limit of {self._limits.timeout_s:g} s{printed}"
         else:
             killed = oom_kills() - self._oom_kills
             status, reason = faults.of_exit(self._process.returncode, printed_by_it, killed)
-        self._ended += 1
+        del self._left[cell]
         yield Ended(cell, status, reason, took_s)
 
     def _take(self, fd: int) -> bytes:
@@ -197,7 +208,7 @@ def _start(
     events, events_write = os.pipe2(os.O_CLOEXEC)
     output, output_write = os.pipe2(os.O_CLOEXEC)
     lifeline_read, lifeline = os.pipe2(os.O_CLOEXEC)
-    job = json.dumps({"package": group.package, "limits": limits, "cells": group.cells})
+    job = json.dumps({"limits": limits, **group._asdict()})
     stdin = os.memfd_create("group")
     theirs = (events_write, output_write, lifeline_read, stdin)
     try:
@@ -226,10 +237,19 @@ def _start(
 
 
 def _environ(temporary: Path, threads: int) -> dict[str, str]:
-    """The child's environment: this one's, its own temporary files and share of cores, this harness."""
+    """The child's environment: this one's, its own temporary files and share of cores, this harness.
+
+    What one child compiles, those after it find: in a folder that goes with the sweep.
+    """
+    compiled = str(temporary.parent / COMPILED)
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    return {"OMP_NUM_THREADS": str(threads), **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
+    ours = {
+        "OMP_NUM_THREADS": str(threads),
+        "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
+        "TRITON_CACHE_DIR": f"{compiled}/triton",
+    }
+    return {**ours, **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
 
 
 def oom_kills() -> int:

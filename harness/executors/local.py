@@ -8,7 +8,7 @@ import selectors
 import shutil
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -32,21 +32,23 @@ class LocalExecutor:
         self._temporary = folder.resolve() / TEMPORARY
         self._numbers = count()
 
-    def run(self, groups: Sequence[Group], limits: Limits) -> Generator[Event, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """See `Executor.run`. A cell that ends its process leaves the rest of its group to a new one."""
         self._clear()
-        waiting = deque(group for group in groups if group.cells)
+        waiting, left = iter(groups), deque[Group]()
         children: list[Child] = []
         with selectors.DefaultSelector() as selector:
             try:
-                while waiting or children:
-                    while waiting and len(children) < self.workers:
-                        children.append(self._start(waiting.popleft(), limits, selector))
+                while True:
+                    while len(children) < self.workers and (group := _next(left, waiting)) is not None:
+                        children.append(self._start(group, limits, selector))
+                    if not children:
+                        break
                     yield from _attend(children, selector)
                     for child in [child for child in children if child.dead]:
                         yield from child.bury()
                         children.remove(child)
-                        waiting.extendleft([child.rest] if child.rest.cells else [])
+                        left.extend([child.rest] if child.rest.cells else [])
             finally:
                 for child in children:
                     child.clear()
@@ -62,6 +64,13 @@ class LocalExecutor:
     def _clear(self) -> None:
         kill_marked(self._temporary)
         shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _next(left: deque[Group], waiting: Iterator[Group]) -> Group | None:
+    """The group to start now: what a dead child left, else the next that has cells."""
+    if left:
+        return left.popleft()
+    return next((group for group in waiting if group.cells), None)
 
 
 def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[Event]:
