@@ -1,0 +1,184 @@
+"""The ratio of two times with its interval, and what may be said of it; pure, on plain numbers.
+
+The report and the judge come here with a record's samples, the worker with the rounds taken so far.
+
+Times are compared as logarithms of ratios within a round, so drift that both arms share cancels and swapping
+the arms inverts the ratio. The samples have two levels: processes, each with its own memory layout and its
+share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios; the ratio
+is the mean over processes, and its interval comes from the processes, which are what was drawn afresh.
+
+Why the interval is not the percentile interval of a hierarchical bootstrap: with few processes that one is
+wrong on three counts, each of which can be put right in closed form.
+
+- Resampling k processes yields a variance (k - 1)/k of the right one (Hesterberg 2015, "What Teachers Should
+  Know About the Bootstrap", section 4.2): multiplied by k/(k - 1).
+- Resampling the rounds too counts their noise twice, for it is in the spread between processes already
+  (Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8): that stage is left out.
+- Its tails are those of a normal distribution, where the variance of five processes is hardly known:
+  Student's t with k - 1 degrees of freedom takes their place.
+
+What is left is mean +- t(k - 1) s/sqrt(k) of the processes' locations. `tests/benchmarks/coverage.py` holds
+it against the bootstrap itself, on samples with drift, outliers and two modes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import median
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+
+LEAST_BAND = 0.01
+"""A difference within 1 % is held to be none, however quiet the machine. Sampling aims no closer."""
+
+LEAST_WINDOW = 4
+"""Samples in each of the two windows that tell whether a process has settled."""
+
+STEADY_WITHIN = 0.01
+"""A fall from window to window by less than this is no warm-up: it is within `LEAST_BAND`."""
+
+
+class Ratio(NamedTuple):
+    """Our time over the base's, with its 95 % interval. Below 1: ours is faster."""
+
+    value: float
+    low: float
+    high: float
+    processes: int
+    rounds: int  # of all processes together
+
+
+def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Ratio:
+    """Our times over the base's; one inner sequence a process, paired round by round. Seconds, or any unit.
+
+    With one process the interval is that of its rounds: it does not know how much processes differ, and is
+    too narrow by as much. With a single round of a single process it is 0 to infinity. No chance is in it:
+    equal samples give equal intervals. Raises ValueError where the samples do not pair, are none, or are not
+    positive and finite.
+    """
+    logs = _log_ratios(ours, base)
+    locations = [_interquartile_mean(one) for one in logs]
+    centre = math.fsum(locations) / len(locations)
+    half = _half_width(locations) if len(logs) > 1 else _half_width_of_rounds(logs[0])
+    low, high = (0.0, math.inf) if math.isinf(half) else (math.exp(centre - half), math.exp(centre + half))
+    return Ratio(math.exp(centre), low, high, len(logs), sum(map(len, logs)))
+
+
+def effect(ratio: Ratio, noise: Ratio | None) -> str:
+    """What an arm does to a quantity of which less is better: pays, costs, no difference or undecided.
+
+    `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, taken both ways,
+    is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no difference:
+    the whole interval lies inside the band, widened to `LEAST_BAND`. undecided: the rest, and always where
+    no noise was measured.
+    """
+    if noise is None or noise.low <= 0:
+        return "undecided"
+    band = max(abs(math.log(noise.low)), abs(math.log(noise.high)))
+    if abs(math.log(ratio.value)) > band and not ratio.low <= 1 <= ratio.high:
+        return "pays" if ratio.value < 1 else "costs"
+    band = max(band, math.log1p(LEAST_BAND))
+    if ratio.low > 0 and -band <= math.log(ratio.low) and math.log(ratio.high) <= band:
+        return "no difference"
+    return "undecided"
+
+
+def is_steady(samples: Sequence[float]) -> bool:
+    """Whether a process's time has settled: its warm-up is over, as far as `samples` (all so far) can tell.
+
+    The newest quarter of the samples, at least four, is held against as many before it. Settled: neither the
+    median nor the minimum has fallen by more than 1 %, or by more than two standard errors of the difference
+    of two medians. The median says where the window lies; the minimum sees a step that has only just come,
+    for other processes' noise adds time and takes none away. The standard error is from the newest window's
+    median absolute deviation alone (times 1.4826 for sigma, times sqrt(pi/2) for a median): the older window
+    holds the fall that is looked for. A rise is not waited for: that is drift, which pairs share. Fewer than
+    two windows are never steady.
+    """
+    window = max(LEAST_WINDOW, len(samples) // 4)
+    if len(samples) < 2 * window:
+        return False
+    _refuse_not_positive(samples)
+    older = [math.log(x) for x in samples[-2 * window : -window]]
+    newest = [math.log(x) for x in samples[-window:]]
+    deviation = median(abs(x - median(newest)) for x in newest)
+    error = 1.4826 * deviation * math.sqrt(math.pi / 2 * 2 / window)
+    allowed = max(math.log1p(STEADY_WITHIN), 2 * error)
+    return median(older) - median(newest) <= allowed and min(older) - min(newest) <= allowed
+
+
+def is_narrow(ours: Sequence[float], base: Sequence[float], half_width: float) -> bool:
+    """Whether, within one process, the interval of the rounds' ratio reaches no farther than `half_width`.
+
+    `half_width` is relative. It tells when to stop sampling, and nothing about other processes.
+    """
+    (logs,) = _log_ratios([ours], [base])
+    return _half_width_of_rounds(logs) <= math.log1p(half_width)
+
+
+def _log_ratios(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> list[list[float]]:
+    if not ours or len(ours) != len(base):
+        raise ValueError(
+            f"processes do not pair: {len(ours)} of ours, {len(base)} of the base; at least 1 of each"
+        )
+    for process, (a, b) in enumerate(zip(ours, base, strict=True)):
+        if not a or len(a) != len(b):
+            raise ValueError(
+                f"rounds of process {process} do not pair: {len(a)} of ours, {len(b)} of the base; at least 1"
+            )
+        _refuse_not_positive([*a, *b])
+    return [
+        [math.log(x) - math.log(y) for x, y in zip(a, b, strict=True)]
+        for a, b in zip(ours, base, strict=True)
+    ]
+
+
+def _refuse_not_positive(samples: Sequence[float]) -> None:
+    for value in samples:
+        if not 0 < value < math.inf:
+            raise ValueError(f"a time must be positive and finite, not {value}")
+
+
+def _trimmed(count: int) -> int:
+    """How many samples the interquartile mean leaves out at each end: a quarter; of three, one."""
+    return (count + 1) // 4
+
+
+def _interquartile_mean(values: Sequence[float]) -> float:
+    cut = _trimmed(len(values))
+    middle = sorted(values)[cut : len(values) - cut]
+    return math.fsum(middle) / len(middle)
+
+
+def _half_width(values: Sequence[float]) -> float:
+    """Of the interval of a mean: Student's t times the standard error."""
+    centre = math.fsum(values) / len(values)
+    variance = math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1)
+    return _student(len(values) - 1) * math.sqrt(variance / len(values))
+
+
+def _half_width_of_rounds(logs: Sequence[float]) -> float:
+    """Of the interval of an interquartile mean: Student's t times the winsorized standard error.
+
+    Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures for location based on a
+    single sample": se = s_w n/(h sqrt(n)), h - 1 degrees of freedom, h of n values left after trimming.
+    """
+    count, cut = len(logs), _trimmed(len(logs))
+    left = count - 2 * cut
+    if left < 2:
+        return math.inf
+    ordered = sorted(logs)
+    winsorized = [min(max(x, ordered[cut]), ordered[count - cut - 1]) for x in ordered]
+    centre = math.fsum(winsorized) / count
+    variance = math.fsum((x - centre) ** 2 for x in winsorized) / (count - 1)
+    return _student(left - 1) * math.sqrt(variance * count) / left
+
+
+@lru_cache
+def _student(degrees: int) -> float:
+    """The quantile of Student's t for a two-sided interval of `CONFIDENCE`."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))

@@ -1,0 +1,222 @@
+"""How often the 95 % interval of `harness.statistics.ratio` holds the true ratio, where that is known.
+
+    python tests/benchmarks/coverage.py [--repetitions 2000] [--seed 0]
+
+Prints two Markdown tables: the interval in use on every kind of sample, and beside the hierarchical
+bootstraps that were considered in its place. Half widths are means, in percent.
+
+A sample is log times of two arms, (arm, repetition, process, round). Their spread in a round is 2 %, and the
+true ratio is 1 (a ratio only shifts them). Kinds:
+
+- noise: normal;
+- drift: both arms ride on one random walk of 2 % a call, on a slope of its own in each process (standard
+  deviation 20 % over the whole process), and which arm goes first is drawn in each round;
+- outliers: 1-5 % of an arm's rounds (drawn in each repetition) take 2-10 times as long;
+- modes: each arm jumps between two levels 10 % apart, with probability 0.2 from round to round;
+- all: the three together.
+
+Processes differ by a normal amount: its standard deviation is `between` times what the noise leaves in the
+mean of a process's rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
+
+Array = NDArray[np.float64]
+Interval = Callable[[Array, np.random.Generator], tuple[Array, Array]]
+
+NOISE = 0.02
+KINDS = ("noise", "drift", "outliers", "modes", "all")
+PROCESSES = (3, 5, 8, 20)
+ROUNDS = (8, 15, 40)
+BETWEEN = (0.0, 1.0, 4.0)
+RESAMPLES = 1000
+
+
+class Coverage(NamedTuple):
+    """Of one kind of sample and one interval: shares are of all repetitions."""
+
+    covered: float
+    half_width: float  # mean, of the logarithm
+
+
+def log_ratios(
+    kind: str, repetitions: int, processes: int, rounds: int, between: float, rng: np.random.Generator
+) -> Array:
+    """Log ratios of the arms' times in a round, (repetition, process, round); their true value is 0."""
+    times = rng.normal(0, NOISE, (2, repetitions, processes, rounds))
+    if kind in ("drift", "all"):
+        times += _drift(repetitions, processes, rounds, rng)
+    if kind in ("outliers", "all"):
+        hit = rng.random(times.shape) < rng.uniform(0.01, 0.05, (repetitions, 1, 1))
+        times += hit * np.log(rng.uniform(2, 10, times.shape))
+    if kind in ("modes", "all"):
+        jumps = rng.random(times.shape) < 0.2
+        jumps[..., 0] = rng.random(times.shape[:-1]) < 0.5
+        times += (np.cumsum(jumps, axis=-1) % 2) * math.log(1.1)
+    spread = between * NOISE * math.sqrt(2 / rounds)
+    return times[0] - times[1] + rng.normal(0, 1, (repetitions, processes, 1)) * spread
+
+
+def _drift(repetitions: int, processes: int, rounds: int, rng: np.random.Generator) -> Array:
+    calls = 2 * rounds
+    walk = rng.normal(0, 0.02, (repetitions, processes, calls)).cumsum(-1)
+    walk += np.linspace(0, 1, calls) * rng.normal(0, 0.2, (repetitions, processes, 1))
+    early, late = walk[..., ::2], walk[..., 1::2]
+    first = rng.random(early.shape) < 0.5
+    return np.stack([np.where(first, early, late), np.where(first, late, early)])
+
+
+def interquartile_mean(logs: Array) -> Array:
+    """As in `harness.statistics`, over the last axis; a test holds the two together."""
+    cut = (logs.shape[-1] + 1) // 4
+    return np.sort(logs, axis=-1)[..., cut : logs.shape[-1] - cut].mean(-1)
+
+
+def in_use(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The interval of `harness.statistics.ratio`, for many samples at once: logarithms of low and high."""
+    return _student(interquartile_mean(logs))
+
+
+def of_medians(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The same with the median as a process's location."""
+    return _student(np.median(logs, axis=-1))
+
+
+def of_means(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The same with the mean as a process's location."""
+    return _student(logs.mean(-1))
+
+
+def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The hierarchical bootstrap as it stands in textbooks: process, then round; 2.5 and 97.5 percentiles."""
+    return _quantiles(_resampled(logs, rng)[0].mean(-1), 0.025)
+
+
+def expanded(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """The same with Hesterberg's expanded percentiles for the number of processes."""
+    return _quantiles(_resampled(logs, rng)[0].mean(-1), _expanded_level(logs.shape[1]))
+
+
+def processes_alone(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Only processes resampled, expanded percentiles: the rounds' noise is not counted twice."""
+    return _quantiles(_resampled(logs, rng, rounds_too=False)[0].mean(-1), _expanded_level(logs.shape[1]))
+
+
+def studentized(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Bootstrap-t: process, then round; each resample's deviation over its own standard error."""
+    resampled, centre = _resampled(logs, rng)
+    root = math.sqrt(logs.shape[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = (resampled.mean(-1) - centre[:, None]) / (resampled.std(-1, ddof=1) / root)
+    low, high = np.quantile(np.nan_to_num(t), [0.025, 0.975], axis=-1)
+    error = interquartile_mean(logs).std(-1, ddof=1) / root
+    return centre - high * error, centre - low * error
+
+
+def _student(locations: Array) -> tuple[Array, Array]:
+    processes = locations.shape[-1]
+    half = stdtrit(processes - 1, 0.975) * locations.std(-1, ddof=1) / math.sqrt(processes)
+    return locations.mean(-1) - half, locations.mean(-1) + half
+
+
+def _expanded_level(processes: int) -> float:
+    return float(ndtr(-math.sqrt(processes / (processes - 1)) * stdtrit(processes - 1, 0.975)))
+
+
+def _quantiles(means: Array, level: float) -> tuple[Array, Array]:
+    low, high = np.quantile(means, [level, 1 - level], axis=-1)
+    return low, high
+
+
+def _resampled(logs: Array, rng: np.random.Generator, rounds_too: bool = True) -> tuple[Array, Array]:
+    """Locations of resampled processes, (repetition, resample, process), and the centre of each sample.
+
+    A process's location under resampled rounds is drawn from a pool of 100 of them, which makes it bearable.
+    """
+    repetitions, processes, rounds = logs.shape
+    locations = interquartile_mean(logs)
+    pool = locations[..., None]
+    if rounds_too:
+        drawn = rng.integers(0, rounds, (repetitions, processes, 100, rounds))
+        pool = interquartile_mean(np.take_along_axis(logs[:, :, None, :], drawn, axis=-1))
+    process = rng.integers(0, processes, (repetitions, RESAMPLES, processes))
+    member = rng.integers(0, pool.shape[-1], process.shape)
+    which = np.arange(repetitions)[:, None, None]
+    return pool[which, process, member], locations.mean(-1)
+
+
+def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> Coverage:
+    """How often `interval` holds 0, and its mean half width."""
+    low, high = interval(logs, rng)
+    return Coverage(float(((low <= 0) & (high >= 0)).mean()), float((high - low).mean() / 2))
+
+
+def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
+    """The first table: every kind, number of processes, rounds and spread between processes."""
+    rng = np.random.default_rng(seed)
+    heads = " | ".join(f"covered, between {b:g}" for b in BETWEEN)
+    lines = [
+        f"| samples | processes | rounds | {heads} | half widths, % |",
+        "|---|---|---|" + "---|" * (len(BETWEEN) + 1),
+    ]
+    for kind in KINDS:
+        for processes in PROCESSES:
+            for rounds in ROUNDS:
+                found = [
+                    coverage(in_use, log_ratios(kind, repetitions, processes, rounds, between, rng), rng)
+                    for between in BETWEEN
+                ]
+                shares = " | ".join(f"{100 * one.covered:.1f} %" for one in found)
+                widths = " / ".join(f"{100 * one.half_width:.2f}" for one in found)
+                lines.append(f"| {kind} | {processes} | {rounds} | {shares} | {widths} |")
+    return lines
+
+
+def of_the_others(repetitions: int, seed: int) -> list[str]:
+    """The second table: the interval in use beside those that were considered, in 15 rounds."""
+    rng = np.random.default_rng(seed)
+    intervals = (in_use, of_medians, of_means, percentile, expanded, processes_alone, studentized)
+    lines = [
+        f"| samples | processes | between | {' | '.join(one.__name__ for one in intervals)} |",
+        "|---|---|---|" + "---|" * len(intervals),
+    ]
+    for kind in ("noise", "outliers", "all"):
+        for processes in (3, 5, 8):
+            for between in (0.0, 4.0):
+                logs = log_ratios(kind, repetitions, processes, 15, between, rng)
+                found = [coverage(one, logs, rng) for one in intervals]
+                shares = " | ".join(f"{100 * one.covered:.1f} % ±{100 * one.half_width:.2f}" for one in found)
+                lines.append(f"| {kind} | {processes} | {between:g} | {shares} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", type=Path, help="a file that the tables are written to, beside being printed"
+    )
+    words = parser.parse_args()
+    lines = [f"Seed {words.seed}, {words.repetitions} repetitions a row.", ""]
+    lines += [*of_the_interval_in_use(words.repetitions, words.seed), ""]
+    fewer = min(words.repetitions, 1000)
+    lines += [f"Beside others, {fewer} repetitions a row, {RESAMPLES} resamples each.", ""]
+    lines += of_the_others(fewer, words.seed)
+    print("\n".join(lines))
+    if words.out:
+        words.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
