@@ -7,8 +7,9 @@ head, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,15 @@ from torch import Tensor, nn
 EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 INITIAL_DEVIATION = 0.02  # GPT-2's
+
+Functions = Mapping[str, Callable[..., Any]]
+"""Stand-ins for parts of the model, by name; a part without one is as its module writes it.
+
+rms_norm(x_ND, weight_D); rotary(x_BHTK, cos_TK, sin_TK); attention(q_BHTK, k_BHTK, v_BHTK, causal);
+swiglu(gate_ND, up_ND); linear_cross_entropy(x_ND, weight_VD, targets_N).
+"""
+
+NONE: Functions = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +73,57 @@ class Places(NamedTuple):
     hidden_TT: Tensor | None  # True where a query must not look
 
 
-def make_norm(shape: ModelShape) -> nn.Module:
+class RMSNormBy(nn.Module):
+    """RMSNorm by a given function; its weight has the name and start of nn.RMSNorm's."""
+
+    def __init__(self, hidden: int, function: Callable[..., Any]):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+        self.function = function
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, D)."""
+        return self.function(x_BTD.flatten(0, -2), self.weight).view_as(x_BTD)  # type: ignore[no-any-return]
+
+
+def make_norm(shape: ModelShape, functions: Functions = NONE) -> nn.Module:
     """RMSNorm, or LayerNorm with or without its bias."""
+    if shape.norm == "rms" and "rms_norm" in functions:
+        return RMSNormBy(shape.hidden, functions["rms_norm"])
     if shape.norm == "rms":
         return nn.RMSNorm(shape.hidden, eps=EPSILON)
     return nn.LayerNorm(shape.hidden, eps=EPSILON, bias=shape.bias)
 
 
-def rotate(x_BHTK: Tensor, places: Places) -> Tensor:
+def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
     """Rotary position embedding (arXiv 2104.09864) in the halves form of Llama's public weights."""
-    if places.cos_TK is None or places.sin_TK is None:
-        return x_BHTK
     first, second = x_BHTK.chunk(2, dim=-1)
     turned_BHTK = torch.cat((-second, first), dim=-1)
-    return x_BHTK * places.cos_TK.to(x_BHTK.dtype) + turned_BHTK * places.sin_TK.to(x_BHTK.dtype)
+    return x_BHTK * cos_TK.to(x_BHTK.dtype) + turned_BHTK * sin_TK.to(x_BHTK.dtype)
+
+
+def rotate(x_BHTK: Tensor, places: Places, rotary: Callable[..., Any] = rotary) -> Tensor:
+    """Queries or keys turned by their places; as they are where the model has no rotary positions."""
+    if places.cos_TK is None or places.sin_TK is None:
+        return x_BHTK
+    return rotary(x_BHTK, places.cos_TK, places.sin_TK)  # type: ignore[no-any-return]
+
+
+def rotary_tables(length: int, head_size: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of (length, head_size), fp32: each angle twice, for the two halves."""
+    rates = ROTARY_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), rates).repeat(1, 2)
+    return angles.cos(), angles.sin()
 
 
 class Attention(nn.Module):
     """Causal self-attention; `kind` is "explicit" (scores held as a tensor) or "sdpa"."""
 
-    def __init__(self, shape: ModelShape, kind: str):
+    def __init__(self, shape: ModelShape, kind: str, functions: Functions = NONE):
         super().__init__()
         self.kind = kind
+        self.attend = functions.get("attention")
+        self.rotary = functions.get("rotary", rotary)
         self.head_size = shape.head_size
         self.dropout = shape.dropout
         kv = shape.kv_heads * shape.head_size
@@ -95,15 +134,17 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
         """(B, T, D) to (B, T, D)."""
-        q_BHTK = rotate(self._heads(self.query(x_BTD)), places)
-        k_BGTK = rotate(self._heads(self.key(x_BTD)), places)
+        q_BHTK = rotate(self._heads(self.query(x_BTD)), places, self.rotary)
+        k_BGTK = rotate(self._heads(self.key(x_BTD)), places, self.rotary)
         v_BGTK = self._heads(self.value(x_BTD))
         groups = q_BHTK.shape[1] // k_BGTK.shape[1]
         if groups > 1:
             k_BGTK = k_BGTK.repeat_interleave(groups, dim=1)
             v_BGTK = v_BGTK.repeat_interleave(groups, dim=1)
         dropout = self.dropout if self.training else 0.0
-        if self.kind == "sdpa":
+        if self.attend is not None:
+            mixed = self.attend(q_BHTK, k_BGTK, v_BGTK, True)
+        elif self.kind == "sdpa":
             mixed = F.scaled_dot_product_attention(q_BHTK, k_BGTK, v_BGTK, is_causal=True, dropout_p=dropout)
         else:
             mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, places.hidden_TT, dropout)
@@ -111,6 +152,11 @@ class Attention(nn.Module):
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
+
+
+def causal_mask(length: int, device: torch.device) -> Tensor:
+    """(T, T), True where a query must not look."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def explicit_attention(
@@ -127,15 +173,19 @@ def explicit_attention(
 class SwiGLU(nn.Module):
     """Llama's gated feed-forward layer: three matrices."""
 
-    def __init__(self, shape: ModelShape):
+    def __init__(self, shape: ModelShape, functions: Functions = NONE):
         super().__init__()
+        self.gated = functions.get("swiglu")
         self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
         self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
         self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
-        return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))  # type: ignore[no-any-return]
+        if self.gated is None:
+            return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))  # type: ignore[no-any-return]
+        gated_ND = self.gated(self.gate(x_BTD).flatten(0, -2), self.up(x_BTD).flatten(0, -2))
+        return self.down(gated_ND).view_as(x_BTD)  # type: ignore[no-any-return]
 
 
 class GELU(nn.Module):
@@ -154,12 +204,12 @@ class GELU(nn.Module):
 class Block(nn.Module):
     """One layer: norm, attention, norm, feed-forward, each with its residual."""
 
-    def __init__(self, shape: ModelShape, attention: str):
+    def __init__(self, shape: ModelShape, attention: str, functions: Functions = NONE):
         super().__init__()
-        self.attention_norm = make_norm(shape)
-        self.attention = Attention(shape, attention)
-        self.mlp_norm = make_norm(shape)
-        self.mlp = SwiGLU(shape) if shape.mlp == "swiglu" else GELU(shape)
+        self.attention_norm = make_norm(shape, functions)
+        self.attention = Attention(shape, attention, functions)
+        self.mlp_norm = make_norm(shape, functions)
+        self.mlp = SwiGLU(shape, functions) if shape.mlp == "swiglu" else GELU(shape)
         self.dropout = shape.dropout
 
     def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
@@ -172,9 +222,12 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The model with its loss. `attention` is "explicit" or "sdpa"; `blocks` are alike."""
+    """The model with its loss. `attention` is "explicit" or "sdpa"; `blocks` are alike.
 
-    def __init__(self, shape: ModelShape, attention: str = "explicit"):
+    `functions` stand in for parts of it; none given, it is plain PyTorch.
+    """
+
+    def __init__(self, shape: ModelShape, attention: str = "explicit", functions: Functions = NONE):
         super().__init__()
         if shape.hidden % shape.heads or shape.heads % shape.kv_heads:
             raise ValueError(
@@ -183,12 +236,13 @@ class Transformer(nn.Module):
             )
         self.shape = shape
         self.attention = attention
+        self.functions = dict(functions)
         self.token_embedding = nn.Embedding(shape.vocab, shape.hidden)
         self.position_embedding = (
             nn.Embedding(shape.positions, shape.hidden) if shape.position == "learned" else None
         )
-        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.layers))
-        self.norm = make_norm(shape)
+        self.blocks = nn.ModuleList(Block(shape, attention, functions) for _ in range(shape.layers))
+        self.norm = make_norm(shape, functions)
         self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
         if shape.tied:
             self.head.weight = self.token_embedding.weight
@@ -206,7 +260,11 @@ class Transformer(nn.Module):
         x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
         for block in self.blocks:
             x_BTD = block(x_BTD, places)
-        logits_BTV = self.head(self.norm(x_BTD))
+        x_BTD = self.norm(x_BTD)
+        if "linear_cross_entropy" in self.functions:
+            loss = self.functions["linear_cross_entropy"]
+            return loss(x_BTD.flatten(0, 1), self.head.weight, targets_BT.flatten())  # type: ignore[no-any-return]
+        logits_BTV = self.head(x_BTD)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
     def _places(self, tokens_BT: Tensor) -> Places:
@@ -215,20 +273,26 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"a sequence of {length} tokens is longer than the {self.shape.positions} positions"
             )
-        if self.attention == "explicit":
-            hidden_TT = torch.ones(length, length, dtype=torch.bool, device=tokens_BT.device).triu(1)
+        if self.attention == "explicit" and "attention" not in self.functions:
+            hidden_TT = causal_mask(length, tokens_BT.device)
         if self.shape.position == "learned":
             return Places(None, None, hidden_TT)
         return Places(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
 
     def _make_rotary_tables(self) -> None:
-        size, dtype = self.shape.head_size, torch.get_default_dtype()
-        rates = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
-        angles = torch.outer(torch.arange(self.shape.positions, dtype=torch.float32), rates).repeat(1, 2)
+        dtype = torch.get_default_dtype()
+        cos_TK, sin_TK = rotary_tables(self.shape.positions, self.shape.head_size)
         self.cos_TK: Tensor
         self.sin_TK: Tensor
-        self.register_buffer("cos_TK", angles.cos().to(dtype), persistent=False)
-        self.register_buffer("sin_TK", angles.sin().to(dtype), persistent=False)
+        self.register_buffer("cos_TK", cos_TK.to(dtype), persistent=False)
+        self.register_buffer("sin_TK", sin_TK.to(dtype), persistent=False)
+
+
+def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    """The output layer with its loss: mean cross-entropy of x W^T, in fp32 at least, of no dimension."""
+    logits_NV = F.linear(x_ND, weight_VD)
+    wide = torch.promote_types(logits_NV.dtype, torch.float32)
+    return F.cross_entropy(logits_NV.to(wide), targets_N)
 
 
 def initialise(module: nn.Module) -> None:

@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
-from suites.kernels.operations import softmax
+from suites.kernels.operations import (
+    adamw,
+    attention,
+    copy,
+    gelu_bias,
+    layer_norm,
+    linear_cross_entropy,
+    matmul,
+    pointwise,
+    rms_norm,
+    rotary,
+    softmax,
+    swiglu,
+)
 from suites.kernels.subject import Operation
 
-OPERATIONS: dict[str, Operation] = {one.OPERATION.name: one.OPERATION for one in (softmax,)}
+MODULES = (
+    softmax,
+    rms_norm,
+    layer_norm,
+    swiglu,
+    gelu_bias,
+    rotary,
+    linear_cross_entropy,
+    adamw,
+    pointwise,
+    attention,
+    copy,
+    matmul,
+)
+
+OPERATIONS: dict[str, Operation] = {one.OPERATION.name: one.OPERATION for one in MODULES}

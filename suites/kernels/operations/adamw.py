@@ -69,7 +69,7 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Per element: decay 1, first moment 3, second 4, denominator 4 (root, two scalings, epsilon), update 3."""
+    """Per element: decay 1, first moment 3, second 4, denominator 4 (two of them scalings), update 3."""
     return 15.0 * elements(workload)
 
 

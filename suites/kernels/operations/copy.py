@@ -1,0 +1,33 @@
+"""A copy into memory that is there already: what bandwidth this host has."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from suites.kernels.subject import Operation, Workload
+
+
+def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """x_ND, normal, and out_ND, touched."""
+    x_ND = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
+    x_ND = x_ND.to(workload.torch_dtype)
+    return x_ND, torch.zeros_like(x_ND)
+
+
+def eager(x_ND: Tensor, out_ND: Tensor) -> Tensor:
+    """`x_ND` into `out_ND`, which is returned."""
+    return out_ND.copy_(x_ND)
+
+
+def bytes_moved(workload: Workload) -> float:
+    """Read x, write it; that a cache may read a line before it is written is not counted."""
+    return 2.0 * workload.rows * workload.hidden * workload.element_B
+
+
+def flops(workload: Workload) -> float:
+    """None."""
+    return 0.0
+
+
+OPERATION = Operation("copy", inputs, eager, bytes_moved, flops)

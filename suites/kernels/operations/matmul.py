@@ -1,0 +1,38 @@
+"""One product of matrices: what rate of arithmetic this host has."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from suites.kernels.subject import Operation, Workload
+
+
+def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
+    """a of (rows, hidden), b of (hidden, ffn), normal."""
+    a = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
+    b = torch.randn(workload.hidden, workload.ffn, generator=generator, device=device)
+    dtype, needed = workload.torch_dtype, workload.backward
+    return a.to(dtype).requires_grad_(needed), b.to(dtype).requires_grad_(needed)
+
+
+def eager(a: Tensor, b: Tensor) -> Tensor:
+    """(rows, hidden) and (hidden, ffn) to (rows, ffn)."""
+    return a @ b
+
+
+def bytes_moved(workload: Workload) -> float:
+    """Forward: read a and b, write c. Backward: read a, b and c's gradient, write two gradients."""
+    a, b = workload.rows * workload.hidden, workload.hidden * workload.ffn
+    c = workload.rows * workload.ffn
+    elements = a + b + c + (2 * (a + b) + c if workload.backward else 0)
+    return float(elements * workload.element_B)
+
+
+def flops(workload: Workload) -> float:
+    """2 m k n forward, twice that backward."""
+    product = 2.0 * workload.rows * workload.hidden * workload.ffn
+    return product * (3 if workload.backward else 1)
+
+
+OPERATION = Operation("matmul", inputs, eager, bytes_moved, flops)
