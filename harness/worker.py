@@ -25,6 +25,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import psutil
+
 from harness import environment, faults
 from harness.executors import Began, Conditions, Ended, Event, Read, Remarked, event_to_json, now
 from harness.faults import HARMLESS
@@ -130,7 +132,11 @@ def run_group(
     emit: Emitter,
     open_output: Callable[[Cell], None],
 ) -> None:
-    """Do cells that are timed together, the baseline first, and say how each ended."""
+    """Do cells that are timed together, the baseline first, and say how each ended.
+
+    Without a limit of their own they get what memory is free: an allocation beyond it fails in its cell,
+    where else the kernel would look for somebody to kill.
+    """
     from harness.together import Tools, run_together
 
     def say(cell: Cell, said: Any) -> None:
@@ -143,6 +149,7 @@ def run_group(
     for cell in cells:  # before the limit, which counts from what is imported; a fault is its cell's, later
         with suppress(Exception):
             _load(cell, package)
+    limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))
     with memory_limit(limits.memory_B):
         tools = Tools(
             importlib.import_module(f"{package}.{cells[0].suite}"),
@@ -242,6 +249,11 @@ def host(torch: ModuleType | None) -> Host:
         return Host("cpu", environment.cpu_model(), 1, environment.memory_bytes(), cores, versions)
     device = torch.cuda.get_device_properties(0)
     return Host("cuda", device.name, torch.cuda.device_count(), device.total_memory, cores, versions)
+
+
+def free_memory(torch: ModuleType | None) -> int | None:
+    """Bytes that are free for private memory; None where a GPU is used, whose driver maps more than it takes."""
+    return psutil.virtual_memory().available if host(torch).device == "cpu" else None
 
 
 @contextmanager

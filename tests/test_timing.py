@@ -1,0 +1,91 @@
+"""The stopwatch, with a clock and a device of the test's own."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from harness.instruments.clocks import CpuClocks, GpuClocks, telemetry_of
+from harness.instruments.timing import ClockTimer, Stopwatch, stopwatch
+
+
+class Machine:
+    """Every call takes `call_s`; looking at the clock takes `look_s`."""
+
+    def __init__(self, call_s, look_s=0.0):
+        self.now_s, self.call_s, self.look_s, self.calls = 0.0, call_s, look_s, 0
+
+    def clock(self):
+        self.now_s += self.look_s
+        return self.now_s
+
+    def work(self):
+        self.calls += 1
+        self.now_s += self.call_s
+
+
+@pytest.mark.parametrize("call_s", [2e-6, 50e-6, 3e-3, 0.5])
+def test_a_window_says_what_one_call_takes(call_s):
+    machine = Machine(call_s)
+    watch = Stopwatch(machine.work, ClockTimer(machine.clock), window_s=0.01)
+    (reading,) = watch.window()
+    assert reading.metric == "time"
+    assert reading.method == "warm"
+    assert reading.value == pytest.approx(call_s)
+    assert watch.calls == pytest.approx(max(1, round(0.01 / call_s)), rel=0.01)
+
+
+def test_the_clocks_own_cost_vanishes_in_a_window():
+    machine = Machine(50e-6, look_s=1e-7)
+    (reading,) = Stopwatch(machine.work, ClockTimer(machine.clock)).window()
+    assert reading.value == pytest.approx(50e-6, rel=1e-4)
+
+
+def test_the_number_of_calls_is_settled_once():
+    machine = Machine(1e-3)
+    watch = Stopwatch(machine.work, ClockTimer(machine.clock))
+    list(watch.window())
+    before = machine.calls
+    list(watch.window())
+    assert machine.calls - before == watch.calls == 10
+
+
+class ColdTimer(ClockTimer):
+    """As a GPU's: with a cold cache each call takes a millisecond more."""
+
+    def seconds_cold(self, work, calls):
+        return self.seconds(work, calls) + 1e-3 * calls
+
+
+def test_cold_and_warm_and_what_was_watched_stand_side_by_side():
+    machine = Machine(1e-4)
+    library = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        nvmlClocksThrottleReasonGpuIdle=1,
+        nvmlClocksThrottleReasonApplicationsClocksSetting=2,
+        nvmlClocksThrottleReasonNone=0,
+        nvmlDeviceGetClockInfo=lambda handle, kind: 1980,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: handle,
+    )
+    for reasons, throttled in ((0, 0.0), (3, 0.0), (4, 1.0), (5, 1.0)):
+        watch = Stopwatch(machine.work, ColdTimer(machine.clock), GpuClocks(library, reasons))
+        found = {(r.metric, r.method): (r.value, r.unit) for r in watch.window()}
+        assert found["time", "warm"][0] == pytest.approx(1e-4)
+        assert found["time", "cold"][0] == pytest.approx(1.1e-3)
+        assert found["sm_clock", "nvml"] == (1.98e9, "Hz")
+        assert found["throttled", "nvml"] == (throttled, "1")
+
+
+def test_a_cpus_clock_is_read_where_the_kernel_shows_it(tmp_path):
+    files = [tmp_path / name for name in ("0", "1")]
+    for file, kHz in zip(files, (2_000_000, 3_000_000), strict=True):
+        file.write_text(f"{kHz}\n")
+    (reading,) = CpuClocks(files).readings()
+    assert (reading.value, reading.unit) == (2.5e9, "Hz")
+
+
+def test_on_this_host_a_real_call_is_timed():
+    x = torch.randn(64, 64)
+    readings = list(stopwatch(lambda: x @ x, torch.device("cpu")).window())
+    assert readings[0].value > 0
+    assert [r.metric for r in readings][1:] == (["cpu_clock"] if telemetry_of(torch.device("cpu")) else [])
