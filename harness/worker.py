@@ -252,7 +252,7 @@ def host(torch: ModuleType | None) -> Host:
 
 
 def free_memory(torch: ModuleType | None) -> int | None:
-    """Bytes that are free for private memory; None where a GPU is used, whose driver maps more than it takes."""
+    """Bytes free for private memory; None where a GPU is used, whose driver maps more than it takes."""
     return psutil.virtual_memory().available if host(torch).device == "cpu" else None
 
 
