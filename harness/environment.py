@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness.records import digest
 
-LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy")
+LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
 """Those whose version a figure may depend on."""
 
 ROOT = Path(__file__).parents[1]

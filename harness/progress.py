@@ -16,6 +16,8 @@ from harness.store import Store
 logger = logging.getLogger(__name__)
 
 REASON_LENGTH = 160
+SHOWN = 2
+"""Cells under way that are named; of more, which are timed together, their number is told."""
 
 
 class Progress:
@@ -74,7 +76,10 @@ class Progress:
 
     def _now(self) -> str:
         """The cells under way, and how many failed and how."""
-        under_way = ", ".join(map(name_of, self._under_way.values()))
+        cells = list(self._under_way.values())
+        under_way = ", ".join(map(name_of, cells))
+        if len(cells) > SHOWN and len({cell.workload for cell in cells}) == 1:
+            under_way = f"{cells[0].suite} {cells[0].workload}: {len(cells)} arms"
         return "  ".join([under_way, *(f"{count} {status}" for status, count in self._failed.items())])
 
 
