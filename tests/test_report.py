@@ -30,6 +30,7 @@ from harness.report.errors import error_rows
 from harness.report.findings import Findings, table
 from harness.report.frame import Frame
 from harness.report.glance import glance
+from harness.report.lines import lines
 from harness.report.spec import KINDS, REPORTS, Block, load_spec
 from harness.report.svg import COLOURS, log_ticks, round_ticks, symmetric
 from harness.report.tables import Table
@@ -287,7 +288,7 @@ def test_names_in_the_reports_order_then_by_their_numbers() -> None:
 
 
 def shapes(findings: Findings, id: str, tag: str) -> list[ElementTree.Element]:
-    drawing = {"bars": figures.bars, "lines": figures.lines, "spread": figures.spread}
+    drawing = {"bars": figures.bars, "lines": lines, "spread": figures.spread}
     one = block(findings, id)
     picture = drawing[one.kind](one, findings.spec, findings.frame)
     assert picture is not None

@@ -1,9 +1,8 @@
-"""Figures -> pictures: stacked bars, lines over sizes, the spread of errors."""
+"""Figures -> pictures: stacked bars, the spread of errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from harness.report.frame import Figure, Frame
 from harness.report.spec import Block, Spec
@@ -13,13 +12,11 @@ from harness.report.svg import (
     Canvas,
     Picture,
     linear,
-    log_ticks,
-    logarithmic,
     round_ticks,
     symmetric,
     width_of,
 )
-from harness.report.tables import divided, percent
+from harness.report.tables import percent
 from harness.report.units import ORIGIN_MARKS, in_unit, number
 
 ROW = 27.0
@@ -62,45 +59,11 @@ def bars(block: Block, spec: Spec, frame: Frame) -> Picture | None:
             across(done) + 6, y + ROW / 2, number(done) + ("" if all(rows[name]) else " + ?"), size=12
         )
     canvas.line(left, top, left, bottom, "soft")
-    origins = _origins(part for parts in rows.values() for part in parts if part)
+    marks = origins(part for parts in rows.values() for part in parts if part)
     canvas.text(
-        (left + WIDTH - 62) / 2, bottom + 32, f"{fields['across'] or fields['unit']} {origins}", "middle"
+        (left + WIDTH - 62) / 2, bottom + 32, f"{fields['across'] or fields['unit']} {marks}", "middle"
     )
-    return canvas.picture(block.id, block.title, block.text, _alt(block, rows), bottom + 46)
-
-
-def lines(block: Block, spec: Spec, frame: Frame) -> Picture | None:
-    """One line an arm over its workloads, on logarithmic axes."""
-    series = _series(block, spec, frame)
-    if not series:
-        return None
-    references: Mapping[str, float] = block.fields["references"]
-    points = [point for line in series.values() for point in line]
-    canvas = Canvas()
-    legend = canvas.legend(list(series))
-    canvas.text(4, legend + 2, f"{block.fields['y']['title']} {_origins(p[3] for p in points)}", role="soft")
-    top, bottom, left = legend + 20, legend + 330, 66.0
-    right = WIDTH - max([14.0, *(width_of(name, 12) + 8 for name in references)])
-    heights = [y for _, y, _, _ in points] + list(references.values())
-    low, high = min(heights) / 1.12, max(heights) * 1.12
-    up = logarithmic(low, high, bottom, top)
-    x_low, x_high = min(p[0] for p in points), max(p[0] for p in points)
-    across = logarithmic(x_low / 1.3, x_high * 1.3, left, right)
-    for tick in log_ticks(low, high):
-        canvas.line(left, up(tick), right, up(tick))
-        canvas.text(left - 8, up(tick), number(tick), "end", "soft")
-    for name, x in {name: x for x, _, name, _ in points}.items():
-        canvas.line(across(x), top, across(x), bottom)
-        canvas.text(across(x), bottom + 14, name, "middle")
-    for label, value in references.items():
-        canvas.line(left, up(value), right, up(value), "ink", 1.2, "5 4")
-        canvas.text(right + 6, up(value), label, size=12)
-    for i, (arm, line) in enumerate(series.items()):
-        canvas.path([(across(x), up(y)) for x, y, _, _ in line], f"s{i % SERIES}")
-        for x, y, name, _ in line:
-            canvas.dot(across(x), up(y), 4.5, f"s{i % SERIES}", f"{arm}, {name}: {number(y)}")
-    canvas.text((left + right) / 2, bottom + 34, block.fields["x"]["title"], "middle", "soft")
-    return canvas.picture(block.id, block.title, block.text, _alt(block, series), bottom + 48)
+    return canvas.picture(block.id, block.title, block.text, alt(block, rows), bottom + 46)
 
 
 def spread(block: Block, spec: Spec, frame: Frame) -> Picture | None:
@@ -112,7 +75,7 @@ def spread(block: Block, spec: Spec, frame: Frame) -> Picture | None:
         return None
     reach = max(NEAR, 1.15 * max(abs(one.value) for group in groups.values() for one in group))
     methods = sorted(groups, key=lambda method: max(abs(one.value) for one in groups[method]))
-    names = {method: f"{spec.name('method', method)} {_origins(groups[method])}" for method in methods}
+    names = {method: f"{spec.name('method', method)} {origins(groups[method])}" for method in methods}
     canvas = Canvas()
     left, top, high = max(map(width_of, names.values())) + 8, 8.0, 34.0
     bottom = top + high * len(methods)
@@ -128,42 +91,20 @@ def spread(block: Block, spec: Spec, frame: Frame) -> Picture | None:
             tip = f"{spec.name('optimization', one.optimization)}, {one.workload}: {percent(one.value, True)}"
             canvas.dot(across(one.value), y + (j * 7 % 11 - 5) * 1.7, 3.6, "s0", tip, 0.45)
     canvas.text((left + WIDTH) / 2, bottom + 33, block.fields["across"], "middle")
-    return canvas.picture(block.id, block.title, block.text, _alt(block, names.values()), bottom + 46)
-
-
-def _series(block: Block, spec: Spec, frame: Frame) -> dict[str, list[tuple[float, float, str, Figure]]]:
-    """For each arm its points: x, y, the workload's short name, the figure of y; from left to right."""
-    where = block.fields["where"]
-    series = {}
-    for arm in frame.values("optimization", where):
-        points = []
-        for workload in frame.values("workload", where):
-            x, y = (_point(frame, workload, arm, block.fields[axis]) for axis in ("x", "y"))
-            if x is not None and y is not None:
-                short = spec.name("workload", workload).partition(" (")[0]
-                points.append((x.value, in_unit(y.value, y.unit, block.fields["y"]["unit"]), short, y))
-        if points:
-            series[spec.name("optimization", arm)] = sorted(points)
-    return series
-
-
-def _point(frame: Frame, workload: str, arm: str, axis: Mapping[str, Any]) -> Figure | None:
-    figure = frame.get(workload, arm, axis["metric"], axis["method"])
-    if figure is not None and axis["per"]:
-        figure = divided(figure, frame, axis["per"])
-    return figure if figure and figure.value > 0 else None
+    return canvas.picture(block.id, block.title, block.text, alt(block, names.values()), bottom + 46)
 
 
 def _value(figure: Figure | None, unit: str) -> float:
     return in_unit(figure.value, figure.unit, unit) if figure else 0.0
 
 
-def _origins(figures: Iterable[Figure]) -> str:
+def origins(figures: Iterable[Figure]) -> str:
     """The marks of all origins among the figures."""
     return " ".join(sorted({ORIGIN_MARKS[figure.origin] for figure in figures}))
 
 
-def _alt(block: Block, names: Iterable[str]) -> str:
+def alt(block: Block, names: Iterable[str]) -> str:
+    """What a figure shows, for those who do not see it."""
     return f"{block.title}: {', '.join(names)}"
 
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.records import Claim, Record, Verdict
-from harness.report import figures, tables
+from harness.report import figures, speedups, tables
 from harness.report.effects import effects
 from harness.report.errors import errors
 from harness.report.frame import Frame
+from harness.report.lines import lines
+from harness.report.roofline import roofline
 from harness.report.spec import Block, Spec
 from harness.report.svg import Picture
 from harness.report.tables import Table
@@ -65,9 +67,15 @@ def _table(block: Block, found: Findings, frame: Frame) -> Table | None:
     if block.kind == "table":
         return tables.pivot(block, found.spec, frame, found.claims)
     if block.kind == "effects":
-        return effects(block, found.spec, frame)
+        return (speedups.timed_effects if block.fields["noise"] else effects)(block, found.spec, frame)
     if block.kind == "errors":
         return errors(block, found.spec, frame)
+    if block.kind == "speedups":
+        return speedups.speedups(block, found.spec, frame)
+    if block.kind == "beside":
+        return speedups.beside(block, found.spec, frame)
+    if block.kind == "roofline":
+        return roofline(block, found.spec, frame)
     if block.kind == "failures":
         return tables.failures(block, found.spec, frame)
     return None
@@ -78,7 +86,7 @@ def picture(block: Block, found: Findings, frame: Frame) -> Picture | None:
     if block.kind == "bars":
         return figures.bars(block, found.spec, frame)
     if block.kind == "lines":
-        return figures.lines(block, found.spec, frame)
+        return lines(block, found.spec, frame)
     if block.kind == "spread":
         return figures.spread(block, found.spec, frame)
     return None

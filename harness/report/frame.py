@@ -99,6 +99,12 @@ class Frame:
         records = self.cells.get((workload, optimization))
         return records[0].conditions.get(name, "") if records else ""
 
+    def field(self, workload: str, name: str) -> float | None:
+        """A field of the workload that is a number above zero; None where it has none."""
+        of_it = (r for r in self.records if r.cell.workload == workload)
+        value = next((r.cell.config.get("workload", {}).get(name) for r in of_it), None)
+        return float(value) if isinstance(value, int | float) and value > 0 else None
+
     def _gather(self) -> dict[tuple[str, str, str, str], Figure]:
         found: dict[tuple[str, str, str, str], Figure] = {}
         for (workload, optimization), records in self.cells.items():

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from harness.report.compared import compared, noise_of
 from harness.report.effects import effect_rows, meaning
 from harness.report.errors import error_rows
 from harness.report.findings import Findings
 from harness.report.frame import Frame
 from harness.report.spec import Block
 from harness.report.tables import percent
+from harness.report.units import times
 from harness.report.verdicts import OUTCOMES, tally
 
 SHOWN = 4
@@ -42,17 +45,38 @@ def _pays(found: Findings, frame: Frame) -> Card | None:
     block = next((b for b in found.blocks(frame) if b.kind == "effects"), None)
     if block is None:
         return None
+    paying = (_faster if block.fields["noise"] else _less)(found, frame, block)
+    lines = [(name, text) for _, name, text in sorted(paying)]
+    rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
+    remark = f"{rest}{block.title}." if lines else "Nothing was found to pay."
+    return Card("What pays, and by how much?", tuple(lines[:SHOWN]), remark, block.id)
+
+
+def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
+    """Those that lower the figure: its ratio to the baseline's, the arm, the change in words."""
     paying = []
     for row in effect_rows(block, frame):
         ranks = frame.condition(row.place["workload"], row.place["optimization"], "ranks")
         if ranks not in ("", "1"):
             continue
         if row.ratio is not None and meaning(row.ratio, block.fields["same_within"])[0] == "pays":
-            paying.append((row.ratio, _arm(found, frame, block, row.place)))
-    lines = [(name, percent(ratio - 1, True)) for ratio, name in sorted(paying)]
-    rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
-    remark = f"{rest}{block.title}." if lines else "Nothing was found to pay."
-    return Card("What pays, and by how much?", tuple(lines[:SHOWN]), remark, block.id)
+            paying.append((row.ratio, _arm(found, frame, block, row.place), percent(row.ratio - 1, True)))
+    return paying
+
+
+def _faster(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
+    """Those that are faster beyond the noise: their time over the baseline's, the arm, the speed-up."""
+    paying = []
+    workloads = frame.values("workload", block.fields["where"])
+    for workload in workloads:
+        for arm in frame.values("optimization", block.fields["where"]):
+            one = compared(frame, workload, arm, block.fields)
+            if one is not None and one.word == "pays" and arm != block.fields["noise"]:
+                name = _arm(found, frame, block, {"workload": workload, "optimization": arm})
+                if len(workloads) > 1:
+                    name += f", {found.spec.name('workload', workload)}"
+                paying.append((1 / one.speed_up.value, name, times(one.speed_up.value)))
+    return paying
 
 
 def _arm(found: Findings, frame: Frame, block: Block, place: Mapping[str, str]) -> str:
@@ -77,10 +101,11 @@ def _holds(found: Findings, frame: Frame) -> Card | None:
 
 
 def _believe(found: Findings, frame: Frame) -> Card | None:
+    question = "Can it be believed?"
     block = next((b for b in found.blocks(frame) if b.kind == "errors" and b.fields["headline"]), None)
     if block is None:
-        return None
-    question = "Can it be believed?"
+        timed = next((b for b in found.blocks(frame) if b.kind == "effects" and b.fields["noise"]), None)
+        return None if timed is None else _noise(frame, timed, question)
     row = next((r for r in error_rows(block, frame) if r.method == block.fields["headline"]), None)
     if row is None:
         return Card(question, (), "Nothing was measured in this run to hold its figures against.", block.id)
@@ -97,3 +122,27 @@ def _believe(found: Findings, frame: Frame) -> Card | None:
         f"{name}, against real runs in {row.cells} cells. {block.fields['remark']}".strip(),
         block.id,
     )
+
+
+def _noise(frame: Frame, block: Block, question: str) -> Card:
+    """What the baseline differs by from itself, over every workload on which it was timed twice."""
+    found = [noise for w in frame.values("workload", {}) if (noise := noise_of(frame, w, block.fields))]
+    if not found:
+        remark = (
+            "The baseline was not timed against itself in this run: no difference can be told from noise."
+        )
+        return Card(question, (), remark, block.id)
+    off = [max(one.value, 1 / one.value) - 1 for one in found]
+    apart = sum(not one.low <= 1 <= one.high for one in found)
+    lines = (
+        ("the baseline against itself, in the median", percent(statistics.median(off))),
+        ("at worst", percent(max(off))),
+        ("held to differ", f"{apart} of {len(found)}"),
+    )
+    processes = sorted({one.processes for one in found})
+    count = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
+    remark = (
+        f"The same code as two arms on {len(found)} workloads, in {count} processes each; at 95 % one in "
+        "twenty may be held to differ by chance."
+    )
+    return Card(question, lines, remark, block.id)

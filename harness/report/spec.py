@@ -29,6 +29,12 @@ _KEYS = ("workload", "optimization", "method")
 _KEY = {"type": "str", "one_of": list(_KEYS)}
 
 _Fields = Mapping[str, Mapping[str, Any]]
+_PAIRED: _Fields = {
+    "metric": {"type": "str", "default": "time"},
+    "method": _MUST,
+    "baseline": _MUST,
+    "noise": _TEXT,  # the arm that is the baseline again
+}
 FILE: _Fields = {"suite": _MUST, "title": _MUST, "question": _MUST, "names": _MAP, "blocks": {"type": "list"}}
 NAMES: _Fields = {"workload": _MAP, "optimization": _MAP, "method": _MAP, "metric": _MAP}
 BLOCK: _Fields = {"kind": _MUST, "id": _MUST, "title": _MUST, "text": _TEXT}
@@ -46,7 +52,8 @@ KINDS: Mapping[str, _Fields] = {
     },
     # every arm against the baseline on one workload: what pays, and by how much. Less is better.
     # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
-    # Only arms of one rank are ranked at the top
+    # Only arms of one rank are ranked at the top. With `noise` (the arm that is the baseline again) the arms
+    # were timed together: the speed-up stands with its interval, and the noise says what is a difference
     "effects": {
         "where": _MAP,
         "workload": _TEXT,
@@ -56,7 +63,35 @@ KINDS: Mapping[str, _Fields] = {
         "method": _MUST,
         "unit": _MUST,
         "baseline": _MUST,
-        "same_within": {"type": "float", "at_least": 0},
+        "noise": _TEXT,
+        "same_within": {"type": "float", "at_least": 0, "default": 0.0},
+        "terminal": _YES_NO,
+    },
+    # the speed-up of each arm, a column each, on each workload, a row each
+    "speedups": {**_PAIRED, "where": _MAP, "heading": _TEXT, "terminal": _YES_NO},
+    # the speed-up on one workload beside that on another: `rows`: label to {alone, within}, two workloads
+    "beside": {
+        **_PAIRED,
+        "where": _MAP,
+        "heading": _TEXT,
+        "rows": {"type": "dict"},
+        "alone": _MUST,  # how the two are headed
+        "within": _MUST,
+        "terminal": _YES_NO,
+    },
+    # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the arm's precision,
+    # which the `baseline` reached on the workloads named by `bandwidth` and `rates` (value of the condition
+    # `precision` to workload) in the same run
+    "roofline": {
+        "where": _MAP,
+        "metric": {"type": "str", "default": "time"},
+        "method": _MUST,
+        "bytes": _MUST,
+        "flops": _MUST,
+        "baseline": _MUST,
+        "bandwidth": _MUST,
+        "rates": {"type": "dict"},
+        "precision": _MUST,
         "terminal": _YES_NO,
     },
     # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
@@ -93,10 +128,13 @@ COLUMN: _Fields = {
     "also": _MAP,  # a second figure, in brackets: the fields of a column
     "claim": _TEXT,  # instead of a figure, what the paper quotes: a claim's id, with {workload} in it
 }
+BESIDE: _Fields = {"alone": _MUST, "within": _MUST}
 AXIS: _Fields = {
-    "metric": _MUST,
+    "metric": _TEXT,
+    "field": _TEXT,  # instead of a metric, a field of the workload
     "method": _TEXT,
     "per": _TEXT,
+    "against": _TEXT,  # an arm: the speed-up against it, with its interval
     "unit": {"type": "str", "default": "1"},
     "title": _MUST,
 }
@@ -159,9 +197,21 @@ def _block(where: str, data: Any) -> Block:
         fields["columns"] = [_column(f"{where}.columns[{i}]", c) for i, c in enumerate(fields["columns"])]
     for axis in ("x", "y"):
         if axis in fields:
-            fields[axis] = check_fields(f"{where}.{axis}", fields[axis], AXIS)
+            fields[axis] = _axis(f"{where}.{axis}", fields[axis])
+    if kind == "beside":
+        fields["rows"] = {
+            label: check_fields(f"{where}.rows.{label}", as_mapping(f"{where}.rows.{label}", one), BESIDE)
+            for label, one in fields["rows"].items()
+        }
     own = {name: value for name, value in fields.items() if name not in BLOCK}
     return Block(kind, fields["id"], fields["title"], fields["text"], own)
+
+
+def _axis(where: str, data: Any) -> Mapping[str, Any]:
+    axis = check_fields(where, as_mapping(where, data), AXIS)
+    if bool(axis["metric"]) == bool(axis["field"]):
+        raise ConfigError(f"{where}: expected either metric or field")
+    return axis
 
 
 def _column(where: str, data: Any) -> Mapping[str, Any]:

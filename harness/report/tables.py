@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.records import Claim, Status
+from harness.records import Claim, Record, Status
 from harness.report.frame import Figure, Frame, why
 from harness.report.spec import Block, Spec
 from harness.report.units import bare, best_unit, human, marked
@@ -70,19 +70,27 @@ def pivot(block: Block, spec: Spec, frame: Frame, claims: Sequence[Claim]) -> Ta
 
 
 def failures(block: Block, spec: Spec, frame: Frame) -> Table:
-    """Every cell that did not end `ok`, with its reason."""
+    """Every cell that did not end `ok`, with its reason; repeats that ended alike in one row."""
+    alike: dict[tuple[str, ...], list[Record]] = {}
+    for record in frame.records:
+        if record.status != Status.OK:
+            cell = record.cell
+            alike.setdefault((cell.workload, cell.optimization, why(record)), []).append(record)
     rows = tuple(
         (
-            Text(spec.name("workload", record.cell.workload), look="word"),
-            Text(spec.name("optimization", record.cell.optimization), look="word"),
-            Text(record.status.replace("_", " "), record.cell.id, "bad"),
-            Text(why(record).partition(": ")[2] or "no reason given", look="word"),
+            Text(spec.name("workload", workload), look="word"),
+            Text(spec.name("optimization", arm), look="word"),
+            Text(records[0].status.replace("_", " "), records[0].cell.id, "bad"),
+            Text((reason.partition(": ")[2] or "no reason given") + _repeats(records), look="word"),
         )
-        for record in frame.records
-        if record.status != Status.OK
+        for (workload, arm, reason), records in alike.items()
     )
     text = block.text if rows else "Every cell ended well."
     return Table(block.id, block.title, text, ("Workload", "Optimization", "Ended as", "Reason"), rows)
+
+
+def _repeats(records: Sequence[Record]) -> str:
+    return f" ({len(records)} repeats)" if len(records) > 1 else ""
 
 
 def percent(share: float, signed: bool = False) -> str:
@@ -114,7 +122,7 @@ def _entry(column: Mapping[str, Any], frame: Frame, claims: Sequence[Claim], not
         return Text("")
     if not column["also"] or first.look:
         return first
-    places = {key: column[key] for key in ("workload", "optimization") if not column["also"][key]}
+    places = {key: column[key] for key in ("workload", "optimization", "method") if not column["also"][key]}
     second = _entry({**column["also"], **places}, frame, claims, notes)
     mark = first.text[-2:]
     if mark[0] == " " and second.text.endswith(mark):  # one origin, one mark
@@ -165,6 +173,11 @@ def show(figure: Figure, unit: str, signed: bool = False) -> str:
 
 def missing(frame: Frame, notes: Notes, place: Mapping[str, str]) -> Text:
     """What stands where a figure is not: a word, and the reason in a footnote."""
-    word, sentence = frame.reason(**place)
-    look = {"–": "muted", "not run": "muted", "unavailable": "warn"}.get(word, "bad")
+    return reasoned(notes, frame.reason(**place))
+
+
+def reasoned(notes: Notes, reason: tuple[str, str]) -> Text:
+    """A word in a figure's place, with its sentence as a footnote."""
+    word, sentence = reason
+    look = {"–": "muted", "not run": "muted", "unknown": "muted", "unavailable": "warn"}.get(word, "bad")
     return Text(f"{word} {notes.mark(sentence)}", look=look)

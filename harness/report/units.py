@@ -15,7 +15,7 @@ _SCALES = {
     "token/s": {"token/s": 1.0, "ktoken/s": 1e3},
     "FLOP/s": {"GFLOP/s": 1e9, "TFLOP/s": 1e12},
     "B/s": {"MB/s": 1e6, "GB/s": 1e9},
-    "1": {"1": 1.0, "%": 1e-2, "x": 1.0},
+    "1": {"1": 1.0, "%": 1e-2, "x": 1.0, "GFLOP": 1e9},
 }
 
 
@@ -72,12 +72,17 @@ def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
     return text.replace("-", "−")
 
 
+def times(value: float) -> str:
+    """A ratio of two figures: `1.41×`; near one to the thousandth, where a speed-up begins."""
+    return f"{value:.3f}×" if 0.9 < value < 1.1 else f"{number(value)}×"
+
+
 def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:
     """The figure with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
     shown = shown or best_unit(value, unit)
     text = bare(value, unit, shown, signed)
     if shown == "x":
-        return f"{text}×"
+        return times(value)
     return text if shown == "1" else f"{text} {shown}"
 
 

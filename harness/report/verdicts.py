@@ -12,7 +12,7 @@ from harness.report.units import human, marked
 
 OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
 LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "warn", "unavailable": "muted"}
-RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ "}
+RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "within": ""}
 MARKS = {
     "S": "stated by the source",
     "N": "found in others' notes about the source",
@@ -43,17 +43,23 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
 def quoted(claim: Claim) -> str:
     """The paper's figure with the claim's relation to it."""
     per = f" per {claim.readings[0].per.removesuffix('s')}" if claim.readings[0].per else ""
-    return RELATIONS[claim.relation] + human(claim.value, claim.unit) + per
+    upper = "" if claim.upper is None else f" … {_figure(claim, claim.upper)}"
+    return RELATIONS[claim.relation] + _figure(claim, claim.value) + upper + per
 
 
-def ours(verdict: Verdict) -> str:
+def ours(claim: Claim, verdict: Verdict) -> str:
     """Our figure with its origin, with its range where the samples differ."""
     if verdict.ours is None or verdict.low is None or verdict.high is None:
         return "–"
-    text = human(verdict.ours, verdict.unit)
+    text = _figure(claim, verdict.ours)
     if verdict.low != verdict.high:
-        text += f" ({human(verdict.low, verdict.unit)} … {human(verdict.high, verdict.unit)})"
+        text += f" ({_figure(claim, verdict.low)} … {_figure(claim, verdict.high)})"
     return marked(text, verdict.origin)
+
+
+def _figure(claim: Claim, value: float) -> str:
+    """In the claim's unit; a ratio of two arms with its sign."""
+    return human(value, claim.unit, "x" if any(reading.against for reading in claim.readings) else None)
 
 
 def outcome_text(verdict: Verdict) -> str:
@@ -71,7 +77,7 @@ def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verd
                     Text(claim.quoted_by if i == 0 else "", look="word"),
                     Text(quoted(claim) if i == 0 else ""),
                     Text(verdict.reading, look="word"),
-                    Text(ours(verdict), verdict.cell if verdict.ours is not None else ""),
+                    Text(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     Text("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
                     Text(outcome_text(verdict), look=LOOKS[verdict.outcome]),
                 )

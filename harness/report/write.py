@@ -1,4 +1,4 @@
-"""The last arrow: a judged run -> report.md, figures, report.html, verdicts.json and measurements.csv."""
+"""The last arrow: a judged run -> report.md, figures, report.html, and the data beside them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.records import Claim, Verdict
 from harness.report import markdown
+from harness.report.benchmark_json import benchmark_json
 from harness.report.findings import Findings
 from harness.report.svg import Picture
 
@@ -33,6 +34,11 @@ def write_suite(folder: Path, found: Findings) -> Path:
     _write(folder / "report.md", text)
     _write(folder / "verdicts.json", verdicts_json(found.claims, found.verdicts))
     _write(folder / "measurements.csv", tidy(found.records).to_csv(index=False, lineterminator="\n"))
+    timed = benchmark_json(found.suite, found.frame, found.environment)
+    if timed:
+        _write(folder / "benchmark.json", timed)
+    else:  # an earlier report's
+        (folder / "benchmark.json").unlink(missing_ok=True)
     _write(folder / "report.html", page.suite_page(found, pictures))
     return folder / "report.html"
 

@@ -1,0 +1,74 @@
+"""One arm held against the baseline of its run, pair by pair: what every table of speed-ups is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.pairs import NoPairsError, inverse, paired_ratio
+from harness.report.frame import Frame
+from harness.report.units import marked, times
+
+if TYPE_CHECKING:
+    from harness.statistics import Ratio
+
+LOOKS = {"pays": "good", "costs": "bad", "no difference": "muted", "undecided": "warn"}
+SIGNS = {"pays": "▲", "costs": "▼", "no difference": "=", "undecided": "?"}
+SIGNS_LEGEND = "▲ pays, ▼ costs, = no difference, ? undecided; in brackets the 95 % interval."
+
+
+class Compared(NamedTuple):
+    """An arm's speed-up on one workload, above 1 where it is faster, and what the arm does."""
+
+    speed_up: Ratio
+    word: str  # pays | costs | no difference | undecided
+    origin: str
+    cell: str
+
+    @property
+    def text(self) -> str:
+        """`1.41× (1.38 … 1.44) ᵐ`."""
+        low, high = (times(end).removesuffix("×") for end in (self.speed_up.low, self.speed_up.high))
+        return marked(f"{times(self.speed_up.value)} ({low} … {high})", self.origin)
+
+
+def compared(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Compared | None:
+    """`fields`: metric, method, baseline and noise of a block; None where there is nothing to compare."""
+    from harness.statistics import effect
+
+    figure = frame.get(workload, arm, fields["metric"], fields["method"])
+    if figure is None:
+        return None
+    try:
+        ratio = ratio_of(frame, workload, arm, fields)
+    except NoPairsError:
+        return None
+    return Compared(
+        inverse(ratio), effect(ratio, noise_of(frame, workload, fields)), figure.origin, figure.cell
+    )
+
+
+def noise_of(frame: Frame, workload: str, fields: Mapping[str, Any]) -> Ratio | None:
+    """The baseline over itself; None where it was not timed twice."""
+    try:
+        return ratio_of(frame, workload, fields["noise"], fields)
+    except NoPairsError:
+        return None
+
+
+def ratio_of(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Ratio:
+    """The arm's figure over the baseline's, pair by pair; raises `NoPairsError`."""
+    own, base = (frame.cells.get((workload, name), []) for name in (arm, fields["baseline"]))
+    return paired_ratio(own, base, fields["metric"], fields["method"])
+
+
+def why_none(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> tuple[str, str]:
+    """In a word and in a sentence, why there is no speed-up."""
+    for name in (arm, fields["baseline"]):
+        if frame.get(workload, name, fields["metric"], fields["method"]) is None:
+            return frame.reason(workload, name, fields["metric"], fields["method"])
+    try:
+        ratio_of(frame, workload, arm, fields)
+    except NoPairsError as reason:
+        return "–", f"{arm} on {workload}: {reason}"
+    return "–", f"{arm} on {workload}: nothing to compare"

@@ -1,0 +1,125 @@
+"""Arms that were timed together -> tables: time and effect, speed-ups, a part alone beside the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.report.compared import LOOKS, SIGNS, SIGNS_LEGEND, compared, why_none
+from harness.report.frame import Frame
+from harness.report.spec import Block, Spec
+from harness.report.tables import Notes, Table, Text, missing, reasoned, show
+
+
+def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
+    """Each workload and arm: its conditions, its time, its speed-up, and what that means."""
+    fields, notes = block.fields, Notes()
+    workloads = frame.values("workload", fields["where"])
+    rows: list[tuple[Text, ...]] = []
+    for workload in workloads:
+        arms = [
+            arm for arm in frame.values("optimization", fields["where"]) if (workload, arm) in frame.cells
+        ]
+        named = [frame.get(workload, arm, fields["metric"], fields["method"]) for arm in arms]
+        longest = max((figure.value for figure in named if figure), default=1.0)
+        for arm in arms:
+            head = [Text(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
+            head.append(Text(spec.name("optimization", arm), look="word"))
+            rows.append((*head, *_effect(frame, notes, workload, arm, fields, longest)))
+    heads = (
+        *(["Workload"] if len(workloads) > 1 else []),
+        "Optimization",
+        *fields["conditions"].values(),
+        *fields["beside"].values(),
+        spec.name("metric", fields["metric"]) + ("" if fields["unit"] == "auto" else f", {fields['unit']}"),
+        "Speed-up (95 % interval)",
+        "Here it",
+    )
+    return Table(block.id, block.title, block.text, heads, tuple(rows), tuple(notes.texts))
+
+
+def _effect(
+    frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any], longest: float
+) -> list[Text]:
+    cells = [Text(frame.condition(workload, arm, one)) for one in fields["conditions"]]
+    for metric in fields["beside"]:
+        other = frame.first(workload, arm, metric)
+        unit = "1" if other and other.unit == "1" else "auto"
+        cells.append(Text(show(other, unit), other.cell) if other else Text("–", look="muted"))
+    place = {
+        "workload": workload,
+        "optimization": arm,
+        "metric": fields["metric"],
+        "method": fields["method"],
+    }
+    figure = frame.get(**place)
+    if figure is None:
+        return [*cells, missing(frame, notes, place), Text(""), Text("unavailable", look="muted")]
+    cells.append(Text(show(figure, fields["unit"]), figure.cell, bar=figure.value / longest))
+    if arm == fields["baseline"]:
+        return [*cells, Text(""), Text("is the baseline", look="muted")]
+    found = compared(frame, workload, arm, fields)
+    if found is None:
+        return [
+            *cells,
+            reasoned(notes, why_none(frame, workload, arm, fields)),
+            Text("unavailable", look="muted"),
+        ]
+    if arm == fields["noise"]:
+        return [*cells, Text(found.text, found.cell), Text("is the noise", look="muted")]
+    return [*cells, Text(found.text, found.cell), Text(found.word, look=LOOKS[found.word])]
+
+
+def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
+    """A row a workload, a column an arm."""
+    fields, notes = block.fields, Notes()
+    arms = [arm for arm in frame.values("optimization", fields["where"]) if arm != fields["baseline"]]
+    rows = []
+    for workload in frame.values("workload", fields["where"]):
+        cells = [_speed_up(frame, notes, workload, arm, fields) for arm in arms]
+        base = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
+        time = Text(show(base, "auto"), base.cell) if base else Text("–", look="muted")
+        rows.append((Text(spec.name("workload", workload), look="word"), time, *cells))
+    heads = (
+        fields["heading"] or "Workload",
+        spec.name("optimization", fields["baseline"]),
+        *(spec.name("optimization", arm) for arm in arms),
+    )
+    text = f"{block.text} {SIGNS_LEGEND}".strip()
+    return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+
+
+def beside(block: Block, spec: Spec, frame: Frame) -> Table:
+    """For each row and arm, the speed-up on one workload beside that on another."""
+    fields, notes = block.fields, Notes()
+    named = [one for pair in fields["rows"].values() for one in pair.values()]
+    where = {**fields["where"], "workload": named}
+    arms = [arm for arm in frame.values("optimization", where) if arm != fields["baseline"]]
+    rows = []
+    for label, pair in fields["rows"].items():
+        if any((one, fields["baseline"]) in frame.cells for one in pair.values()):
+            cells = [
+                _speed_up(frame, notes, pair[side], arm, fields)
+                for arm in arms
+                for side in ("alone", "within")
+            ]
+            rows.append((Text(label, look="word"), *cells))
+    heads = (
+        fields["heading"],
+        *(
+            f"{spec.name('optimization', arm)}, {fields[side]}"
+            for arm in arms
+            for side in ("alone", "within")
+        ),
+    )
+    text = f"{block.text} {SIGNS_LEGEND}".strip()
+    return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+
+
+def _speed_up(frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any]) -> Text:
+    found = compared(frame, workload, arm, fields)
+    if found is None:
+        return reasoned(notes, why_none(frame, workload, arm, fields))
+    if arm == fields["noise"]:
+        return Text(found.text, found.cell)
+    return Text(f"{SIGNS[found.word]} {found.text}", found.cell, LOOKS[found.word])
