@@ -1,0 +1,106 @@
+"""Launch a Triton kernel: compiled where its tensors lie on a GPU, interpreted where they lie on the CPU.
+
+Kernels are plain `@triton.jit` functions, tuned or not, so that `targets` can compile the very same ones
+without a GPU. Triton itself chooses between compiler and interpreter once, by the environment variable
+TRITON_INTERPRET as it is imported; here the place of the tensors chooses, call by call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.runtime.jit import JITFunction
+
+WARPS = [triton.Config({}, num_warps=warps) for warps in (4, 8, 16)]
+"""For `@triton.autotune(WARPS, key=[...])` where nothing but the warps of a program is to be tuned."""
+
+TILE_ELEMENTS = 4096
+"""Elements that a program takes at once where it may: 16 a thread at 8 warps, so several wide loads."""
+
+WIDEST_BLOCK = 16384
+"""Columns that one block may hold, 32 a thread at 16 warps; wider rows are looped over."""
+
+OPTIONS = {"enable_fp_fusion": True}
+"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
+
+PROGRAMS_PER_CORE = 4
+"""Of kernels that stay and loop over rows, so that each core has several programs' loads in flight."""
+
+
+class Tile(NamedTuple):
+    """How a program covers rows: `rows` and `block` columns at once; `whole` where those are all columns."""
+
+    rows: int
+    block: int
+    whole: bool
+
+
+def tile(columns: int, widest: int = WIDEST_BLOCK) -> Tile:
+    """The tile for rows of `columns` elements, powers of two; several rows where they are short."""
+    block = min(triton.next_power_of_2(columns), widest)
+    return Tile(max(1, TILE_ELEMENTS // block), block, block >= columns)
+
+
+def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
+    """How many programs share `tiles` of rows where each keeps partial sums: what fills `tensor`'s device.
+
+    On the CPU two, so that sums over programs are exercised there too.
+    """
+    if not tensor.is_cuda:
+        return min(tiles, 2)
+    cores = torch.cuda.get_device_properties(tensor.device).multi_processor_count
+    return min(tiles, per_core * cores)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Run `kernel` (of `@triton.jit`, or tuned by `@triton.autotune`) once a point of `grid`.
+
+    `options` are its constexprs, and num_warps or num_stages where it is not tuned. The interpreter takes the
+    first configuration of a tuned kernel: correctness is had there, never speed.
+    """
+    if 0 in grid:
+        return
+    if any(isinstance(one, Tensor) and one.is_cuda for one in arguments):
+        kernel[grid](*arguments, **OPTIONS, **options)
+        return
+    if hasattr(kernel, "configs"):
+        options = {**options, **kernel.configs[0].kwargs}
+        kernel = kernel.fn
+    with _callable_device_functions():
+        _interpreted(kernel)[grid](*arguments, **options)
+
+
+def _interpreted(function: Any) -> Any:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return InterpretedFunction(function.fn)
+
+
+@contextmanager
+def _callable_device_functions() -> Iterator[None]:
+    """Let interpreted kernels call compiled functions: helpers of theirs, tl.sum, tl.sigmoid and the like.
+
+    These refuse a call from Python. The interpreter patches triton.language while it runs a kernel; what a
+    called function has it patch besides is restored here, for a later compilation must find none of it.
+    """
+    refuse = JITFunction.__call__
+    JITFunction.__call__ = _call_interpreted
+    try:
+        yield
+    finally:
+        JITFunction.__call__ = refuse
+
+
+def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
+    from triton.runtime import interpreter
+
+    scope = interpreter._patch_lang(function.fn)
+    try:
+        return _interpreted(function).rewrite()(*arguments, **options)
+    finally:
+        scope.restore()

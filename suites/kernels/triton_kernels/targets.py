@@ -1,0 +1,137 @@
+"""What a kernel takes of a GPU: registers, shared memory, spills, as its compiler states; no GPU needed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from harness.records import Unavailable
+
+NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
+AMD = ("gfx90a", "gfx942")
+TARGETS = (*NVIDIA, *AMD)
+"""A100, H100 and H200, B200; MI200, MI300."""
+
+REGISTER_B = 4
+COMPILE_TIME = "constexpr"
+
+
+class Compilation(NamedTuple):
+    """One kernel as it is to be compiled.
+
+    `function` is of `@triton.jit`, tuned or not. `signature` names the type of each argument that is not a
+    constexpr ("*bf16", "i32", "fp32"); `constexprs` gives the others their values. Pointers and integers are
+    taken to be multiples of 16, as Triton finds them where sizes are.
+    """
+
+    name: str
+    function: Any
+    signature: Mapping[str, str]
+    constexprs: Mapping[str, Any]
+    num_warps: int = 4
+
+
+class Usage(NamedTuple):
+    """What one thread and one program of a kernel take on `target`.
+
+    `registers`: a thread's, of 4 B (AMD: vector registers). `shared_memory_B`: a program's.
+    `spilled_registers`: a thread's that did not fit, kept in memory (NVIDIA: its stack, in registers).
+    """
+
+    target: str
+    registers: int
+    shared_memory_B: int
+    spilled_registers: int
+
+
+class CompilationFailed(Exception):
+    """A kernel does not compile for a target; the text says which, and the compiler's word in one line."""
+
+
+def usage(compilation: Compilation, target: str) -> Usage:
+    """Compile for one of TARGETS and read what the kernel takes.
+
+    Raises ValueError for another target, `Unavailable` where a tool is missing, `CompilationFailed`.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
+    compiled = _compile(compilation, target)
+    registers, spilled = _nvidia(compiled) if target in NVIDIA else _amd(compiled.asm["amdgcn"])
+    return Usage(target, registers, compiled.metadata.shared, spilled)
+
+
+def _compile(compilation: Compilation, target: str) -> Any:
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+    except ImportError as error:
+        raise Unavailable(f"Triton cannot be imported: {error}") from error
+    from suites.kernels.triton_kernels.launch import OPTIONS
+
+    function = _jit_function(compilation)
+    signature = {name: compilation.signature.get(name, COMPILE_TIME) for name in function.arg_names}
+    missing = {name for name, kind in signature.items() if kind == COMPILE_TIME} ^ set(compilation.constexprs)
+    if missing:
+        raise ValueError(f"kernel {compilation.name}: arguments without type or value: {', '.join(missing)}")
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, kind in enumerate(signature.values())
+        if kind.startswith("*") or kind in ("i32", "i64")
+    }
+    source = ASTSource(function, signature, dict(compilation.constexprs), aligned)
+    place = GPUTarget("cuda", NVIDIA[target], 32) if target in NVIDIA else GPUTarget("hip", target, 64)
+    try:
+        return triton.compile(source, place, {"num_warps": compilation.num_warps, **OPTIONS})
+    except Exception as error:  # a compiler fails in as many ways as it has parts
+        reason = " ".join(str(error).split())[:300]
+        if "Cannot find" in reason:
+            raise Unavailable(f"Triton's compiler for {target} lacks a tool: {reason}") from error
+        raise CompilationFailed(
+            f"kernel {compilation.name} does not compile for {target}: {reason}"
+        ) from error
+
+
+def _jit_function(compilation: Compilation) -> Any:
+    """The function under whatever tunes it."""
+    from triton.runtime.jit import JITFunction
+
+    function = compilation.function
+    while not isinstance(function, JITFunction):
+        if not hasattr(function, "fn"):
+            raise Unavailable(
+                f"kernel {compilation.name} cannot be compiled: TRITON_INTERPRET was set when it was imported"
+            )
+        function = function.fn
+    return function
+
+
+def _nvidia(compiled: Any) -> tuple[int, int]:
+    """Registers and spilled registers of a thread, from the cubin."""
+    import triton
+
+    try:
+        tool = triton.knobs.nvidia.cuobjdump.path
+    except RuntimeError as error:
+        raise Unavailable(f"Triton's package lacks cuobjdump, which reads registers: {error}") from error
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        text = subprocess.run(
+            [tool, "-res-usage", file.name], check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+    found = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text))
+    if "REG" not in found:
+        raise Unavailable(f"cuobjdump states no registers: {' '.join(text.split())[:200]}")
+    return int(found["REG"]), (int(found.get("STACK", 0)) + int(found.get("LOCAL", 0))) // REGISTER_B
+
+
+def _amd(assembly: str) -> tuple[int, int]:
+    """Vector registers and spilled ones of a thread, from the assembly's metadata."""
+    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly))
+    if len(found) < 2:
+        raise Unavailable("the AMD assembly states no registers")
+    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
