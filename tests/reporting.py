@@ -1,0 +1,104 @@
+"""What the tests of the report share: an invented memory run, judged, and readers of what is written."""
+
+from __future__ import annotations
+
+import statistics
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+from synthetic import memory_records
+
+from harness.claims import load_claims
+from harness.judge import judge
+from harness.records import Record, measurement
+from harness.report import figures, gather
+from harness.report.findings import Findings, table
+from harness.report.lines import lines
+from harness.report.spec import Block
+from harness.report.tables import Table
+from harness.report.units import ORIGIN_MARKS
+
+MARKS = "".join(ORIGIN_MARKS.values())
+
+
+def found(records: list[Record] | None = None, folder: Path = Path()) -> Findings:
+    records = memory_records() if records is None else records
+    return gather("memory", records, judge(load_claims("memory"), records), folder)
+
+
+def block(findings: Findings, id: str) -> Block:
+    return next(one for one in findings.blocks(findings.frame) if one.id == id)
+
+
+def made_table(id: str, records: list[Record] | None = None) -> Table:
+    findings = found(records)
+    made = table(block(findings, id), findings, findings.frame)
+    assert made is not None
+    return made
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def recorded(records: list[Record], workload: str, arm: str, metric: str, method: str) -> float:
+    """The figure, asked of the records themselves."""
+    (record,) = [r for r in records if (r.cell.workload, r.cell.optimization) == (workload, arm)]
+    one = measurement(record, metric, method)
+    assert one is not None
+    return statistics.median(one.samples)
+
+
+def shapes(findings: Findings, id: str, tag: str) -> list[ElementTree.Element]:
+    drawing = {"bars": figures.bars, "lines": lines, "spread": figures.spread}
+    one = block(findings, id)
+    picture = drawing[one.kind](one, findings.spec, findings.frame)
+    assert picture is not None
+    return list(ElementTree.fromstring(picture.file()).iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+
+
+def tip(shape: ElementTree.Element) -> str:
+    return "".join(shape.itertext())
+
+
+class Reader(HTMLParser):
+    """Collects ids, links, whatever could load something, and whether tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.scripts = 0
+        self.open: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "a":
+            self.links.append(given["href"])
+        self.loads += [given[name] for name in ("src", "srcset", "data", "action") if name in given]
+        self.loads += [tag] if tag in ("link", "iframe", "img", "object", "embed", "base", "form") else []
+        self.scripts += tag == "script"
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read_page(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    return reader

@@ -1,0 +1,76 @@
+"""All suites on one page, the terminal, a suite without a report of its own, the tidy table."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from reporting import found, made_table, read_page
+from synthetic import memory_records
+
+from harness.records import Measurement, Record
+from harness.report import gather, write_all, write_report
+from harness.report.terminal import fitting, show
+
+
+def test_one_page_for_all_suites(tmp_path: Path) -> None:
+    findings = found()
+    page = write_report(tmp_path / "memory", findings)
+    text = write_all(tmp_path / "all", [(findings, page)]).read_text()
+    reader = read_page(text)
+    assert reader.open == []
+    assert reader.loads == []
+    for link in reader.links:
+        way, _, target = link.partition("#")
+        if not way:
+            assert target in reader.ids
+            continue
+        other = (tmp_path / "all" / way).resolve()
+        assert other == page.resolve()
+        assert not target or f'id="{target}"' in other.read_text()
+    words = " ".join(reader.words)
+    assert all(verdict.sentence in words for verdict in findings.verdicts)
+    assert "(../memory/report.md)" in (tmp_path / "all" / "report.md").read_text()
+
+
+def test_the_terminal_gets_plain_lines_where_it_is_none() -> None:
+    out = io.StringIO()
+    findings = found()
+    show(findings, Path("somewhere/report.html"), out)
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "somewhere/report.html" in text
+    assert "280 (4)" in text
+    for verdict in findings.verdicts:
+        assert verdict.reading in text or verdict.ours is None
+    lacking = sum(verdict.ours is None for verdict in findings.verdicts)
+    assert f"{lacking} verdicts are unavailable" in text
+    assert text.count("falls short") >= sum(v.outcome == "falls short" for v in findings.verdicts)
+
+
+def test_a_table_too_wide_for_the_terminal_is_turned() -> None:
+    made = made_table("table_1")
+    turned = fitting(made, 100)
+    assert turned.heads == ("Model", *(row[0].text for row in made.rows))
+    assert [row[0].text for row in turned.rows] == list(made.heads[1:])
+    for i, row in enumerate(made.rows):
+        assert [other[i + 1] for other in turned.rows] == list(row[1:])
+    assert fitting(made, 500) == made
+
+
+def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path: Path) -> None:
+    records = [r._replace(cell=r.cell._replace(suite="unheard_of")) for r in memory_records()]
+    write_report(tmp_path, gather("unheard_of", records, [], tmp_path))
+    assert "no end within 600 s" in (tmp_path / "report.md").read_text()
+
+
+def test_every_sample_is_a_row_of_the_tidy_table():
+    from harness.records import Cell
+    from harness.report.tidy import tidy
+
+    cell = Cell("c", "memory", "w", "baseline", "baseline", 0, 0, {"workload": {}, "settings": {}})
+    measured = Measurement("peak_memory", "B", "measured", "measured", (3.0, 5.0))
+    table = tidy([Record(cell, "ok", measurements=(measured,)), Record(cell, "crashed", "why")])
+    assert table["value"].tolist()[:2] == [3.0, 5.0]
+    assert table["sample"].tolist()[:2] == [0, 1]
+    assert table["status"].tolist() == ["ok", "ok", "crashed"]

@@ -1,0 +1,48 @@
+"""The language of conf/report/: read whole, refused in one line where wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.fields import ConfigError
+from harness.report.spec import KINDS, REPORTS, load_spec
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "suite: s\ntitle: t\nquestion: q\nblocks: [{kind: pie, id: a, title: b}]",
+            "allowed: verdicts, table",
+        ),
+        ("suite: s\ntitle: t\nquestion: q\nblocks: [{kind: failures, id: a}]", "(a).title: missing"),
+        ("suite: s\ntitle: t\nquestion: q\nblocks: [{kind: failures, id: a, title: b, c: 1}]", "(a).c"),
+        ("suite: s\ntitle: t\nquestion: q\nblocks: [a]", "blocks[0]: 'a'; expected KEY: VALUE"),
+        ("suite: other\ntitle: t\nquestion: q\nblocks: []", "'other'; expected 's'"),
+        (
+            "suite: s\ntitle: t\nquestion: q\nblocks:\n"
+            "  - {kind: table, id: a, title: b, rows: workload, columns: [{title: c}]}",
+            "columns[0]: expected either metric or claim",
+        ),
+        (
+            "suite: s\ntitle: t\nquestion: q\nblocks:\n"
+            "  - {kind: failures, id: a, title: b}\n  - {kind: verdicts, id: a, title: b}",
+            "'a' stands twice",
+        ),
+    ],
+)
+def test_a_mistake_in_a_report_is_one_line_that_names_its_place(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_spec("s", tmp_path)
+    assert "\n" not in str(error.value)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("suite", sorted(path.stem for path in REPORTS.glob("*.yaml")))
+def test_every_report_in_conf_is_whole(suite: str) -> None:
+    spec = load_spec(suite)
+    kinds = {one.kind for one in spec.blocks}
+    assert {"verdicts", "failures"} <= kinds <= set(KINDS)

@@ -1,0 +1,187 @@
+"""Tables: every figure as recorded and marked, none where there is none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from reporting import MARKS, block, found, made_table, recorded, shapes
+from synthetic import memory_records
+
+from harness.records import Measurement, Status
+from harness.report.effects import meaning
+from harness.report.errors import error_rows
+from harness.report.findings import table
+from harness.report.frame import Frame
+from harness.report.glance import glance
+
+
+def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
+    records = memory_records()
+    made = made_table("table_1", records)
+    row = next(row for row in made.rows if row[0].text.startswith("7B"))
+    shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+    assert shown["The paper"] == "280 (4)"
+    peak_B = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
+    assert shown["Full step, flash"] == f"{peak_B / 1e9:.0f} ({-(-peak_B // 80e9):.0f}) ˢ"
+    assert shown["40 B/param"].endswith("(4) ᶜ")
+    assert [row[0].text for row in made.rows] == ["1B (TinyLlama)", "7B (Llama-2)", "175B (GPT-3)"]
+
+
+def test_every_figure_from_a_record_carries_its_origin() -> None:
+    findings = found()
+    for one in findings.blocks(findings.frame):
+        made = table(one, findings, findings.frame)
+        for row in made.rows if made else ():
+            for cell in row:
+                if cell.cell and not cell.look and made:
+                    assert cell.text[-1] in MARKS, (made.id, cell)
+
+
+def test_a_method_that_was_not_recorded_is_a_footnote_and_no_number() -> None:
+    made = made_table("table_1")
+    at = made.heads.index("DeepSpeed, ZeRO-2")
+    for row in made.rows:
+        assert re.fullmatch(r"– \[\d+\]", row[at].text)
+        assert row[at].cell == ""
+    assert any("deepspeed" in note for note in made.notes)
+
+
+def test_a_remark_of_the_suite_is_the_reason_in_the_footnote() -> None:
+    told = "deepspeed_zero2: its estimator does not speak of this"
+    records = [r._replace(remarks=(told,)) for r in memory_records()]
+    assert told in made_table("table_1", records).notes
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status != Status.OK])
+def test_a_cell_that_did_not_end_well_is_named_with_its_reason_wherever_it_is_missing(status: Status) -> None:
+    records = memory_records()
+    at = next(i for i, r in enumerate(records) if r.cell.id == "memory-llama_7b-fsdp2-0")
+    records[at] = records[at]._replace(status=str(status), reason="this is why", measurements=())
+    for id in ("ranks", "pays", "kinds"):
+        made = made_table(id, records)
+        words = [cell.text for row in made.rows for cell in row if str(status).replace("_", " ") in cell.text]
+        assert words, id
+        assert all(re.fullmatch(r"[a-z ]+( \[\d+\])?", word) for word in words)
+        assert any("this is why" in note for note in made.notes)
+    failures = made_table("failures", records)
+    assert len(failures.rows) == sum(record.status != "ok" for record in records)
+    assert any("this is why" in cell.text for row in failures.rows for cell in row)
+
+
+def test_a_wrong_result_shows_no_figure() -> None:
+    records = [r._replace(status="wrong_result", reason="loss differs") for r in memory_records()]
+    assert Frame(records, {}).figures == {}
+    assert made_table("pays", records).rows[0][-1].text == "unavailable"
+
+
+def test_a_new_arm_is_in_the_tables_without_an_edit_of_the_report() -> None:
+    records = memory_records()
+    records += [
+        r._replace(cell=r.cell._replace(id=f"new-{r.cell.id}", optimization="brand_new"))
+        for r in records
+        if r.cell.optimization == "fsdp2"
+    ]
+    assert "brand_new" in [row[0].text for row in made_table("pays", records).rows]
+    assert "brand_new" in [row[0].text for row in made_table("kinds", records).rows]
+    assert "brand_new" in made_table("ranks", records).heads
+
+
+def test_errors_against_pandas() -> None:
+    import pandas
+
+    records = memory_records()
+    rows = [
+        (one.method, value)
+        for r in records
+        for one in r.measurements
+        if one.metric == "relative_error" and not r.cell.optimization.startswith("fsdp2")
+        for value in one.samples
+    ]
+    frame = pandas.DataFrame(rows, columns=["method", "error"])
+    findings = found(records)
+    for row in error_rows(block(findings, "accuracy"), findings.frame):
+        errors = frame[frame.method == row.method].error
+        assert row.cells == len(errors)
+        assert row.median == pytest.approx(errors.abs().median())
+        assert row.worst == errors[errors.abs().idxmax()]
+        assert row.under == pytest.approx((errors < 0).mean())
+        assert row.least == errors.min()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [(0.5, "pays"), (2.0, "costs"), (1.0, "no difference"), (1.004, "no difference"), (1.006, "costs")],
+)
+def test_what_an_optimization_does(ratio: float, expected: str) -> None:
+    assert meaning(ratio, 0.005)[0] == expected
+
+
+def test_the_change_against_the_baseline() -> None:
+    records = memory_records()
+    made = made_table("pays", records)
+    base = recorded(records, "llama_7b", "baseline", "peak_memory", "fake_step")
+    ours = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
+    row = next(row for row in made.rows if row[0].text == "Mixed + flash")
+    assert row[4].text == f"−{100 * (1 - ours / base):.1f} %"
+    assert row[5].text == "pays"
+
+
+def test_kinds_and_the_change_of_their_whole() -> None:
+    records = memory_records()
+    made = made_table("kinds", records)
+    row = next(row for row in made.rows if row[0].text == "Mixed + flash")
+    shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+    base = recorded(records, "llama_7b", "baseline", "peak_memory", "fake_step")
+    ours = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
+    activations = recorded(records, "llama_7b", "mixed_flash", "peak_memory/activations", "fake_step")
+    assert shown["Activations"] == f"{activations / 1e9:.1f} ˢ"
+    assert shown["Against baseline"] == f"−{100 * (1 - ours / base):.1f} % ˢ"
+
+
+def test_the_conditions_beside_each_arm_and_in_the_answer_at_the_top() -> None:
+    records = memory_records()
+    records = [
+        r._replace(conditions={"ranks": "4"}) if r.cell.optimization == "fsdp2_mixed_checkpointed" else r
+        for r in records
+    ]
+    made = made_table("pays", records)
+    assert made.heads[1] == "Ranks"
+    assert [row[1].text for row in made.rows if row[0].text.startswith("FSDP2 +")] == ["4"]
+    findings = found(records)
+    assert "FSDP2 + mixed + checkpointing" not in glance(findings, findings.frame)[0].answer
+
+
+def test_a_run_of_another_model_is_reported_on_that_model() -> None:
+    own = [r for r in memory_records() if r.cell.workload == "llama_1b"]
+    own = [r._replace(cell=r.cell._replace(workload="my_model")) for r in own]
+    made = made_table("pays", own)
+    assert made.title.endswith("my_model")
+    assert made.rows[0][3].text[-1] in MARKS
+    assert [row[0].text for row in made_table("table_1", own).rows] == ["my_model"]
+    assert len(shapes(found(own), "by_kind", "rect")) > 8
+
+
+def test_a_remark_on_a_figure_is_its_footnote() -> None:
+    told = "korthikanti: another shape of MLP"
+    records = [
+        r._replace(
+            remarks=(told, "korthikanti_2: of another method"),
+            measurements=(
+                *r.measurements,
+                Measurement("peak_memory", "B", "calculated", "korthikanti", (1e10,)),
+            ),
+        )
+        for r in memory_records()
+    ]
+    made = made_table("table_1", records)
+    cell = made.rows[0][made.heads.index("Korthikanti et al.")]
+    assert made.notes[int(cell.note.strip(" []")) - 1] == told
+    assert not any("korthikanti_2" in note for note in made.notes)
+
+
+def test_names_in_the_reports_order_then_by_their_numbers() -> None:
+    records = memory_records()
+    frame = Frame(records, {"workload": ["gpt3_175b"]})
+    assert frame.values("workload", {}) == ["gpt3_175b", "gpt_5m", "gpt_300m", "llama_1b", "llama_7b"]
+    assert frame.values("workload", {"train": True, "workload": ["gpt*", "!*300m"]}) == ["gpt_5m"]

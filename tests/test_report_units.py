@@ -1,0 +1,48 @@
+"""Units: base units as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.report.units import bare, human, in_unit, number
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (112e9, "B", "112 GB"),
+        (7e12, "B", "7,000 GB"),
+        (45e12, "B", "45 TB"),
+        (999.6e6, "B", "1,000 MB"),
+        (512.0, "B", "512 B"),
+        (0.0, "B", "0 B"),
+        (0.0123, "s", "12.3 ms"),
+        (90.0, "s", "1.50 min"),
+        (88.0, "1", "88"),
+        (1234567.0, "1", "1,234,567"),
+        (0.5, "1", "0.500"),
+        (-2.5, "1", "−2.50"),
+    ],
+)
+def test_figures_as_people_read_them(value: float, unit: str, expected: str) -> None:
+    assert human(value, unit) == expected
+
+
+@given(st.floats(1e-6, 1e15))
+def test_a_shown_number_is_the_value_to_three_digits(value: float) -> None:
+    assert float(number(value).replace(",", "")) == pytest.approx(value, rel=5.1e-3)
+
+
+@given(st.floats(-100, 100).filter(lambda share: abs(share) >= 1e-12))
+def test_a_signed_percentage_keeps_sign_and_size(share: float) -> None:
+    text = bare(share, "1", "%", signed=True)
+    assert text[0] == ("+" if share > 0 else "−")
+    digits = 0.51 if abs(share) < 1.1e-5 else 0.051
+    assert float(text[1:].replace(",", "")) == pytest.approx(abs(100 * share), rel=digits)
+
+
+def test_a_unit_that_is_none_of_the_metrics_is_refused() -> None:
+    with pytest.raises(ValueError, match="allowed: B, kB"):
+        in_unit(1.0, "B", "s")
