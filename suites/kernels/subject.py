@@ -6,12 +6,13 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness.records import Reading, Remark
 
@@ -53,6 +54,17 @@ class Workload:
         """Bytes of one element of the inputs."""
         return self.torch_dtype.itemsize
 
+    @property
+    def elements(self) -> int:
+        """Of one tensor of a row-wise operation, N D."""
+        return self.rows * self.hidden
+
+
+Inputs = tuple[Any, ...]
+
+Result = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""Outputs, and the gradients of those inputs that need one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -62,25 +74,32 @@ class Operation:
     `requires_grad`. `eager(*inputs)`: plain PyTorch, as a person writes it first. `bytes_moved` and `flops`
     by formula: the least traffic between chip and memory in bytes, and floating-point operations, of the
     forward pass and, where the workload has one, the backward pass; causal attention counts half.
+    `eager_B`: about what `eager` holds at once, where that may be more than a machine has.
+    `measures_host`: a bound for the others, which nothing is to be gained on.
     """
 
     name: str
-    inputs: Callable[[Workload, torch.Generator, torch.device], tuple[Any, ...]]
+    inputs: Callable[[Workload, torch.Generator, torch.device], Inputs]
     eager: Callable[..., Any]
     bytes_moved: Callable[[Workload], float]
     flops: Callable[[Workload], float]
-    make_work: Callable[[Subject], Callable[[], object]] | None = None  # None: inputs, function, gradients
+    eager_B: Callable[[Workload], float] = lambda workload: 0.0
+    measures_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """How one arm computes one operation.
 
-    `function`: same inputs and outputs as `operation.eager`. `around()`: a context for it, such as autocast.
-    `precision` is that of its matrix products: fp32 | tf32 | bf16. `timed` is False where it must not be
-    timed here. `tolerance` bounds |ours - float64| / max|float64| of each output and gradient.
-    `replace`: for the training step, an operation's name to the arm's function for it; `compile_step`
-    compiles the step whole. `once` adds to what is read once a cell: registers, time to compile.
+    `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
+    `bind(subject, inputs, upstream)`: for what is no function of torch tensors, the call that computes
+    outputs and gradients, and `as_torch` of what it returns. `precision` is that of its matrix products:
+    fp32 | tf32 | bf16. `timed` is False where it must not be timed here. `tolerance` bounds
+    |ours - float64| / max|float64| of each output and gradient. `shapes`: at which it is checked: the
+    workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that.
+    `once` adds to what is read once a cell: registers, shared memory.
+    `replace`, `compile_step`: for the training step, an operation's name to the arm's function for it, and
+    whether forward and backward pass are compiled whole. `held`: what is made once and kept.
     """
 
     workload: Workload
@@ -89,9 +108,16 @@ class Subject:
     device: torch.device
     function: Callable[..., Any]
     precision: str = "fp32"
+    attention: str = "explicit"
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    bind: Callable[[Subject, Inputs, Sequence[Tensor]], Callable[[], Any]] | None = None
+    as_torch: Callable[[Any], Result] | None = None
     timed: bool = True
     tolerance: float = 1e-4
+    shapes: str = "own"
+    compiles: bool = False
     replace: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     compile_step: bool = False
     once: Callable[[Subject], Iterator[Reading | Remark]] | None = None
+    notes: tuple[str, ...] = ()
+    held: dict[str, Any] = field(default_factory=dict)

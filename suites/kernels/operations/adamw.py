@@ -44,9 +44,9 @@ def eager(
     step_1: Tensor,
 ) -> list[Tensor]:
     """One update in place, with decoupled weight decay; `step_1` is read, not counted on. The parameters."""
-    wide_1 = step_1 if step_1.dtype == torch.float64 else step_1.float()
-    correction_1 = 1 - BETAS[0] ** wide_1
-    root_1 = (1 - BETAS[1] ** wide_1).sqrt()
+    wide = torch.promote_types(parameters[0].dtype, torch.float32)
+    correction_1 = (1 - BETAS[0] ** step_1.double()).to(wide)
+    root_1 = (1 - BETAS[1] ** step_1.double()).sqrt().to(wide)
     for parameter, gradient, exp_avg, exp_avg_sq in zip(
         parameters, gradients, exp_avgs, exp_avg_sqs, strict=True
     ):

@@ -46,4 +46,10 @@ def flops(workload: Workload) -> float:
     return forward * (3.5 if workload.backward else 1)
 
 
-OPERATION = Operation("attention", inputs, eager, bytes_moved, flops)
+def eager_B(workload: Workload) -> float:
+    """Tensors of (B, H, T, T) that live at once: three, and in the backward pass about five."""
+    scores = workload.rows * workload.heads * workload.seq_len * workload.element_B
+    return float((5 if workload.backward else 3) * scores)
+
+
+OPERATION = Operation("attention", inputs, eager, bytes_moved, flops, eager_B)

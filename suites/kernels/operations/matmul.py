@@ -35,4 +35,4 @@ def flops(workload: Workload) -> float:
     return product * (3 if workload.backward else 1)
 
 
-OPERATION = Operation("matmul", inputs, eager, bytes_moved, flops)
+OPERATION = Operation("matmul", inputs, eager, bytes_moved, flops, measures_host=True)

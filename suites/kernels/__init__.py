@@ -1,0 +1,155 @@
+"""The kernels suite: what fusion, compilation, flash attention and narrow types gain, alone and in a step.
+
+The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
+harness/together.py for the order of the calls below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psutil
+import torch
+
+from harness.instruments.allocator import watch
+from harness.instruments.timing import stopwatch
+from harness.records import Json, Origin, Reading, Remark, Unavailable
+from suites.kernels import against_baseline, against_float64, reference, training_step
+from suites.kernels.operations import OPERATIONS as ALONE
+from suites.kernels.subject import Subject, Workload
+from suites.kernels.work import seconds_of, work_of
+
+OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
+
+FREE_SHARE = 0.8
+"""Of the memory that is free: explicit attention that needs more is not begun."""
+
+TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
+"""fp32: sums of some thousands of products at 2^-24 each. bf16: several roundings of 2^-9 each."""
+
+MEASURES = ("baseline", "baseline_again")
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """The baseline; raises `Unavailable` for a workload that is too large for anything but a GPU."""
+    given = Workload(**workload)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if given.device == "cuda" and device.type != "cuda":
+        raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
+    operation = OPERATIONS[given.operation]
+    return Subject(
+        workload=given,
+        seed=seed,
+        operation=operation,
+        device=device,
+        function=operation.eager,
+        precision=given.dtype,
+        tolerance=TOLERANCES[given.dtype],
+    )
+
+
+def check(subject: Subject, module: Any) -> None:
+    """Hold the arm's results against float64's, a step's against the baseline's; raises `WrongResult`.
+
+    Raises `Unavailable` where there is nothing to gain, MemoryError where eager attention cannot fit.
+    """
+    if subject.operation.measures_host and module.__name__.rpartition(".")[2] not in MEASURES:
+        raise Unavailable(f"{subject.operation.name} measures this host, and is no work to be done faster")
+    require_memory(subject)
+    if subject.operation is training_step.OPERATION:
+        against_baseline.check_step(subject)
+    else:
+        against_float64.check(subject)
+
+
+def require_memory(subject: Subject) -> None:
+    """Raises MemoryError before a call that would take all of the machine's memory, and others' with it."""
+    if subject.attention != "explicit" or subject.shapes == "awkward":
+        return
+    need_B = subject.operation.eager_B(subject.workload)
+    free_B = psutil.virtual_memory().available
+    if subject.device.type == "cuda":
+        free_B = torch.cuda.mem_get_info(subject.device)[0]
+    if need_B > FREE_SHARE * free_B:
+        raise MemoryError(
+            f"{subject.operation.name} with all its scores takes some {need_B / 1e9:.1f} GB, and "
+            f"{free_B / 1e9:.1f} GB are free"
+        )
+
+
+def conditions(subject: Subject) -> Mapping[str, str]:
+    """What a claim about speed may ask after."""
+    workload, device = subject.workload, subject.device
+    step = subject.operation is training_step.OPERATION
+    return {
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "operation": workload.operation,
+        "part": workload.part if step else "",
+        "precision": subject.precision,
+        "dtype": workload.dtype,
+        "attention": subject.attention,
+        "passes": "forward+backward" if workload.backward or step else "forward",
+        "batch": str(workload.batch),
+        "seq_len": str(workload.seq_len),
+        "head_size": str(workload.hidden // workload.heads if step else workload.head_size),
+        "causal": str(workload.causal),
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+    """What is read once: traffic and arithmetic by formula, the check's error, peak memory, compile time."""
+    workload, operation = subject.workload, subject.operation
+    yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
+    yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
+    if operation is training_step.OPERATION:
+        yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
+    yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "float64")
+    yield Remark(f"compared: {subject.held['compared']}")
+    yield from map(Remark, subject.notes)
+    if subject.timed:
+        yield from one_call(subject)
+    if subject.once is not None:
+        yield from subject.once(subject)
+
+
+def one_call(subject: Subject) -> Iterator[Reading | Remark]:
+    """What one call takes beside its time; the stopwatch for the rounds is made."""
+    work = work_of(subject)
+    second_s, _ = seconds_of(work, subject.device)
+    if subject.compiles and "first_s" in subject.held:
+        taken_s = max(subject.held["first_s"] - second_s, 0.0)
+        yield Reading("compile_time", "s", taken_s, Origin.MEASURED, "first call")
+    if subject.as_torch is None:
+        yield Reading("peak_memory", "B", peak_memory(subject), Origin.MEASURED)
+    subject.held["stopwatch"] = stopwatch(work, subject.device)
+
+
+def peak_memory(subject: Subject) -> float:
+    """Most live bytes in one call beyond those before it, by the allocator's account."""
+    work, before_B = work_of(subject), 0
+    if subject.device.type == "cuda":
+        before_B = torch.cuda.memory_allocated(subject.device)
+    with watch(subject.device) as watched:
+        watched.mark("call")
+        work()
+    return float(max(watched.peaks[0].live_B - before_B, 0))
+
+
+def timed(subject: Subject) -> bool:
+    """Whether the arm is to be timed here."""
+    return subject.timed
+
+
+def sample(subject: Subject) -> Iterator[Reading | Remark]:
+    """One window of calls: seconds a call."""
+    yield from subject.held["stopwatch"].window()
+
+
+def close(subject: Subject) -> None:
+    """Let go of inputs, model and references."""
+    subject.held.clear()
+    reference.reference_of.cache_clear()
+    against_baseline.course_of.cache_clear()

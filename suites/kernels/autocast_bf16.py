@@ -1,0 +1,50 @@
+"""bf16 where torch's autocast list says so (arXiv 1710.03740): products of matrices and what follows from them.
+
+Inputs and weights stay fp32; each is narrowed at its product, and that is timed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from harness.records import Host, Unavailable
+from suites.kernels.arms import BF16_TOLERANCE, STEP, whole_step_only
+from suites.kernels.subject import Subject
+
+PRODUCTS = ("attention", "linear_cross_entropy", STEP)
+"""Operations with products of matrices: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """bf16 is computed wherever torch runs, at whatever speed."""
+    return None
+
+
+def around(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
+    """torch.autocast, entered anew at each call; weights narrowed in a call are not kept for the next."""
+    return partial(torch.autocast, device_type, torch.bfloat16)
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject under autocast; `Unavailable` for what autocast leaves as it is."""
+    workload = subject.workload
+    if workload.operation not in PRODUCTS:
+        raise Unavailable(
+            f"autocast leaves {workload.operation} in the type of its inputs: it has no products"
+        )
+    if workload.dtype == "bf16":
+        raise Unavailable("the inputs are bf16 already: autocast would change nothing")
+    whole_step_only(subject, "autocast_bf16")
+    tolerance = max(subject.tolerance, BF16_TOLERANCE)
+    return replace(subject, around=around(subject.device.type), precision="bf16", tolerance=tolerance)

@@ -1,0 +1,36 @@
+"""Attention without its score matrix (arXiv 2205.14135): torch's scaled_dot_product_attention.
+
+On the CPU its flash kernel; on CUDA the backend that torch chooses: cuDNN's or flash in bf16, the
+memory-efficient one in fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from harness.records import Host
+from suites.kernels.arms import place
+from suites.kernels.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set: torch chooses the kernel."""
+
+
+def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
+    """(B, H, T, K) three times to (B, H, T, K)."""
+    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=causal)
+
+
+def unavailable(host: Host) -> str | None:
+    """It runs wherever torch does."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with the fused kernel for its attention; `Unavailable` for all else."""
+    return place(subject, {"attention": attention}, "sdpa", attention="sdpa")

@@ -1,0 +1,45 @@
+"""torch.compile (ASPLOS '24, doi 10.1145/3620665.3640366): the operation fused by Inductor, or the step whole.
+
+Compiled for the one shape. In a step of which one part is to change, that operation alone is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from harness.records import Host
+from suites.kernels.arms import STEP, place
+from suites.kernels.operations import OPERATIONS
+from suites.kernels.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`mode` as torch.compile knows it."""
+
+    mode: str = "default"
+
+
+def unavailable(host: Host) -> str | None:
+    """It runs wherever torch does; where its compiler is missing, it says so itself."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with its function compiled, or its step's forward and backward pass."""
+    workload = subject.workload
+    if workload.operation == STEP and workload.part == "all":
+        return replace(subject, compile_step=True, compiles=True)
+    name = workload.part if workload.operation == STEP else workload.operation
+    function = subject.replace.get(name, OPERATIONS[name].eager)
+    return place(subject, {name: compiled(function, settings)}, "torch_compile", compiles=True)
+
+
+def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
+    """`function` compiled for each shape that it meets."""
+    found: Callable[..., Any] = torch.compile(function, dynamic=False, mode=settings.mode)
+    return found

@@ -1,0 +1,159 @@
+"""The operation `training_step`: a whole step of the transformer of suites/model.py under AdamW.
+
+`Workload.part` names the operation in it that an arm may replace, so that each kernel's gain is had alone and
+in the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suites.kernels.operations import adamw
+from suites.kernels.subject import Inputs, Operation, Subject, Workload
+from suites.model import ModelShape, Transformer
+
+PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
+"""Operations in the step that have a function of their own."""
+
+OPTIMIZER_B = 28
+"""AdamW moves per fp32 parameter: gradient read; parameter and two moments read and written."""
+
+
+def shape_of(workload: Workload) -> ModelShape:
+    """Llama's: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart."""
+    return ModelShape(
+        layers=workload.layers,
+        hidden=workload.hidden,
+        heads=workload.heads,
+        kv_heads=workload.kv_heads,
+        ffn=workload.ffn,
+        vocab=workload.vocab,
+        norm="rms",
+        mlp="swiglu",
+        position="rotary",
+        positions=workload.seq_len,
+        tied=False,
+        bias=False,
+    )
+
+
+class AdamWBy:
+    """AdamW by a function with the signature of `operations.adamw.eager`; states as torch's."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], function: Callable[..., Any]):
+        self.parameters = list(parameters)
+        self.function = function
+        self.exp_avgs = [torch.zeros_like(one) for one in self.parameters]
+        self.exp_avg_sqs = [torch.zeros_like(one) for one in self.parameters]
+        self.step_1 = torch.zeros(1, device=self.parameters[0].device)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of every parameter."""
+        self.step_1 += 1
+        gradients = [one.grad for one in self.parameters]
+        parameters = [one.detach() for one in self.parameters]
+        self.function(parameters, gradients, self.exp_avgs, self.exp_avg_sqs, self.step_1)
+
+    def zero_grad(self) -> None:
+        """Let the gradients go."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+class Trainer:
+    """A model with its optimizer and one batch; `step()` is the work that is timed."""
+
+    def __init__(self, subject: Subject):
+        torch.manual_seed(subject.seed)
+        functions = {name: one for name, one in subject.replace.items() if name != "adamw"}
+        with torch.device(subject.device):
+            self.model = Transformer(shape_of(subject.workload), functions=functions)
+        self.model = self.model.to(subject.workload.torch_dtype)
+        self.forward: Callable[..., Tensor] = self.model
+        if subject.compile_step:
+            self.forward = torch.compile(self.model, dynamic=False)
+        self.optimizer = make_optimizer(list(self.model.parameters()), subject.replace.get("adamw"))
+        generator = torch.Generator(subject.device).manual_seed(subject.seed)
+        self.tokens_BT, self.targets_BT = inputs(subject.workload, generator, subject.device)
+        self.around = subject.around
+
+    def loss_and_gradients(self) -> Tensor:
+        """Forward and backward pass; the gradients lie in the parameters."""
+        with self.around():
+            loss = self.forward(self.tokens_BT, self.targets_BT)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self) -> None:
+        """The optimizer's part."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def step(self) -> Tensor:
+        """One training step; its loss, a tensor of no dimension."""
+        loss = self.loss_and_gradients()
+        self.update()
+        return loss
+
+
+def make_optimizer(parameters: Sequence[nn.Parameter], function: Callable[..., Any] | None) -> Any:
+    """torch.optim.AdamW as it comes, or AdamW by `function`."""
+    if function is not None:
+        return AdamWBy(parameters, function)
+    return torch.optim.AdamW(
+        parameters,
+        lr=adamw.LEARNING_RATE,
+        betas=adamw.BETAS,
+        eps=adamw.EPSILON,
+        weight_decay=adamw.WEIGHT_DECAY,
+    )
+
+
+def trainer_of(subject: Subject) -> Trainer:
+    """The subject's trainer, made at the first time of asking."""
+    if "trainer" not in subject.held:
+        subject.held["trainer"] = Trainer(subject)
+        subject.held["work"] = subject.held["trainer"].step
+    trainer: Trainer = subject.held["trainer"]
+    return trainer
+
+
+def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
+    """Tokens and those that follow them, int64, each (B, T), at random."""
+    size = (workload.batch, workload.seq_len + 1)
+    drawn = torch.randint(workload.vocab, size, generator=generator, device=device)
+    return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+
+
+def eager(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    """A step has a state: see `Trainer`."""
+    raise NotImplementedError("a training step is no function of its tokens; make a Trainer")
+
+
+def bytes_moved(workload: Workload) -> float:
+    """Of the weights alone: read forward and backward, gradients written, and what AdamW moves.
+
+    Activations are left out, so that the bound of memory is low for a step; its bound is its arithmetic.
+    """
+    weights = shape_of(workload).parameters
+    return float(weights * (3 * workload.element_B + OPTIMIZER_B * workload.element_B // 4))
+
+
+def flops(workload: Workload) -> float:
+    """6 P per token and 12 L h T^2 per sequence (arXiv 2307.08691, 4.2), causal attention half of that.
+
+    P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
+    """
+    shape = shape_of(workload)
+    norms = (2 * shape.layers + 1) * shape.hidden
+    multiplied = shape.parameters - shape.vocab * shape.hidden - norms
+    scores = 6.0 * shape.layers * shape.hidden * workload.seq_len**2 * workload.batch
+    return 6.0 * multiplied * workload.rows + scores
+
+
+OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops)
