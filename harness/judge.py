@@ -120,8 +120,9 @@ def _sentence(claim: Claim, reading: ClaimReading, figure: Figure, found: str) -
     shown = "x" if reading.against else None
     per = f" per {reading.per.removesuffix('s')}" if reading.per else ""
     ours = human(figure.ours, claim.unit, shown) + per
-    if figure.low != figure.high:
-        ours += f", from {human(figure.low, claim.unit, shown)} to {human(figure.high, claim.unit, shown)}"
+    low, high = (human(end, claim.unit, shown) for end in (figure.low, figure.high))
+    if figure.low != figure.high and not (reading.against and low == high):
+        ours += f", from {low} to {high}"
     origin = f"{figure.origin}, {figure.told}" if figure.told else figure.origin
     quoted = human(claim.value, claim.unit, shown)
     bound = {"about": "", "at_least": "at least ", "at_most": "at most ", "within": ""}[claim.relation]

@@ -267,7 +267,7 @@ def test_a_speed_up_is_the_other_arms_time_over_the_own_whatever_drifts() -> Non
     assert verdict.cell == "invented-small-fast-0"
     assert "2.50×" in verdict.sentence
     assert "(measured, 4 processes, 32 rounds)" in verdict.sentence
-    assert "1.25 of the lower end of 2× to 3× quoted: the claim holds" in verdict.sentence
+    assert "1.25 of the lower end of 2.00× to 3.00× quoted: the claim holds" in verdict.sentence
 
 
 def test_the_interval_of_a_speed_up_against_a_t_test_of_its_processes() -> None:
@@ -305,7 +305,8 @@ def test_a_speed_up_within_the_noise_is_told_so() -> None:
     again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
     inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
     assert inside.outcome == "holds"
-    assert re.search(r"it lies within this run's noise \(0\.9\d\d× to 1\.0\d×\)\.$", inside.sentence)
+    assert re.search(r"it lies within this run's noise \(0\.9\d\d× to 1\.0\d\d×\)\.$", inside.sentence)
+    assert "from" not in inside.sentence
     outside = one(speed_up(1.0, 1.5), *BASE, *again, *times("fast", (0.8,) * 4))
     assert "noise" not in outside.sentence
     unknown = one(speed_up(1.0, 1.5), *BASE, *times("fast", (0.99,) * 4))

@@ -72,7 +72,7 @@ def _faster(found: Findings, frame: Frame, block: Block) -> list[tuple[float, st
         for arm in frame.values("optimization", block.fields["where"]):
             one = compared(frame, workload, arm, block.fields)
             if one is not None and one.word == "pays" and arm != block.fields["noise"]:
-                name = _arm(found, frame, block, {"workload": workload, "optimization": arm})
+                name = found.spec.name("optimization", arm)
                 if len(workloads) > 1:
                     name += f", {found.spec.name('workload', workload)}"
                 paying.append((1 / one.speed_up.value, name, times(one.speed_up.value)))

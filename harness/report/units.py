@@ -73,8 +73,10 @@ def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio of two figures: `1.41×`; near one to the thousandth, where a speed-up begins."""
-    return f"{value:.3f}×" if 0.9 < value < 1.1 else f"{number(value)}×"
+    """A ratio of two figures above zero, three digits of it: `1.41×`; near one to the thousandth."""
+    if 0.9 < value < 1.1:
+        return f"{value:.3f}×"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}×"
 
 
 def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:

@@ -1,0 +1,249 @@
+"""The report of a timed suite, on records whose speed-ups, noise and bounds are known."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from reporting import MARKS, read_page
+from scipy import stats
+from synthetic import made
+from timed import (
+    BASE_S,
+    BYTES,
+    DRIFT,
+    FLOPS,
+    LUCK,
+    PROCESSES,
+    timed_findings,
+    timed_record,
+    timed_records,
+)
+
+from harness.fields import ConfigError
+from harness.records import Record
+from harness.report import write_report
+from harness.report.findings import picture, table
+from harness.report.glance import glance
+from harness.report.spec import load_spec
+from harness.report.tables import Table
+
+PAIRED = "metric: time, method: warm, baseline: baseline, noise: baseline_again"
+EFFECTS = f"""  - {{kind: effects, id: pays, title: "On {{workload}}", workload: small, {PAIRED}, unit: auto,
+     conditions: {{precision: Precision}}, beside: {{peak_memory: Peak}}}}
+"""
+SPEEDUPS = f"  - {{kind: speedups, id: all, title: All, {PAIRED}}}\n"
+BESIDE = f"""  - {{kind: beside, id: both, title: Both, heading: Part, {PAIRED},
+     alone: alone, within: in the step, where: {{optimization: [baseline, fast, baseline_again]}},
+     rows: {{Softmax: {{alone: small, within: step}}, Other: {{alone: small, within: not_run}}}}}}
+"""
+ROOFLINE = """  - {kind: roofline, id: bound, title: Bound, method: warm, bytes: bytes_moved, flops: flops,
+     baseline: baseline, bandwidth: copying, rates: {fp32: multiplying, bf16: not_run}, precision: precision}
+"""
+LINES = """  - {kind: lines, id: curve, title: Curve, where: {workload: [small, large]},
+     x: {field: seq_len, title: Tokens}, y: {metric: time, method: warm, against: baseline, title: Speed-up}}
+"""
+
+
+def made_table(folder: Path, blocks: str, records: list[Record] | None = None) -> Table:
+    findings = timed_findings(folder, blocks, records)
+    made = table(findings.blocks(findings.frame)[0], findings, findings.frame)
+    assert made is not None
+    return made
+
+
+def row_of(made: Table, name: str) -> dict[str, str]:
+    row = next(row for row in made.rows if name in (cell.text for cell in row[:2]))
+    return dict(zip(made.heads, (cell.text for cell in row), strict=True))
+
+
+def noise_text() -> str:
+    """The interval of the baseline against itself: Student's t over processes whose rounds are all alike."""
+    logs = [-math.log(one) for one in LUCK]
+    low, high = stats.t.interval(0.95, PROCESSES - 1, loc=statistics.mean(logs), scale=stats.sem(logs))
+    return f"{math.exp(statistics.mean(logs)):.3f}× ({math.exp(low):.3f} … {math.exp(high):.3f}) ᵐ"
+
+
+def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
+    made = made_table(tmp_path, EFFECTS)
+    assert made.title == "On small"
+    assert made.heads[:3] == ("Optimization", "Precision", "Peak")
+    fast = row_of(made, "fast")
+    samples = [BASE_S["small"] * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT]
+    assert fast["time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"
+    assert fast["Speed-up (95 % interval)"] == "2.00× (2.00 … 2.00) ᵐ"
+    assert (fast["Here it"], fast["Precision"], fast["Peak"]) == ("pays", "bf16", "256 MB ᵐ")
+    assert row_of(made, "slow")["Speed-up (95 % interval)"].startswith("0.800×")
+    assert row_of(made, "slow")["Here it"] == "costs"
+    assert row_of(made, "same")["Here it"] == "no difference"
+    assert row_of(made, "baseline")["Here it"] == "is the baseline"
+    assert row_of(made, "baseline_again")["Here it"] == "is the noise"
+    assert row_of(made, "baseline_again")["Speed-up (95 % interval)"] == noise_text()
+
+
+def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_figure(tmp_path: Path) -> None:
+    made = made_table(tmp_path, EFFECTS)
+    for arm, told in (("untimed", "time: never timed here"), ("absent", "needs a GPU")):
+        row = row_of(made, arm)
+        assert row["Here it"] == "unavailable"
+        number = re.search(r"\[(\d+)\]", row["time"])
+        assert number
+        assert told in made.notes[int(number[1]) - 1]
+
+
+def test_a_warm_up_is_in_no_figure(tmp_path: Path) -> None:
+    records = timed_records()
+    quiet = [
+        r._replace(measurements=tuple(m for m in r.measurements if "warm_up" not in m.metric))
+        for r in records
+    ]
+    for blocks in (EFFECTS, SPEEDUPS, ROOFLINE):
+        assert made_table(tmp_path, blocks, records) == made_table(tmp_path, blocks, quiet)
+
+
+def test_without_the_baseline_again_nothing_is_called_a_difference(tmp_path: Path) -> None:
+    records = [r for r in timed_records() if r.cell.optimization != "baseline_again"]
+    made = made_table(tmp_path, EFFECTS, records)
+    assert {row_of(made, arm)["Here it"] for arm in ("fast", "slow", "same")} == {"undecided"}
+    findings = timed_findings(tmp_path, EFFECTS, records)
+    answers = {card.question: card.answer for card in glance(findings, findings.frame)}
+    assert answers["What pays, and by how much?"] == "Nothing was found to pay."
+    assert "not timed against itself" in answers["Can it be believed?"]
+
+
+def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path: Path) -> None:
+    made = made_table(tmp_path, SPEEDUPS)
+    assert [row[0].text for row in made.rows] == sorted(BASE_S)
+    large = row_of(made, "large")
+    assert large["fast"] == "▲ 2.00× (2.00 … 2.00) ᵐ"
+    assert large["slow"] == "▼ 0.800× (0.800 … 0.800) ᵐ"
+    assert large["same"] == "= 1.000× (1.000 … 1.000) ᵐ"
+    assert large["baseline_again"] == noise_text()
+    assert large["absent"].startswith("unavailable [")
+    looks = {head: cell.look for head, cell in zip(made.heads, made.rows[0], strict=True)}
+    assert (looks["fast"], looks["slow"], looks["same"]) == ("good", "bad", "muted")
+    assert "▲ pays" in made.text
+
+
+def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
+    records = timed_records(("small",))
+    records += [timed_record("step", "baseline", repeat, 1.0) for repeat in range(PROCESSES)]
+    records += [timed_record("step", "baseline_again", repeat, LUCK[repeat]) for repeat in range(PROCESSES)]
+    records += [timed_record("step", "fast", repeat, 0.8) for repeat in range(PROCESSES)]
+    made = made_table(tmp_path, BESIDE, records)
+    row = row_of(made, "Softmax")
+    assert row["fast, alone"] == "▲ 2.00× (2.00 … 2.00) ᵐ"
+    assert row["fast, in the step"] == "▲ 1.25× (1.25 … 1.25) ᵐ"
+    other = row_of(made, "Other")
+    assert other["fast, in the step"].startswith("not run [")
+
+
+def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measured(tmp_path: Path) -> None:
+    made = made_table(tmp_path, ROOFLINE)
+    median = statistics.median([(1 + 0.1 * r) * d for r in range(PROCESSES) for d in DRIFT])
+    bandwidth = BYTES["copying"] / (BASE_S["copying"] * median)
+    rate = FLOPS["multiplying"] / (BASE_S["multiplying"] * median)
+    for workload in ("small", "large"):
+        row = next(r for r in made.rows if (r[0].text, r[1].text) == (workload, "baseline"))
+        shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+        moving_s, computing_s = BYTES[workload] / bandwidth, FLOPS[workload] / rate
+        assert shown["Set by"] == ("memory" if moving_s > computing_s else "compute")
+        share = max(moving_s, computing_s) / (BASE_S[workload] * median)
+        assert float(shown["Share of it reached"].split()[0]) == pytest.approx(100 * share, rel=0.006)
+        assert shown["Moves at least"] == f"{BYTES[workload] / 1e6:g} MB ᶜ"
+    fast = next(r for r in made.rows if (r[0].text, r[1].text) == ("small", "fast"))
+    assert fast[5].text.startswith("unknown [")
+    assert made.notes[0] == "the matrix rate in bf16 was not measured in this run"
+    assert f"{bandwidth / 1e9:.1f} GB/s copied" in made.text
+
+
+def test_without_a_measured_copy_no_bound_is_known(tmp_path: Path) -> None:
+    made = made_table(tmp_path, ROOFLINE, timed_records(("small",)))
+    assert all(row[5].text.startswith("unknown [") for row in made.rows)
+    assert "the copy bandwidth was not measured in this run" in made.notes
+    assert made.text == "No rate of this host was measured."
+
+
+def test_a_curve_has_a_point_a_length_and_its_interval_as_a_bar(tmp_path: Path) -> None:
+    records = [r for r in timed_records() if r.cell.optimization in ("baseline", "baseline_again")]
+    findings = timed_findings(tmp_path, LINES, records)
+    drawn = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
+    assert drawn is not None
+    tree = ElementTree.fromstring(drawn.file())
+    tips = ["".join(dot.itertext()) for dot in tree.iter("{http://www.w3.org/2000/svg}circle")]
+    assert [tip.partition(":")[0] for tip in tips] == ["baseline_again, 512", "baseline_again, 4,096"]
+    bars = [
+        line for line in tree.iter("{http://www.w3.org/2000/svg}line") if line.attrib["stroke-width"] == "2"
+    ]
+    dots = list(tree.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(bars) == 2
+    for bar, dot in zip(bars, dots, strict=True):
+        assert bar.attrib["x1"] == bar.attrib["x2"] == dot.attrib["cx"]
+        assert float(bar.attrib["y1"]) > float(dot.attrib["cy"]) > float(bar.attrib["y2"])
+
+
+def test_the_answers_at_the_top(tmp_path: Path) -> None:
+    findings = timed_findings(tmp_path, EFFECTS)
+    pays, believe = glance(findings, findings.frame)
+    assert pays.lines == (("fast", "2.00×"),)
+    off = statistics.mean(map(math.log, LUCK))
+    shown = dict(believe.lines)
+    assert shown["held to differ"] == f"0 of {len(BASE_S)}"
+    assert float(shown["at worst"].split()[0]) == pytest.approx(
+        100 * math.expm1(abs(off)), rel=0.06, abs=1e-4
+    )
+    assert f"in {PROCESSES} processes each" in believe.remark
+
+
+def test_repeats_that_failed_alike_are_one_row_and_others_their_own(tmp_path: Path) -> None:
+    records = timed_records(("small",))
+    told = "not tried: slow ran out of memory on small, which is smaller (seq_len 512)"
+    records += [made("large", "slow", status="out_of_memory", reason=told, repeat=i) for i in range(2)]
+    records.append(made("large", "slow", status="crashed", reason="signal 11", repeat=2))
+    made_of = made_table(tmp_path, "  - {kind: failures, id: f, title: F}\n", records)
+    assert [tuple(cell.text for cell in row) for row in made_of.rows] == [
+        ("large", "slow", "out of memory", f"{told} (2 repeats)"),
+        ("large", "slow", "crashed", "signal 11"),
+        ("small", "absent", "unavailable", f"needs a GPU ({PROCESSES} repeats)"),
+    ]
+
+
+def test_the_whole_report_is_written_and_every_figure_marked(tmp_path: Path) -> None:
+    blocks = EFFECTS + SPEEDUPS + BESIDE + ROOFLINE + LINES + "  - {kind: failures, id: f, title: F}\n"
+    findings = timed_findings(tmp_path, blocks)
+    page = write_report(tmp_path / "out", findings)
+    reader = read_page(page.read_text())
+    assert reader.open == []
+    inner = {link[1:] for link in reader.links if link.startswith("#")}
+    assert inner <= set(reader.ids)
+    for one in findings.blocks(findings.frame):
+        for row in getattr(table(one, findings, findings.frame), "rows", ()):
+            for cell in row:
+                assert not cell.cell or cell.look in ("bad",) or cell.text[-1] in MARKS, cell
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ("{kind: speedups, id: a, title: b, method: warm}", "(a).baseline: missing"),
+        ("{kind: beside, id: a, title: b, method: m, baseline: c, alone: x, within: y,"
+         " rows: {R: {alone: w}}}",
+         "(a).rows.R.within: missing"),
+        ("{kind: lines, id: a, title: b, x: {title: t}, y: {metric: m, title: t}}", "(a).x: expected either"),
+        ("{kind: lines, id: a, title: b, x: {field: f, metric: m, title: t}, y: {metric: m, title: t}}",
+         "(a).x: expected either metric or field"),
+        ("{kind: roofline, id: a, title: b, method: m, bytes: b, flops: f, baseline: c, rates: {},"
+         " precision: p}",
+         "(a).bandwidth: missing"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_timed_block_is_one_line(block: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"suite: s\ntitle: t\nquestion: q\nblocks:\n  - {block}\n")
+    with pytest.raises(ConfigError) as error:
+        load_spec("s", tmp_path)
+    assert "\n" not in str(error.value)
+    assert told in str(error.value)
