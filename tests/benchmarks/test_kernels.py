@@ -20,7 +20,7 @@ ARMS = {f"{number}-{arm.name}": arm for number, arm in enumerate(RUN.arms) if ar
 
 
 def prepared(workload, arm):
-    """The arm's subject, its result held against float64; skips the test where the arm cannot be timed here."""
+    """The arm's subject, its result held against float64; skips where it cannot be timed here."""
     module = import_module(f"suites.kernels.{arm.module}")
     try:
         if reason := module.unavailable(host(torch)):
