@@ -1,6 +1,7 @@
 """Times calls in windows: long enough for the clock, with the device idle before and after, and watched.
 
-On the CPU a window is read off the clock that is injected. On CUDA device events take the time, once with
+On the CPU a window is read off the clock that is injected, and that stands still while another process holds
+the core (`harness.instruments.run_queue`). On CUDA device events take the time, once with
 whatever the L2 cache holds from the call before (`warm`) and once with the cache overwritten before each
 call (`cold`); clocks and throttling are read beside each window (`harness.instruments.clocks`).
 """
@@ -16,6 +17,7 @@ from typing import Protocol
 import torch
 
 from harness.instruments.clocks import Telemetry, telemetry_of
+from harness.instruments.run_queue import core_clock
 from harness.records import Origin, Reading
 
 WINDOW_S = 0.01
@@ -127,7 +129,7 @@ class Stopwatch:
 
 def stopwatch(work: Work, device: torch.device) -> Stopwatch:
     """The stopwatch for work on `device`."""
-    timer: Timer = CudaTimer(device) if device.type == "cuda" else ClockTimer()
+    timer: Timer = CudaTimer(device) if device.type == "cuda" else ClockTimer(core_clock())
     return Stopwatch(work, timer, telemetry_of(device))
 
 

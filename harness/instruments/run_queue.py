@@ -1,0 +1,48 @@
+"""A clock that stands still while the calling thread waits for a core that another process holds.
+
+On a busy machine a window of some milliseconds is cut up by the scheduler, and the wall clock tells more of the
+neighbours than of the work. Linux counts, for each thread, the time it was ready to run and did not
+(`run_delay`, the second figure of /proc/<thread>/schedstat, in ns). Sleeping, and waiting for other threads,
+still count as time. What other threads of the work wait for a core is not known here, so work of several
+threads gains less.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+
+Clock = Callable[[], float]
+
+
+def core_clock(clock: Clock = time.perf_counter, waited_s: Clock | None = None) -> Clock:
+    """Seconds by `clock`, less those that the thread has waited for a core: of the thread that calls this.
+
+    `waited_s` gives the latter; without it they are read from the kernel, and where the kernel does not say,
+    nothing is taken off.
+    """
+    if waited_s is None:
+        waited_s = _waited_s()
+    return clock if waited_s is None else lambda: _ran_s(clock, waited_s)
+
+
+def _ran_s(clock: Clock, waited_s: Clock) -> float:
+    """Read anew until no wait lies between the two readings, so that they speak of one instant."""
+    before_s = waited_s()
+    while True:
+        now_s, after_s = clock(), waited_s()
+        if after_s == before_s:
+            return now_s - after_s
+        before_s = after_s
+
+
+def _waited_s(path: Path = SCHEDSTAT) -> Clock | None:
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError:
+        return None
+    return lambda: int(os.pread(file.fileno(), 64, 0).split()[1]) / 1e9

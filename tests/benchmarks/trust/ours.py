@@ -1,0 +1,106 @@
+"""Identical code against itself, and slowdowns put in by hand, timed by this harness on a busy machine.
+
+    python -m tests.benchmarks.trust.ours five --minutes 20 [--out results/trust]
+    python -m tests.benchmarks.trust.ours two --minutes 20
+
+- `five`: arms of 20 units of work (the base, the base again, five more that are identical) and two of 21
+  units: 5 % slower. Five processes, the default budget.
+- `two`: arms of 50 units (the base, the base again) and three of 51: 2 % slower. Twenty processes, which is
+  four times the default budget.
+
+As in a suite, arms share the rounds of one base and one `baseline_again`. Several ops are compared one after
+another in the same five (or twenty) fresh processes; the next ones get fresh processes again. Another process
+makes the machine busy (`load.py`). Each finished comparison is a line of <out>/ours_<experiment>.jsonl; run
+again to add more. `python -m tests.benchmarks.trust.table` reads the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.environment import describe
+from harness.records import Sampling
+from harness.source_digest import ROOT
+from tests.benchmarks.trust.load import WORDS, busy
+from tests.benchmarks.trust.units import OPS, Op
+
+OPS_A_SET = 4
+
+
+class Experiment(NamedTuple):
+    """Units of work of each arm, the base and the base again first; and how many fresh processes."""
+
+    units: tuple[int, ...]
+    processes: int
+
+
+EXPERIMENTS = {
+    "five": Experiment((20, 20, 20, 20, 20, 20, 20, 21, 21), 5),
+    "two": Experiment((50, 50, 51, 51, 51), 20),
+}
+
+
+def one_process(
+    ops: Sequence[Op], experiment: Experiment, sampling: Sampling, seed: int
+) -> list[dict[str, Any]]:
+    """What a fresh child found for each op, in their order."""
+    told = {
+        "comparisons": [{"kind": op.kind, "size": op.size, "units": experiment.units} for op in ops],
+        "sampling": sampling._asdict(),
+        "seed": seed,
+    }
+    command = [sys.executable, "-m", "tests.benchmarks.trust.child"]
+    done = subprocess.run(
+        command, input=json.dumps(told) + "\n", stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def one_set(ops: Sequence[Op], experiment: Experiment, sampling: Sampling) -> list[dict[str, Any]]:
+    """A line for each op: the times, (process, arm, round), and how each process went."""
+    seeds = [random.randrange(1 << 30) for _ in range(experiment.processes)]
+    found = [one_process(ops, experiment, sampling, seed) for seed in seeds]
+    return [
+        {
+            "op": op.name,
+            "units": experiment.units,
+            "sampling": sampling._asdict(),
+            **{key: [process[at][key] for process in found] for key in found[0][at]},
+        }
+        for at, op in enumerate(ops)
+    ]
+
+
+def run(name: str, out: Path, minutes: float) -> None:
+    """Add lines until the minutes are over; a set under way is finished."""
+    end_s = time.monotonic() + 60 * minutes
+    out.mkdir(parents=True, exist_ok=True)
+    environment = {**describe()._asdict(), "load": WORDS, "command": sys.argv[1:]}
+    (out / f"environment_{name}.json").write_text(json.dumps(environment, default=str, indent=1) + "\n")
+    with busy(), (out / f"ours_{name}.jsonl").open("a") as file:
+        while time.monotonic() < end_s:
+            ops = random.sample(OPS, OPS_A_SET)
+            for line in one_set(ops, EXPERIMENTS[name], Sampling()):
+                file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            file.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--out", type=Path, default=ROOT / "results/trust")
+    words = parser.parse_args()
+    run(words.experiment, words.out, words.minutes)
+
+
+if __name__ == "__main__":
+    main()
