@@ -7,29 +7,44 @@ TRITON_INTERPRET as it is imported; here the place of the tensors chooses, call 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 WARPS = [triton.Config({}, num_warps=warps) for warps in (4, 8, 16)]
 """For `@triton.autotune(WARPS, key=[...])` where nothing but the warps of a program is to be tuned."""
 
+STAGED_WARPS = [
+    triton.Config({"STAGES": stages}, num_warps=warps) for stages in (1, 2) for warps in (4, 8, 16)
+]
+"""The same for kernels that loop over rows: whether a row is fetched while another is worked on, too."""
+
 TILE_ELEMENTS = 4096
 """Elements that a program takes at once where it may: 16 a thread at 8 warps, so several wide loads."""
 
 WIDEST_BLOCK = 16384
-"""Columns that one block may hold, 32 a thread at 16 warps; wider rows are looped over."""
+"""Columns that one block may hold, 32 a thread at 16 warps; wider rows are looped over in tiles."""
+
+WIDEST_WITH_SUMS = 8192
+"""The same for the backward pass of a norm, which keeps a row of sums in registers besides."""
+
+TYPICAL_COLUMNS = 4096
+"""Columns for which kernels are compiled where no workload says: the hidden size of Llama's 7B model."""
 
 OPTIONS = {"enable_fp_fusion": True}
 """Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
 
 PROGRAMS_PER_CORE = 4
 """Of kernels that stay and loop over rows, so that each core has several programs' loads in flight."""
+
+
+Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 
 
 class Tile(NamedTuple):
@@ -42,8 +57,15 @@ class Tile(NamedTuple):
 
 def tile(columns: int, widest: int = WIDEST_BLOCK) -> Tile:
     """The tile for rows of `columns` elements, powers of two; several rows where they are short."""
-    block = min(triton.next_power_of_2(columns), widest)
-    return Tile(max(1, TILE_ELEMENTS // block), block, block >= columns)
+    block = triton.next_power_of_2(columns)
+    if block > widest:
+        return Tile(1, min(widest, TILE_ELEMENTS), False)
+    return Tile(max(1, TILE_ELEMENTS // block), block, True)
+
+
+def cover(tensor: Tensor) -> int:
+    """How many programs of TILE_ELEMENTS elements each cover a contiguous tensor."""
+    return -(-tensor.numel() // TILE_ELEMENTS)
 
 
 def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
@@ -57,13 +79,14 @@ def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> i
     return min(tiles, per_core * cores)
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
     """Run `kernel` (of `@triton.jit`, or tuned by `@triton.autotune`) once a point of `grid`.
 
-    `options` are its constexprs, and num_warps or num_stages where it is not tuned. The interpreter takes the
-    first configuration of a tuned kernel: correctness is had there, never speed.
+    A grid that hangs on what is tuned is a function of the constexprs chosen. `options` are its constexprs,
+    and num_warps or num_stages where it is not tuned. The interpreter takes the first configuration of a
+    tuned kernel: correctness is had there, never speed.
     """
-    if 0 in grid:
+    if not callable(grid) and 0 in grid:
         return
     if any(isinstance(one, Tensor) and one.is_cuda for one in arguments):
         kernel[grid](*arguments, **OPTIONS, **options)
@@ -71,7 +94,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) 
     if hasattr(kernel, "configs"):
         options = {**options, **kernel.configs[0].kwargs}
         kernel = kernel.fn
-    with _callable_device_functions():
+    with _callable_device_functions(), _products_of_values():
         _interpreted(kernel)[grid](*arguments, **options)
 
 
@@ -104,3 +127,23 @@ def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
         return _interpreted(function).rewrite()(*arguments, **options)
     finally:
         scope.restore()
+
+
+@contextmanager
+def _products_of_values() -> Iterator[None]:
+    """Let the interpreter's tl.dot multiply bf16 numbers; Triton 3.9 multiplies their bits as integers."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    given = InterpreterBuilder.create_dot
+
+    def widened(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        a, b = (
+            builder.cast_impl(one, tl.float32) if one.dtype.scalar == tl.bfloat16 else one for one in (a, b)
+        )
+        return given(builder, a, b, *rest)
+
+    InterpreterBuilder.create_dot = widened
+    try:
+        yield
+    finally:
+        InterpreterBuilder.create_dot = given

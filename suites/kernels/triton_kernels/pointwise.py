@@ -1,0 +1,89 @@
+"""The chain rsqrt(1 + h^2), h = (tanh(x) sigmoid(y) + x) y, as Triton kernels over the tensors laid flat.
+
+Traffic in bytes per element of size s: forward 3 s (read x and y, write the result); backward 5 s (read x, y
+and the gradient of the result, write those of x and y): what lies between is had again, not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from suites.kernels.triton_kernels.launch import TILE_ELEMENTS, WARPS, cover, launch
+from suites.kernels.triton_kernels.targets import Compilation
+
+
+@triton.autotune(WARPS, key=["elements"])
+@triton.jit
+def pointwise_forward(x, y, result, elements, BLOCK: tl.constexpr):
+    """All eight operations in registers; tanh(u) = 2 sigmoid(2 u) - 1."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < elements
+    xs = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    ys = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    h = ((2 * tl.sigmoid(2 * xs) - 1) * tl.sigmoid(ys) + xs) * ys
+    tl.store(result + at, tl.rsqrt(h * h + 1), mask=inside)
+
+
+@triton.autotune(WARPS, key=["elements"])
+@triton.jit
+def pointwise_backward(x, y, gradient, x_gradient, y_gradient, elements, BLOCK: tl.constexpr):
+    """With a = tanh(x), b = sigmoid(y), t = a b + x, r the result: of h -g h r^3, of t times y.
+
+    Of x that of t times 1 + b (1 - a^2); of y that of h times t, and that of t times a b (1 - b).
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < elements
+    xs = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    ys = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
+    a = 2 * tl.sigmoid(2 * xs) - 1
+    b = tl.sigmoid(ys)
+    t = a * b + xs
+    h = t * ys
+    r = tl.rsqrt(h * h + 1)
+    h_gradient = -g * (h * r) * r * r
+    t_gradient = h_gradient * ys
+    tl.store(x_gradient + at, t_gradient * (1 + b * (1 - a * a)), mask=inside)
+    tl.store(y_gradient + at, h_gradient * t + t_gradient * a * b * (1 - b), mask=inside)
+
+
+class _Pointwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        x, y = x.contiguous(), y.contiguous()
+        result = torch.empty_like(x)
+        launch(pointwise_forward, (cover(x),), x, y, result, x.numel(), BLOCK=TILE_ELEMENTS)
+        ctx.save_for_backward(x, y)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        gradients = torch.empty_like(x), torch.empty_like(y)
+        tensors = (x, y, gradient.contiguous(), *gradients)
+        launch(pointwise_backward, (cover(x),), *tensors, x.numel(), BLOCK=TILE_ELEMENTS)
+        return gradients
+
+
+def pointwise(x_ND: Tensor, y_ND: Tensor) -> Tensor:
+    """(N, D) and (N, D) to (N, D), any shape alike. Differentiable once."""
+    return _Pointwise.apply(x_ND, y_ND)  # type: ignore[no-any-return]
+
+
+def kernels(workload_dtype: str) -> list[Compilation]:
+    """Both kernels, for inputs of type fp32 | bf16 | fp16."""
+    data, constexprs = f"*{workload_dtype}", {"BLOCK": TILE_ELEMENTS}
+    forward = {"x": data, "y": data, "result": data, "elements": "i32"}
+    names = ("x", "y", "gradient", "x_gradient", "y_gradient")
+    backward = {**dict.fromkeys(names, data), "elements": "i32"}
+    return [
+        Compilation("pointwise_forward", pointwise_forward, forward, constexprs, 8),
+        Compilation("pointwise_backward", pointwise_backward, backward, constexprs, 8),
+    ]
