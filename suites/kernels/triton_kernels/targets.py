@@ -32,6 +32,7 @@ class Compilation(NamedTuple):
     signature: Mapping[str, str]
     constexprs: Mapping[str, Any]
     num_warps: int = 4
+    on_amd: Mapping[str, Any] = {}  # constexprs that are others there
 
 
 class Usage(NamedTuple):
@@ -82,7 +83,8 @@ def _compile(compilation: Compilation, target: str) -> Any:
         for index, kind in enumerate(signature.values())
         if kind.startswith("*") or kind in ("i32", "i64")
     }
-    source = ASTSource(function, signature, dict(compilation.constexprs), aligned)
+    constexprs = {**compilation.constexprs, **(compilation.on_amd if target in AMD else {})}
+    source = ASTSource(function, signature, constexprs, aligned)
     place = GPUTarget("cuda", NVIDIA[target], 32) if target in NVIDIA else GPUTarget("hip", target, 64)
     try:
         return triton.compile(source, place, {"num_warps": compilation.num_warps, **OPTIONS})
