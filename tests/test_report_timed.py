@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from reporting import MARKS, read_page
 from scipy import stats
-from synthetic import made
+from synthetic import made as made_record
 from timed import (
     BASE_S,
     BYTES,
@@ -123,10 +123,19 @@ def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path:
     assert large["slow"] == "▼ 0.800× (0.800 … 0.800) ᵐ"
     assert large["same"] == "= 1.000× (1.000 … 1.000) ᵐ"
     assert large["baseline_again"] == noise_text()
-    assert large["absent"].startswith("unavailable [")
+    assert not {"absent", "untimed"} & set(made.heads)
+    assert made.text.endswith("Not timed on any of these: absent, untimed.")
     looks = {head: cell.look for head, cell in zip(made.heads, made.rows[0], strict=True)}
     assert (looks["fast"], looks["slow"], looks["same"]) == ("good", "bad", "muted")
     assert "▲ pays" in made.text
+
+
+def test_an_arm_without_a_time_on_one_workload_has_its_reason_there(tmp_path: Path) -> None:
+    records = [r for r in timed_records() if (r.cell.workload, r.cell.optimization) != ("large", "slow")]
+    records += [made_record("large", "slow", status="unavailable", reason="no such kernel", repeat=0)]
+    made = made_table(tmp_path, SPEEDUPS, records)
+    assert row_of(made, "large")["slow"] == "unavailable [1]"
+    assert made.notes == ("slow: no such kernel",)
 
 
 def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
@@ -199,16 +208,16 @@ def test_the_answers_at_the_top(tmp_path: Path) -> None:
     assert f"in {PROCESSES} processes each" in believe.remark
 
 
-def test_repeats_that_failed_alike_are_one_row_and_others_their_own(tmp_path: Path) -> None:
-    records = timed_records(("small",))
+def test_repeats_that_failed_alike_and_workloads_an_arm_cannot_run_are_one_row(tmp_path: Path) -> None:
+    records = timed_records(("small", "step"))
     told = "not tried: slow ran out of memory on small, which is smaller (seq_len 512)"
-    records += [made("large", "slow", status="out_of_memory", reason=told, repeat=i) for i in range(2)]
-    records.append(made("large", "slow", status="crashed", reason="signal 11", repeat=2))
+    records += [made_record("large", "slow", status="out_of_memory", reason=told, repeat=i) for i in range(2)]
+    records.append(made_record("large", "slow", status="crashed", reason="signal 11", repeat=2))
     made_of = made_table(tmp_path, "  - {kind: failures, id: f, title: F}\n", records)
     assert [tuple(cell.text for cell in row) for row in made_of.rows] == [
         ("large", "slow", "out of memory", f"{told} (2 repeats)"),
         ("large", "slow", "crashed", "signal 11"),
-        ("small", "absent", "unavailable", f"needs a GPU ({PROCESSES} repeats)"),
+        ("small; step", "absent", "unavailable", "needs a GPU"),
     ]
 
 

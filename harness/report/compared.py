@@ -66,7 +66,10 @@ def why_none(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -
     """In a word and in a sentence, why there is no speed-up."""
     for name in (arm, fields["baseline"]):
         if frame.get(workload, name, fields["metric"], fields["method"]) is None:
-            return frame.reason(workload, name, fields["metric"], fields["method"])
+            word, sentence = frame.reason(workload, name, fields["metric"], fields["method"])
+            if word == "unavailable":  # on every workload for the same reason: one footnote
+                sentence = sentence.replace(f"{name} on {workload}: unavailable: ", f"{name}: ", 1)
+            return word, sentence
     try:
         ratio_of(frame, workload, arm, fields)
     except NoPairsError as reason:

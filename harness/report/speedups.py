@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.report.compared import LOOKS, SIGNS, SIGNS_LEGEND, compared, why_none
@@ -73,9 +73,10 @@ def _effect(
 def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
     """A row a workload, a column an arm."""
     fields, notes = block.fields, Notes()
-    arms = [arm for arm in frame.values("optimization", fields["where"]) if arm != fields["baseline"]]
+    workloads = frame.values("workload", fields["where"])
+    arms, absent = _timed_arms(frame, workloads, frame.values("optimization", fields["where"]), fields)
     rows = []
-    for workload in frame.values("workload", fields["where"]):
+    for workload in workloads:
         cells = [_speed_up(frame, notes, workload, arm, fields) for arm in arms]
         base = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
         time = Text(show(base, "auto"), base.cell) if base else Text("–", look="muted")
@@ -85,7 +86,7 @@ def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
         spec.name("optimization", fields["baseline"]),
         *(spec.name("optimization", arm) for arm in arms),
     )
-    text = f"{block.text} {SIGNS_LEGEND}".strip()
+    text = f"{block.text} {SIGNS_LEGEND} {_told(spec, absent)}".strip()
     return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
 
 
@@ -94,7 +95,7 @@ def beside(block: Block, spec: Spec, frame: Frame) -> Table:
     fields, notes = block.fields, Notes()
     named = [one for pair in fields["rows"].values() for one in pair.values()]
     where = {**fields["where"], "workload": named}
-    arms = [arm for arm in frame.values("optimization", where) if arm != fields["baseline"]]
+    arms, absent = _timed_arms(frame, named, frame.values("optimization", where), fields)
     rows = []
     for label, pair in fields["rows"].items():
         if any((one, fields["baseline"]) in frame.cells for one in pair.values()):
@@ -112,8 +113,23 @@ def beside(block: Block, spec: Spec, frame: Frame) -> Table:
             for side in ("alone", "within")
         ),
     )
-    text = f"{block.text} {SIGNS_LEGEND}".strip()
+    text = f"{block.text} {SIGNS_LEGEND} {_told(spec, absent)}".strip()
     return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+
+
+def _timed_arms(
+    frame: Frame, workloads: Sequence[str], arms: Sequence[str], fields: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """The arms with a time on any of the workloads, and those without; the baseline is among neither."""
+    others = [arm for arm in arms if arm != fields["baseline"]]
+    place = fields["metric"], fields["method"]
+    timed = [arm for arm in others if any(frame.get(workload, arm, *place) for workload in workloads)]
+    return timed, [arm for arm in others if arm not in timed]
+
+
+def _told(spec: Spec, absent: Sequence[str]) -> str:
+    names = ", ".join(spec.name("optimization", arm) for arm in absent)
+    return f"Not timed on any of these: {names}." if names else ""
 
 
 def _speed_up(frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any]) -> Text:

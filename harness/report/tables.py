@@ -70,27 +70,35 @@ def pivot(block: Block, spec: Spec, frame: Frame, claims: Sequence[Claim]) -> Ta
 
 
 def failures(block: Block, spec: Spec, frame: Frame) -> Table:
-    """Every cell that did not end `ok`, with its reason; repeats that ended alike in one row."""
+    """Every cell that did not end `ok`, with its reason; those that ended alike in one row.
+
+    Alike are repeats, and workloads on which an arm cannot run for one reason.
+    """
     alike: dict[tuple[str, ...], list[Record]] = {}
     for record in frame.records:
         if record.status != Status.OK:
-            cell = record.cell
-            alike.setdefault((cell.workload, cell.optimization, why(record)), []).append(record)
+            workload = "" if record.status == Status.UNAVAILABLE else record.cell.workload
+            alike.setdefault((workload, record.cell.optimization, why(record)), []).append(record)
     rows = tuple(
         (
-            Text(spec.name("workload", workload), look="word"),
+            Text(_workloads(spec, records), look="word"),
             Text(spec.name("optimization", arm), look="word"),
             Text(records[0].status.replace("_", " "), records[0].cell.id, "bad"),
             Text((reason.partition(": ")[2] or "no reason given") + _repeats(records), look="word"),
         )
-        for (workload, arm, reason), records in alike.items()
+        for (_, arm, reason), records in alike.items()
     )
     text = block.text if rows else "Every cell ended well."
     return Table(block.id, block.title, text, ("Workload", "Optimization", "Ended as", "Reason"), rows)
 
 
+def _workloads(spec: Spec, records: Sequence[Record]) -> str:
+    return "; ".join(dict.fromkeys(spec.name("workload", record.cell.workload) for record in records))
+
+
 def _repeats(records: Sequence[Record]) -> str:
-    return f" ({len(records)} repeats)" if len(records) > 1 else ""
+    told = len(records) > 1 and records[0].status != Status.UNAVAILABLE
+    return f" ({len(records)} repeats)" if told else ""
 
 
 def percent(share: float, signed: bool = False) -> str:
