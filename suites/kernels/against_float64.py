@@ -118,18 +118,18 @@ def compared(
 
 def error_of(subject: Subject, name: str, ours: Tensor, expected: Tensor, where: str) -> float:
     """The error of one tensor; raises WrongResult with the worst element's place."""
-    said = where + _of(subject.workload)
+    said, ours = where + _of(subject.workload), ours.detach().to(expected.device)
     if ours.shape != expected.shape:
         raise WrongResult(f"{name} has shape {tuple(ours.shape)}, not {tuple(expected.shape)}{said}")
     if not expected.numel():
         return 0.0
-    off = (ours.detach().double() - expected).abs_()
+    off = (ours.double() - expected).abs_()
     largest = expected.abs().max().item()
     at = int(off.nan_to_num(nan=torch.inf).argmax())
     error = off.flatten()[at].item() / (largest or 1.0)
     if not error <= subject.tolerance:
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), expected.shape))
-        value, wanted = ours.detach().flatten()[at].item(), expected.flatten()[at].item()
+        value, wanted = ours.flatten()[at].item(), expected.flatten()[at].item()
         raise WrongResult(
             f"{name} is {value:.6g} and in float64 {wanted:.6g} at {list(place)} of {list(expected.shape)}: "
             f"off by {error:.2e} of the largest, allowed {subject.tolerance:.0e}{said}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,3 +40,10 @@ def whole_step_only(subject: Subject, arm: str) -> None:
         raise Unavailable(
             f"{arm} changes the whole step, and here {subject.workload.part} alone is to change"
         )
+
+
+def missing(module: str, extra: str) -> str | None:
+    """Why an arm that needs a package of an extra cannot run; None where the package is there."""
+    if importlib.util.find_spec(module) is not None:
+        return None
+    return f"needs the extra {extra}: pip install 'throughput-harness[{extra}]'"

@@ -1,4 +1,4 @@
-"""bf16 where torch's autocast list says so (arXiv 1710.03740): products of matrices and what follows from them.
+"""bf16 where torch's autocast list says so (arXiv 1710.03740): matrix products and what follows from them.
 
 Inputs and weights stay fp32; each is narrowed at its product, and that is timed too.
 """

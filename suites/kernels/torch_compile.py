@@ -1,4 +1,4 @@
-"""torch.compile (ASPLOS '24, doi 10.1145/3620665.3640366): the operation fused by Inductor, or the step whole.
+"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): the operation fused, or the step whole.
 
 Compiled for the one shape. In a step of which one part is to change, that operation alone is compiled.
 """

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.records import WrongResult
 from suites.kernels.subject import Inputs, Operation, Result, Subject, Workload
 
 Work = Callable[[], Any]
@@ -71,16 +72,24 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
 
         return forward
 
+    fitting: list[Tensor] = []
+
     def forward_and_backward() -> Result:
         with around():
             outputs = list(tensors_of(function(*inputs)))
-        gradients = [
-            one if one.dtype == output.dtype else one.to(output.dtype)
-            for one, output in zip(upstream, outputs, strict=True)
-        ]
-        return outputs, torch.autograd.grad(outputs, leaves, gradients)
+        if not fitting:
+            fitting.extend(fitted(upstream, outputs))
+        return outputs, torch.autograd.grad(outputs, leaves, fitting)
 
     return forward_and_backward
+
+
+def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients in the types of the outputs; raises `WrongResult` where shapes differ."""
+    ours, due = ([tuple(one.shape) for one in group] for group in (outputs, upstream))
+    if ours != due:
+        raise WrongResult(f"outputs have shapes {ours}, not {due}")
+    return [one.to(output.dtype) for one, output in zip(upstream, outputs, strict=True)]
 
 
 def work_of(subject: Subject) -> Work:

@@ -1,0 +1,117 @@
+"""The same operation in JAX, compiled by XLA (jax.jit of forward pass and jax.vjp), a peer.
+
+Inputs are converted once, before anything is timed; each call is waited for. As many threads as torch has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.records import Host, Unavailable
+from suites.kernels.arms import STEP, missing
+from suites.kernels.subject import Inputs, Result, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """Why it cannot run here; None where it can."""
+    return missing("jax", "jax")
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject computed by XLA; `Unavailable` for a step, and where JAX has not the device torch has."""
+    name = subject.workload.operation
+    if name == STEP:
+        raise Unavailable("jax_xla has single operations alone: the training step is torch's")
+    with only_threads(torch.get_num_threads()):
+        import jax
+
+        jax.devices()
+    from suites.kernels.jax_functions import FUNCTIONS
+
+    if name not in FUNCTIONS:
+        raise Unavailable(f"jax_xla has no {name}; it has {', '.join(FUNCTIONS)}")
+    if subject.device.type == "cuda" and jax.default_backend() != "gpu":
+        raise Unavailable("the JAX that is installed computes on the CPU alone, and torch on a GPU")
+    return replace(
+        subject,
+        bind=bind,
+        as_torch=as_torch,
+        compiles=True,
+        notes=(*subject.notes, "peak memory is not read: torch's allocator does not see XLA's"),
+    )
+
+
+@contextmanager
+def only_threads(number: int) -> Iterator[None]:
+    """XLA starts a thread for each core that it may run on: within, so many."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, sorted(allowed)[:number])
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Callable[[], Any]:
+    """A call that computes outputs and gradients, and waits for them."""
+    import jax
+
+    from suites.kernels.jax_functions import FUNCTIONS
+
+    function = FUNCTIONS[subject.workload.operation]
+    arrays = [to_jax(one) for one in inputs]
+    places = [i for i, one in enumerate(inputs) if isinstance(one, Tensor) and one.requires_grad]
+    fixed = {i: one for i, one in enumerate(inputs) if not isinstance(one, Tensor)}
+
+    def merged(arguments: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        every = [fixed.get(i, one) for i, one in enumerate(arguments)]
+        for place, leaf in zip(places, leaves, strict=True):
+            every[place] = leaf
+        return function(*every)
+
+    def both(arguments: Sequence[Any], gradients: Sequence[Any]) -> Any:
+        leaves = [arguments[place] for place in places]
+        if not leaves:
+            return merged(arguments, ()), ()
+        outputs, pull_back = jax.vjp(lambda *given: merged(arguments, given), *leaves)
+        return outputs, pull_back(gradients[0].astype(outputs.dtype))
+
+    compiled = jax.jit(both)
+    held = [None if i in fixed else one for i, one in enumerate(arrays)]
+    given = [to_jax(one) for one in upstream]
+    return lambda: jax.block_until_ready(compiled(held, given))
+
+
+def to_jax(value: Any) -> Any:
+    """A torch tensor as a JAX array on JAX's own device; anything else as it is."""
+    import jax.numpy as jnp
+
+    if not isinstance(value, Tensor):
+        return value
+    plain = value.detach().cpu()
+    if plain.dtype == torch.bfloat16:
+        return jnp.asarray(plain.float().numpy()).astype(jnp.bfloat16)
+    return jnp.array(plain.numpy())
+
+
+def as_torch(result: Any) -> Result:
+    """Outputs and gradients as tensors, in fp32, which holds bf16 exactly; on the CPU, where they are held
+    against float64."""
+    import numpy as np
+
+    outputs, gradients = result
+    narrow = [outputs], list(gradients)
+    wide = [[torch.from_numpy(np.array(one, dtype=np.float32)) for one in group] for group in narrow]
+    return wide[0], wide[1]

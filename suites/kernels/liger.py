@@ -1,0 +1,97 @@
+"""Liger-Kernel's Triton kernels (arXiv 2410.10989), a peer, as its own functions are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from harness.records import Host
+from suites.kernels.arms import missing, place
+from suites.kernels.operations import layer_norm as layer_norm_op
+from suites.kernels.operations import rms_norm as rms_norm_op
+from suites.kernels.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """Triton's compiler has no CPU, and Liger's kernels are not meant to be interpreted."""
+    if host.device != "cuda":
+        return "Liger's Triton kernels need a GPU"
+    return missing("liger_kernel", "liger")
+
+
+def softmax(x_ND: Tensor) -> Tensor:
+    """(N, D) to (N, D)."""
+    from liger_kernel.ops import LigerSoftmaxFunction
+
+    return LigerSoftmaxFunction.apply(x_ND)  # type: ignore[no-any-return]
+
+
+def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+    """(N, D) and (D) to (N, D); the gradient that comes in is left as it is, since it is used again."""
+    from liger_kernel.ops import LigerRMSNormFunction
+
+    in_place = False
+    return LigerRMSNormFunction.apply(  # type: ignore[no-any-return]
+        x_ND, weight_D, rms_norm_op.EPSILON, 0.0, "llama", in_place
+    )
+
+
+def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
+    """(N, D), (D) and (D) to (N, D)."""
+    from liger_kernel.ops import LigerLayerNormFunction
+
+    return LigerLayerNormFunction.apply(  # type: ignore[no-any-return]
+        x_ND, weight_D, bias_D, layer_norm_op.EPSILON
+    )
+
+
+def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
+    """(N, D) and (N, D) to (N, D)."""
+    from liger_kernel.ops import LigerSiLUMulFunction
+
+    return LigerSiLUMulFunction.apply(gate_ND, up_ND)  # type: ignore[no-any-return]
+
+
+def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
+    """(B, H, T, K) to the same. Liger turns queries and keys in one call: its keys are one head of x."""
+    from liger_kernel.ops import LigerRopeFunction
+
+    turned, _ = LigerRopeFunction.apply(x_BHTK, x_BHTK[:, :1], cos_TK.unsqueeze(0), sin_TK.unsqueeze(0))
+    return turned  # type: ignore[no-any-return]
+
+
+def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
+    """The mean loss; gradients are computed in the forward pass, in chunks of rows."""
+    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
+
+    return liger_fused_linear_cross_entropy(x_ND, weight_VD, targets_N)  # type: ignore[no-any-return]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "softmax": softmax,
+    "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
+    "swiglu": swiglu,
+    "rotary": rotary,
+    "linear_cross_entropy": linear_cross_entropy,
+}
+
+NOTES = {
+    "rotary": "Liger turns queries and keys together: one head is turned twice",
+    "swiglu": "Liger's backward pass writes into gate and up: after the first call their numbers are others",
+}
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with Liger's kernels; `Unavailable` without one."""
+    changed = place(subject, FUNCTIONS, "liger", compiles=True)
+    note = NOTES.get(subject.workload.operation)
+    return changed if note is None else replace(changed, notes=(*changed.notes, note))

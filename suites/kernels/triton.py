@@ -1,0 +1,106 @@
+"""Our own Triton kernels, one file an operation in triton_kernels/.
+
+On a CPU they are interpreted at small shapes, to see that they are right, and compiled for GPUs that need not
+be there, to see what they take of them; never timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records import Host, Origin, Reading, Remark, Unavailable
+from suites.kernels.arms import STEP, place
+from suites.kernels.subject import Subject
+from suites.kernels.triton_kernels import (
+    attention,
+    gelu_bias,
+    pointwise,
+    rms_norm,
+    rotary,
+    softmax,
+    swiglu,
+)
+from suites.kernels.triton_kernels.targets import TARGETS, CompilationFailed, usage
+
+MODULES: dict[str, Any] = {
+    "softmax": softmax,
+    "rms_norm": rms_norm,
+    "swiglu": swiglu,
+    "gelu_bias": gelu_bias,
+    "rotary": rotary,
+    "pointwise": pointwise,
+    "attention": attention,
+}
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(one, name) for name, one in MODULES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set: kernels tune themselves."""
+
+
+def unavailable(host: Host) -> str | None:
+    """It runs everywhere, on a CPU interpreted."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with our kernels; `Unavailable` without one, and for a step on a CPU."""
+    refuse_head_size(subject)
+    if subject.device.type == "cuda":
+        return place(
+            subject,
+            FUNCTIONS,
+            "triton",
+            attention="triton",
+            compiles=True,
+            shapes="own" if subject.workload.operation == STEP else "own and awkward",
+            once=resources,
+        )
+    if subject.workload.operation == STEP:
+        raise Unavailable("on a CPU Triton kernels are interpreted: a whole step of them would take hours")
+    note = "interpreted at small shapes: Triton has no compiler for this CPU"
+    return place(
+        subject,
+        FUNCTIONS,
+        "triton",
+        attention="triton",
+        shapes="awkward",
+        timed=False,
+        once=resources,
+        notes=(*subject.notes, note),
+    )
+
+
+def refuse_head_size(subject: Subject) -> None:
+    """Raises `Unavailable` for attention with heads that our kernel is not written for."""
+    workload = subject.workload
+    step = workload.operation == STEP
+    size = workload.hidden // workload.heads if step else workload.head_size
+    asked = "attention" in (workload.operation, workload.part) or (step and workload.part == "all")
+    if asked and size not in attention.HEAD_SIZES:
+        sizes = ", ".join(map(str, attention.HEAD_SIZES))
+        raise Unavailable(f"triton's attention has heads of {sizes}, not of {size}")
+
+
+def resources(subject: Subject) -> Iterator[Reading | Remark]:
+    """Registers, shared memory and spills for each target, the most that any of its kernels takes."""
+    name = subject.workload.operation
+    if name not in MODULES:
+        return
+    kernels = MODULES[name].kernels(subject.workload.dtype)
+    for target in TARGETS:
+        try:
+            found = [usage(kernel, target) for kernel in kernels]
+        except (Unavailable, CompilationFailed) as reason:
+            yield Remark(f"{target}: {reason}")
+            continue
+        for metric, unit, values in (
+            ("registers", "1", [one.registers for one in found]),
+            ("shared_memory", "B", [one.shared_memory_B for one in found]),
+            ("spilled_registers", "1", [one.spilled_registers for one in found]),
+        ):
+            yield Reading(metric, unit, max(values), Origin.CALCULATED, target)

@@ -1,0 +1,154 @@
+"""The training step of the kernels suite: its parts can be replaced, and a wrong one does not pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.config import load
+from harness.records import Reading, Unavailable, WrongResult
+from suites import kernels
+from suites.kernels.operations import OPERATIONS
+from suites.kernels.training_step import OPERATION, PARTS, Trainer, shape_of
+from suites.model import Transformer
+
+RUN = load(["suite=kernels"])[0]
+ARMS = {arm.name: arm for arm in RUN.arms}
+
+TINY = {"operation": "training_step", "batch": 2, "seq_len": 24, "hidden": 32, "heads": 4, "kv_heads": 2}
+TINY |= {"head_size": 8, "ffn": 48, "vocab": 64, "layers": 2}
+STEPS = 4
+
+
+def subject_of(**changes):
+    return kernels.build({**TINY, **changes}, seed=3)
+
+
+def applied(arm, subject):
+    module = import_module(f"suites.kernels.{ARMS[arm].module}")
+    subject = module.apply(subject, module.Settings(**ARMS[arm].settings))
+    kernels.check(subject, module)
+    return subject
+
+
+def losses(subject):
+    trainer = Trainer(subject)
+    return [trainer.step().item() for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_replaced_by_its_eager_function_leaves_the_losses_as_they_are(part):
+    subject = subject_of()
+    plain, other = losses(subject), losses(replace(subject, replace={part: OPERATIONS[part].eager}))
+    assert plain[-1] < plain[0]
+    if part == "adamw":  # torch's own has its corrections as Python's numbers
+        assert other == pytest.approx(plain, rel=1e-5)
+    else:
+        assert other == plain
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_replaced_part_is_called_in_the_step(part):
+    calls = []
+
+    def counted(*inputs):
+        calls.append(part)
+        return OPERATIONS[part].eager(*inputs)
+
+    losses(replace(subject_of(), replace={part: counted}))
+    a_step = {"rms_norm": 5, "rotary": 4, "attention": 2, "swiglu": 2}.get(part, 1)
+    assert len(calls) == STEPS * a_step
+
+
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "adamw"])
+def test_a_part_with_a_wrong_gradient_is_caught(part):
+    def wrong(*inputs):
+        result = OPERATIONS[part].eager(*inputs)
+        return result.detach() + (result - result.detach()) * 1.01
+
+    with pytest.raises(WrongResult, match=r"gradient of .* is off by .* of its norm"):
+        kernels.check(replace(subject_of(), replace={part: wrong}), import_module("suites.kernels.baseline"))
+
+
+def test_an_optimizer_that_does_not_decay_enough_is_caught():
+    def wrong(parameters, gradients, exp_avgs, exp_avg_sqs, step_1):
+        for one in parameters:
+            one.mul_(1.01)
+        return OPERATIONS["adamw"].eager(parameters, gradients, exp_avgs, exp_avg_sqs, step_1)
+
+    with pytest.raises(WrongResult, match=r"loss of step 1 is .*, the baseline's"):
+        kernels.check(
+            replace(subject_of(), replace={"adamw": wrong}), import_module("suites.kernels.baseline")
+        )
+
+
+FOR_THE_STEP = {
+    "baseline": {"all", *PARTS},
+    "baseline_again": {"all", *PARTS},
+    "sdpa": {"all", "attention"},
+    "autocast_bf16": {"all"},
+    "fused_optimizer": {"all", "adamw"},
+    "triton": set(),
+    "jax_xla": set(),
+}
+
+
+@pytest.mark.parametrize("part", ["all", "attention", "adamw", "swiglu"])
+@pytest.mark.parametrize("arm", FOR_THE_STEP)
+def test_an_arm_trains_as_the_baseline_or_says_why_not(arm, part):
+    subject = subject_of(part=part)
+    if part not in FOR_THE_STEP[arm]:
+        with pytest.raises(Unavailable, match=f"{arm}|interpreted"):
+            applied(arm, subject)
+        return
+    subject = applied(arm, subject)
+    found = {one.metric: one.value for one in kernels.prepare(subject) if isinstance(one, Reading)}
+    assert found["tokens_per_step"] == 48
+    assert found["max_error"] < 10 * subject.tolerance
+    assert next(iter(kernels.sample(subject))).value > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arm", ["torch_compile", "compile_sdpa_autocast"])
+def test_a_compiled_step_trains_as_the_baseline(arm):
+    assert applied(arm, subject_of()).compile_step
+
+
+@pytest.mark.slow
+def test_one_part_of_a_step_compiled():
+    subject = applied("torch_compile", subject_of(part="swiglu"))
+    assert set(subject.replace) == {"swiglu"}
+    assert not subject.compile_step
+
+
+def test_a_steps_arithmetic_is_what_torch_counts():
+    """Its counter has all of the causal scores, ours half of them: the other half is added here."""
+    subject = subject_of(kv_heads=4)
+    workload = subject.workload
+    trainer = Trainer(subject)
+    with FlopCounterMode(display=False) as counted:
+        trainer.loss_and_gradients()
+    half = 6 * workload.layers * workload.hidden * workload.seq_len**2 * workload.batch
+    assert OPERATION.flops(workload) + half == counted.get_total_flops()
+
+
+def test_a_steps_weights_are_counted_by_the_model_itself():
+    workload = subject_of().workload
+    weights = sum(one.numel() for one in Transformer(shape_of(workload)).parameters())
+    assert OPERATION.bytes_moved(workload) == weights * (3 * 4 + 7 * 4)
+
+
+def test_the_step_is_the_same_for_the_same_seed():
+    assert losses(subject_of()) == losses(subject_of())
+    assert losses(replace(subject_of(), seed=4)) != losses(subject_of())
+
+
+def test_close_lets_the_model_go():
+    subject = applied("baseline", subject_of())
+    kernels.close(subject)
+    assert not subject.held
+    assert torch.is_grad_enabled()
