@@ -144,11 +144,12 @@ def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
     records += [timed_record("step", "baseline_again", repeat, LUCK[repeat]) for repeat in range(PROCESSES)]
     records += [timed_record("step", "fast", repeat, 0.8) for repeat in range(PROCESSES)]
     made = made_table(tmp_path, BESIDE, records)
-    row = row_of(made, "Softmax")
-    assert row["fast, alone"] == "▲ 2.00× (2.00 … 2.00) ᵐ"
-    assert row["fast, in the step"] == "▲ 1.25× (1.25 … 1.25) ᵐ"
-    other = row_of(made, "Other")
-    assert other["fast, in the step"].startswith("not run [")
+    assert made.heads == ("Part", "Optimization", "alone", "in the step")
+    shown = {tuple(cell.text for cell in row[:2]): [cell.text for cell in row[2:]] for row in made.rows}
+    assert shown["Softmax", "fast"] == ["▲ 2.00× (2.00 … 2.00) ᵐ", "▲ 1.25× (1.25 … 1.25) ᵐ"]
+    assert shown["Other", "fast"][1] == "not run [2]"
+    assert made.notes[1] == "fast on not_run: no record"
+    assert {arm for _, arm in shown} == {"fast", "baseline_again"}
 
 
 def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measured(tmp_path: Path) -> None:

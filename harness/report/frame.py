@@ -64,7 +64,8 @@ class Frame:
                 if (not metric or figure.metric == metric) and self.selects(figure, where)
             }
         else:
-            found = {getattr(r.cell, key) for r in self.records if self._cell_fits(r, where)}
+            firsts = (records[0] for records in self.cells.values())
+            found = {getattr(r.cell, key) for r in firsts if self._cell_fits(r, where)}
         return sorted(found, key=lambda name: self._rank(key, name))
 
     def select(self, metric: str, where: Where) -> list[Figure]:

@@ -51,8 +51,9 @@ def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
     fields, notes = block.fields, Notes()
     measured = rates(fields, frame)
     rows = []
+    arms = frame.values("optimization", fields["where"], fields["metric"])
     for workload in frame.values("workload", fields["where"], fields["metric"]):
-        for arm in frame.values("optimization", fields["where"]):
+        for arm in arms:
             figure = frame.get(workload, arm, fields["metric"], fields["method"])
             if figure is not None:
                 name = Text(spec.name("workload", workload), look="word")

@@ -69,7 +69,7 @@ KINDS: Mapping[str, _Fields] = {
     },
     # the speed-up of each arm, a column each, on each workload, a row each
     "speedups": {**_PAIRED, "where": _MAP, "heading": _TEXT, "terminal": _YES_NO},
-    # the speed-up on one workload beside that on another: `rows`: label to {alone, within}, two workloads
+    # each arm's speed-up on one workload beside that on another; `rows`: label to {alone, within}
     "beside": {
         **_PAIRED,
         "where": _MAP,

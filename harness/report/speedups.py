@@ -91,29 +91,18 @@ def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
 
 
 def beside(block: Block, spec: Spec, frame: Frame) -> Table:
-    """For each row and arm, the speed-up on one workload beside that on another."""
+    """For each row and arm that was timed, the speed-up on one workload beside that on another."""
     fields, notes = block.fields, Notes()
-    named = [one for pair in fields["rows"].values() for one in pair.values()]
-    where = {**fields["where"], "workload": named}
-    arms, absent = _timed_arms(frame, named, frame.values("optimization", where), fields)
     rows = []
     for label, pair in fields["rows"].items():
-        if any((one, fields["baseline"]) in frame.cells for one in pair.values()):
-            cells = [
-                _speed_up(frame, notes, pair[side], arm, fields)
-                for arm in arms
-                for side in ("alone", "within")
-            ]
-            rows.append((Text(label, look="word"), *cells))
-    heads = (
-        fields["heading"],
-        *(
-            f"{spec.name('optimization', arm)}, {fields[side]}"
-            for arm in arms
-            for side in ("alone", "within")
-        ),
-    )
-    text = f"{block.text} {SIGNS_LEGEND} {_told(spec, absent)}".strip()
+        named = [pair["alone"], pair["within"]]
+        where = {**fields["where"], "workload": named}
+        for arm in _timed_arms(frame, named, frame.values("optimization", where), fields)[0]:
+            cells = [_speed_up(frame, notes, workload, arm, fields) for workload in named]
+            name = Text(spec.name("optimization", arm), look="word")
+            rows.append((Text(label, look="word"), name, *cells))
+    heads = (fields["heading"] or "Part", "Optimization", fields["alone"], fields["within"])
+    text = f"{block.text} {SIGNS_LEGEND}".strip()
     return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
 
 
