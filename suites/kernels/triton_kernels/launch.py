@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 import triton
 import triton.language as tl
@@ -94,7 +95,8 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
     if hasattr(kernel, "configs"):
         options = {**options, **kernel.configs[0].kwargs}
         kernel = kernel.fn
-    with _callable_device_functions(), _products_of_values():
+    quiet = numpy.errstate(all="ignore")  # infinities are ordinary on a GPU
+    with _callable_device_functions(), _products_of_values(), quiet:
         _interpreted(kernel)[grid](*arguments, **options)
 
 

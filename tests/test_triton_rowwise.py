@@ -1,0 +1,292 @@
+"""Triton's row-wise and pointwise kernels, interpreted: forward and every gradient against float64 PyTorch.
+
+An error is |ours - float64| over the largest |float64| of the same tensor, or over the terms of a norm's
+gradient where those cancel (one column). And what the kernels take of five GPUs, by their compilers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from harness.records import Unavailable
+from suites.kernels.operations import OPERATIONS
+from suites.kernels.triton_kernels import layer_norm, rms_norm, softmax, swiglu, targets
+from suites.kernels.triton_kernels.launch import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, launch, tile
+from suites.kernels.triton_kernels.targets import NVIDIA, TARGETS, Compilation, CompilationFailed, usage
+
+NAMES = ("softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "pointwise")
+TOLERANCE = {
+    torch.float32: 1e-5,
+    torch.bfloat16: 2e-2,
+}  # bf16: 2^-9 a rounding, and a gradient passes several
+VECTORS = {"rms_norm": 1, "layer_norm": 2, "gelu_bias": 1}  # arguments of (D) behind x
+MATRICES = {"softmax": 1, "swiglu": 2, "pointwise": 2}
+EPSILON = 1e-5
+
+
+def module(name: str) -> Any:
+    return importlib.import_module(f"suites.kernels.triton_kernels.{name}")
+
+
+def laid_out(values: Tensor, layout: str) -> Tensor:
+    """The same values, in rows, in columns or with gaps."""
+    if layout == "transposed":
+        return values.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if layout == "gaps":
+        wide = values.new_zeros(*values.shape[:-1], 2 * values.shape[-1])
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    return values
+
+
+def leaf(values: Tensor, dtype: torch.dtype, layout: str = "rows") -> Tensor:
+    return laid_out(values.to(dtype), layout).detach().requires_grad_()
+
+
+def make_inputs(
+    name: str, rows: int, columns: int, dtype: torch.dtype, layout: str = "rows", scale: float = 1.0
+) -> tuple[Tensor, ...]:
+    if name == "rotary":
+        size = 2 * columns
+        x = torch.randn(2, 3, rows, size) * scale
+        tables = torch.randn(2, rows, size).to(dtype)
+        return leaf(x.transpose(1, 2).contiguous().transpose(1, 2), dtype, layout), tables[0], tables[1]
+    matrices = [torch.randn(rows, columns) * scale for _ in range(MATRICES.get(name, 1))]
+    vectors = [torch.randn(columns) for _ in range(VECTORS.get(name, 0))]
+    return *(leaf(one, dtype, layout) for one in matrices), *(leaf(one, dtype) for one in vectors)
+
+
+def results(function: Any, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[Tensor]:
+    """The output and the gradient of every input that needs one."""
+    output = function(*inputs)
+    wanted = [one for one in inputs if one.requires_grad]
+    return [output, *torch.autograd.grad(output, wanted, upstream.to(output.dtype))]
+
+
+def cancelling(name: str, inputs: tuple[Tensor, ...], upstream: Tensor) -> float:
+    """How large the terms of a norm's gradients are, whatever their sum; 0 for other operations."""
+    if name not in ("rms_norm", "layer_norm"):
+        return 0.0
+    x = inputs[0] - inputs[0].mean(-1, keepdim=True) if name == "layer_norm" else inputs[0]
+    steepest = torch.rsqrt(x.square().mean(-1) + EPSILON).max()
+    return float(upstream.abs().max() * max(float(inputs[1].abs().max() * steepest), 1.0))
+
+
+def worst_error(name: str, function: Any, inputs: tuple[Tensor, ...], layout: str = "rows") -> float:
+    """Of the output and every gradient."""
+    upstream = laid_out(torch.randn(inputs[0].shape).to(inputs[0].dtype), layout)
+    exact_inputs = tuple(one.detach().double().requires_grad_(one.requires_grad) for one in inputs)
+    ours = results(function, inputs, upstream)
+    exact = results(OPERATIONS[name].eager, exact_inputs, upstream.double())
+    floor = cancelling(name, tuple(one.detach() for one in exact_inputs), upstream.double())
+    worst = 0.0
+    for index, (mine, theirs) in enumerate(zip(ours, exact, strict=True)):
+        assert mine.shape == theirs.shape
+        assert mine.dtype == inputs[0].dtype
+        assert bool(mine.isfinite().all())
+        largest = max(float(theirs.detach().abs().max()), floor if index else 0.0, 1e-30)
+        worst = max(worst, float((mine.double() - theirs).abs().max()) / largest)
+    return worst
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    rows=st.sampled_from((1, 2, 7, 33, 150)),
+    columns=st.integers(1, 200),
+    dtype=st.sampled_from(tuple(TOLERANCE)),
+    layout=st.sampled_from(("rows", "transposed", "gaps")),
+    scale=st.sampled_from((1e-2, 1.0, 1e4)),
+    seed=st.integers(0, 2**20),
+)
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_forward_and_gradients_are_those_of_float64(
+    name: str, rows: int, columns: int, dtype: torch.dtype, layout: str, scale: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    rows, columns = (min(rows, 40), min(columns, 40)) if name == "rotary" else (rows, columns)
+    inputs = make_inputs(name, rows, columns, dtype, layout, scale)
+    assert worst_error(name, getattr(module(name), name), inputs, layout) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 129), (5, 1), (64, 128)])
+@pytest.mark.parametrize("name", NAMES)
+def test_edges(name: str, rows: int, columns: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    inputs = make_inputs(name, rows, min(columns, 65) if name == "rotary" else columns, dtype)
+    assert worst_error(name, getattr(module(name), name), inputs) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["softmax", "rms_norm", "layer_norm", "gelu_bias"])
+def test_rows_wider_than_a_block_are_looped_over(name: str) -> None:
+    torch.manual_seed(2)
+    columns = WIDEST_BLOCK + 4097
+    assert not tile(columns).whole
+    assert (
+        worst_error(name, getattr(module(name), name), make_inputs(name, 5, columns, torch.float32)) <= 1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
+def test_a_norm_whose_backward_alone_is_looped(name: str) -> None:
+    torch.manual_seed(3)
+    columns = WIDEST_WITH_SUMS + 1
+    assert tile(columns).whole
+    assert (
+        worst_error(name, getattr(module(name), name), make_inputs(name, 3, columns, torch.float32)) <= 1e-5
+    )
+
+
+def test_softmax_of_masked_logits_over_several_blocks() -> None:
+    """A block of nothing but -inf leaves no NaN behind."""
+    x = torch.randn(2, WIDEST_BLOCK + 10)
+    x[:, : TILE_ELEMENTS + 3] = -float("inf")
+    torch.testing.assert_close(softmax.softmax(x), torch.softmax(x.double(), -1).float())
+
+
+def test_logits_far_apart_do_not_overflow() -> None:
+    x = torch.tensor([[3e38, 0.0, -3e38], [-3e38, -3e38, -3e38]])
+    torch.testing.assert_close(softmax.softmax(x), torch.softmax(x.double(), -1).float())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_rows_at_all(name: str) -> None:
+    inputs = make_inputs(name, 0, 6, torch.float32)
+    output, *gradients = results(getattr(module(name), name), inputs, torch.empty(inputs[0].shape))
+    assert output.shape == inputs[0].shape
+    assert all(not one.any() for one in gradients)
+
+
+def test_half_precision_and_leading_dimensions() -> None:
+    torch.manual_seed(4)
+    x, weight = torch.randn(2, 3, 50).half(), torch.randn(50).half()
+    exact = OPERATIONS["rms_norm"].eager(x.double(), weight.double())
+    ours = rms_norm.rms_norm(x, weight)
+    assert ours.dtype == torch.float16
+    assert (ours.double() - exact).abs().max() <= 1e-3 * exact.abs().max()
+
+
+def test_rotary_keeps_the_layout_of_its_input() -> None:
+    inputs = make_inputs("rotary", 5, 4, torch.float32)
+    assert module("rotary").rotary(*inputs).stride() == inputs[0].stride()
+
+
+@triton.jit
+def forgetful_softmax(x, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+    """Counts the columns that pad a block in its sum."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (column < columns)
+    logits = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
+    weights = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    tl.store(y + row * columns + column, weights / tl.sum(weights, axis=1)[:, None], mask=inside)
+
+
+def test_a_broken_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "softmax_forward", forgetful_softmax)
+    padded = make_inputs("softmax", 4, 100, torch.float32)
+    assert worst_error("softmax", softmax.softmax, padded) > 1e-2
+    full = make_inputs("softmax", 4, 128, torch.float32)
+    assert worst_error("softmax", softmax.softmax, full) <= 1e-5
+
+
+def test_a_lost_partial_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight's gradient of a program whose sums never arrive is missed."""
+
+    def lossy(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        launch(kernel, grid, *arguments, **options)
+        if kernel is layer_norm.layer_norm_backward:
+            arguments[6][-1] = 0.0
+
+    inputs = make_inputs("layer_norm", 150, 130, torch.float32)
+    assert worst_error("layer_norm", layer_norm.layer_norm, inputs) <= 1e-5
+    monkeypatch.setattr(layer_norm, "launch", lossy)
+    assert worst_error("layer_norm", layer_norm.layer_norm, inputs) > 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kernel_compiles_for_every_target_without_spills(name: str, dtype: str) -> None:
+    for compilation in module(name).kernels(dtype):
+        for target in TARGETS:
+            found = usage(compilation, target)
+            assert 0 < found.registers <= (256 if target in NVIDIA else 512), compilation.name
+            assert found.spilled_registers == 0, compilation.name
+            assert found.target == target
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_larger_block_takes_more_registers(target: str) -> None:
+    kernel = swiglu.kernels("fp32")[1]
+    small, large = (
+        usage(kernel._replace(constexprs={"BLOCK": block}, num_warps=4), target) for block in (512, 4096)
+    )
+    assert small.registers < large.registers
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sum_across_warps_takes_one_number_a_warp(target: str) -> None:
+    kernel = softmax.kernels("bf16")[0]
+    assert [usage(kernel._replace(num_warps=warps), target).shared_memory_B for warps in (4, 8)] == [16, 32]
+
+
+def test_what_does_not_fit_into_registers_is_spilled() -> None:
+    """One warp that holds 128 elements a thread of three operands at once, with 255 registers."""
+    kernel = swiglu.kernels("fp32")[1]._replace(constexprs={"BLOCK": 4096}, num_warps=1)
+    found = usage(kernel, "sm_90")
+    assert found.registers <= 255
+    assert found.spilled_registers > 100
+
+
+def test_kernels_compile_after_the_interpreter_ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    softmax.softmax(torch.randn(3, 5))
+    assert usage(softmax.kernels("fp16")[0], "sm_80").registers > 0
+    with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
+        tl.sum(1)
+
+
+@triton.jit
+def mistaken(x, BLOCK: tl.constexpr):
+    """Adds blocks of two sizes."""
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at) + tl.arange(0, 2 * BLOCK))
+
+
+def test_a_kernel_that_does_not_compile_is_named_in_one_line() -> None:
+    broken = Compilation("mistaken", mistaken, {"x": "*fp32"}, {"BLOCK": 64})
+    with pytest.raises(CompilationFailed) as raised:
+        usage(broken, "sm_90")
+    assert str(raised.value).startswith("kernel mistaken does not compile for sm_90: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_tool_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Cannot find ptxas-blackwell")
+
+    monkeypatch.setattr(triton, "compile", refuse)
+    with pytest.raises(Unavailable, match="lacks a tool: Cannot find ptxas-blackwell"):
+        usage(softmax.kernels("bf16")[0], "sm_100")
+
+
+def test_what_cannot_be_compiled_is_said() -> None:
+    kernel = softmax.kernels("bf16")[0]
+    with pytest.raises(ValueError, match="known are sm_80"):
+        usage(kernel, "sm_75")
+    with pytest.raises(ValueError, match="without type or value: WHOLE"):
+        usage(kernel._replace(constexprs={"ROWS": 1, "BLOCK": 64}), "sm_90")
+    with pytest.raises(Unavailable, match="TRITON_INTERPRET"):
+        usage(kernel._replace(function=InterpretedFunction(forgetful_softmax.fn)), "sm_90")
+    assert set(targets.TARGETS) == {"sm_80", "sm_90", "sm_100", "gfx90a", "gfx942"}
