@@ -18,7 +18,8 @@ import torch
 from harness.instruments.timing import Stopwatch, stopwatch
 from harness.records import Sampling
 from harness.rounds import Rounds
-from tests.benchmarks.trust.units import Op, work
+from tests.benchmarks.trust.ops import Op
+from tests.benchmarks.trust.units import work
 
 
 def taker(watch: Stopwatch) -> Callable[[], float]:

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,7 @@ from harness.environment import describe
 from harness.records import Sampling
 from harness.source_digest import ROOT
 from tests.benchmarks.trust.load import WORDS, busy
-from tests.benchmarks.trust.units import OPS, Op
+from tests.benchmarks.trust.ops import OPS, Op
 
 OPS_A_SET = 4
 
@@ -79,16 +81,18 @@ def one_set(ops: Sequence[Op], experiment: Experiment, sampling: Sampling) -> li
     ]
 
 
-def run(name: str, out: Path, minutes: float) -> None:
+def run(name: str, out: Path, minutes: float, load: bool) -> None:
     """Add lines until the minutes are over; a set under way is finished."""
     end_s = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
     environment = {**describe()._asdict(), "load": WORDS, "command": sys.argv[1:]}
     (out / f"environment_{name}.json").write_text(json.dumps(environment, default=str, indent=1) + "\n")
-    with busy(), (out / f"ours_{name}.jsonl").open("a") as file:
+    with busy() if load else nullcontext(), (out / f"ours_{name}.jsonl").open("a") as file:
         while time.monotonic() < end_s:
             ops = random.sample(OPS, OPS_A_SET)
+            load_average = os.getloadavg()[0]
             for line in one_set(ops, EXPERIMENTS[name], Sampling()):
+                line["load_average"] = round(load_average, 1)
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
             file.flush()
 
@@ -98,8 +102,9 @@ def main() -> None:
     parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--out", type=Path, default=ROOT / "results/trust")
+    parser.add_argument("--no-load", action="store_true", help="another experiment's load is there already")
     words = parser.parse_args()
-    run(words.experiment, words.out, words.minutes)
+    run(words.experiment, words.out, words.minutes, not words.no_load)
 
 
 if __name__ == "__main__":
