@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from reporting import MARKS, read_page
 from scipy import stats
+from synthetic import claim
 from synthetic import made as made_record
 from timed import (
     BASE_S,
@@ -207,6 +208,28 @@ def test_the_answers_at_the_top(tmp_path: Path) -> None:
         100 * math.expm1(abs(off)), rel=0.06, abs=1e-4
     )
     assert f"in {PROCESSES} processes each" in believe.remark
+
+
+def test_where_the_first_table_was_not_run_the_next_answers(tmp_path: Path) -> None:
+    not_run = EFFECTS.replace("workload: small", "where: {seq_len: 7}")
+    findings = timed_findings(tmp_path, not_run + SPEEDUPS, timed_records(("small", "large")))
+    (pays, _) = glance(findings, findings.frame)
+    assert pays.lines == (("fast, large", "2.00×"), ("fast, small", "2.00×"))
+    assert pays.block == "all"
+
+
+def test_a_claimed_range_and_a_ratio_as_people_read_them(tmp_path: Path) -> None:
+    held = claim(1.3, upper=2.5, relation="within", tolerance=0.0, unit="1", metric="time", method="warm",
+                 workload="large", optimization="fast", against="baseline")  # fmt: skip
+    findings = timed_findings(tmp_path, "  - {kind: verdicts, id: v, title: V}\n", claims=(held,))
+    made = table(findings.blocks(findings.frame)[0], findings, findings.frame)
+    assert made is not None
+    assert [cell.text for cell in made.rows[0]][1:] == [
+        "1.30× … 2.50×", "reading", "2.00× ᵐ", "1.54×", "holds, as stated",
+    ]  # fmt: skip
+    page = write_report(tmp_path / "out", findings).read_text()
+    assert "1.30× … 2.50×" in page
+    assert "2.00× ᵐ" in page
 
 
 def test_repeats_that_failed_alike_and_workloads_an_arm_cannot_run_are_one_row(tmp_path: Path) -> None:

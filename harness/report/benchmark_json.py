@@ -2,8 +2,7 @@
 
 The layout is that of pytest-benchmark 5 (`Metadata.as_dict` and `pytest_benchmark_generate_json` there). The
 statistics are its own definitions, written here once more so that the same records give the same bytes
-whichever of its versions is installed. The samples themselves are in records.jsonl, as they are in its files only
-where one asks for them.
+whichever of its versions is installed. The samples themselves are in records.jsonl.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from harness.report.compared import compared, noise_of
@@ -42,7 +42,7 @@ def glance(found: Findings, frame: Frame) -> list[Card]:
 
 
 def _pays(found: Findings, frame: Frame) -> Card | None:
-    block = next((b for b in found.blocks(frame) if b.kind == "effects"), None)
+    block = _best_recorded([b for b in found.blocks(frame) if b.kind in ("effects", "speedups")], frame)
     if block is None:
         return None
     paying = (_faster if block.fields["noise"] else _less)(found, frame, block)
@@ -50,6 +50,14 @@ def _pays(found: Findings, frame: Frame) -> Card | None:
     rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
     remark = f"{rest}{block.title}." if lines else "Nothing was found to pay."
     return Card("What pays, and by how much?", tuple(lines[:SHOWN]), remark, block.id)
+
+
+def _best_recorded(blocks: Sequence[Block], frame: Frame) -> Block | None:
+    """The first of the blocks that has a figure in this run, or else the first."""
+    for block in blocks:
+        if frame.values("workload", block.fields["where"], block.fields["metric"]):
+            return block
+    return blocks[0] if blocks else None
 
 
 def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:

@@ -52,14 +52,19 @@ def ours(claim: Claim, verdict: Verdict) -> str:
     if verdict.ours is None or verdict.low is None or verdict.high is None:
         return "–"
     text = _figure(claim, verdict.ours)
-    if verdict.low != verdict.high:
-        text += f" ({_figure(claim, verdict.low)} … {_figure(claim, verdict.high)})"
+    low, high = _figure(claim, verdict.low), _figure(claim, verdict.high)
+    if verdict.low != verdict.high and not (low == high == text and _is_ratio(claim)):
+        text += f" ({low} … {high})"
     return marked(text, verdict.origin)
 
 
 def _figure(claim: Claim, value: float) -> str:
     """In the claim's unit; a ratio of two arms with its sign."""
-    return human(value, claim.unit, "x" if any(reading.against for reading in claim.readings) else None)
+    return human(value, claim.unit, "x" if _is_ratio(claim) else None)
+
+
+def _is_ratio(claim: Claim) -> bool:
+    return any(reading.against for reading in claim.readings)
 
 
 def outcome_text(verdict: Verdict) -> str:
