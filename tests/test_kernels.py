@@ -86,6 +86,9 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(arm, operation):
     found = {one.metric: one.value for one in readings}
     assert 0 <= found["max_error"] <= subject.tolerance
     assert found["bytes_moved"] > 0
+    told = [one.method for one in readings if one.metric == "compile_time"]
+    assert bool(told) == (arm in ("torch_compile", "jax_xla"))
+    assert set(told) <= {"cold", "cached"}
     if kernels.timed(subject):
         assert next(iter(kernels.sample(subject))).value > 0
     kernels.close(subject)

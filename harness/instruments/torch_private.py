@@ -78,6 +78,15 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [one for inner in held if isinstance(inner, torch.Tensor) for one in inner_tensors(inner)]
 
 
+def compilations_from_cache() -> int:
+    """How many graphs torch.compile has taken from its cache on disk so far, in this process."""
+    require_tried_version()
+    from torch._dynamo.utils import counters
+
+    found = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    return int(found)
+
+
 def fake_store() -> Any:
     """The store of a process group that sends nothing; the backend "fake" is registered by asking for it."""
     require_tried_version()

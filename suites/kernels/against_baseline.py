@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from harness.records import WrongResult
 from suites.kernels.subject import Operation, Subject, Workload
 from suites.kernels.training_step import Trainer, trainer_of
-from suites.kernels.work import seconds_of
+from suites.kernels.work import first_call, seconds_of
 
 STEPS = 3
 """One to see the gradients, two that the updates change; ten would take longer than what is timed."""
@@ -36,11 +36,11 @@ def check_step(subject: Subject) -> None:
     """Raises WrongResult naming the first gradient or loss that is off. Leaves `max_error` in `held`."""
     expected = course_of(subject.operation, subject.workload, subject.seed, subject.device)
     trainer = trainer_of(subject)
-    subject.held["first_s"], loss = seconds_of(trainer.loss_and_gradients, subject.device)
+    loss = first_call(subject, trainer.loss_and_gradients)
     worst = check_loss(subject, 0, loss.item(), expected)
     for name, parameter in trainer.model.named_parameters():
         worst = max(worst, check_gradient(subject, name, parameter, expected.gradients[name]))
-    trainer.update()
+    subject.held["first_s"] += seconds_of(trainer.update, subject.device)[0]
     for index in range(1, STEPS):
         worst = max(worst, check_loss(subject, index, trainer.step().item(), expected))
     subject.held["max_error"] = worst

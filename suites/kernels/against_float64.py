@@ -18,10 +18,10 @@ from suites.kernels.subject import Inputs, Subject, Workload
 from suites.kernels.work import (
     as_torch,
     bind,
+    first_call,
     make_inputs,
     make_upstream,
     mapped,
-    seconds_of,
     tensors_of,
     work_of,
 )
@@ -60,7 +60,7 @@ def own_shape(subject: Subject) -> float:
         inputs = make_inputs(subject.operation, workload, subject.seed, subject.device)
         return updates(subject, inputs, "")
     expected = reference_of(subject.operation, workload, subject.seed, subject.device)
-    subject.held["first_s"], result = seconds_of(work_of(subject), subject.device)
+    result = first_call(subject, work_of(subject))
     if expected.heads is not None and len(expected.heads) < workload.batch * workload.heads:
         subject.held["heads"] = len(expected.heads)
     return compared(subject, as_torch(subject, result), expected, "")
@@ -80,8 +80,7 @@ def updates(subject: Subject, inputs: Inputs, where: str) -> float:
     ours, theirs = mapped(torch.clone, inputs), in_float64(inputs)
     work = bind(subject, ours, [])
     for index in range(UPDATES):
-        taken_s, result = seconds_of(work, subject.device)
-        subject.held.setdefault("first_s", taken_s)
+        result = work() if index else first_call(subject, work)
         evaluate(subject.operation, theirs, [])
         ours[-1].add_(1)
         theirs[-1].add_(1)

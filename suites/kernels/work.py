@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.instruments.torch_private import compilations_from_cache
 from harness.records import WrongResult
 from suites.kernels.subject import Inputs, Operation, Result, Subject, Workload
 
@@ -105,6 +106,14 @@ def work_of(subject: Subject) -> Work:
 def as_torch(subject: Subject, result: Any) -> Result:
     """What the work returned, as tensors."""
     return result if subject.as_torch is None else subject.as_torch(result)
+
+
+def first_call(subject: Subject, work: Work) -> Any:
+    """What the first call returns; `held` keeps what it took, and whether compiled code came from a cache."""
+    hits = compilations_from_cache() if subject.compiles else 0
+    subject.held["first_s"], result = seconds_of(work, subject.device)
+    subject.held["cached"] = subject.compiles and compilations_from_cache() > hits
+    return result
 
 
 def seconds_of(work: Work, device: torch.device) -> tuple[float, Any]:
