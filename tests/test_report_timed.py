@@ -20,6 +20,7 @@ from timed import (
     FLOPS,
     LUCK,
     PROCESSES,
+    SHARES,
     timed_findings,
     timed_record,
     timed_records,
@@ -170,6 +171,29 @@ def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measure
     assert fast[5].text.startswith("unknown [")
     assert made.notes[0] == "the matrix rate in bf16 was not measured in this run"
     assert f"{bandwidth / 1e9:.1f} GB/s copied" in made.text
+
+
+def test_every_point_of_the_roofline_lies_where_its_time_puts_it(tmp_path: Path) -> None:
+    findings = timed_findings(tmp_path, ROOFLINE.replace("kind: roofline", "kind: roofs"))
+    drawn = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
+    assert drawn is not None
+    tree = ElementTree.fromstring(drawn.file())
+    dots = list(tree.iter("{http://www.w3.org/2000/svg}circle"))
+    assert len(dots) == len(BASE_S) * (len(SHARES) + 1)
+    places = {"".join(dot.itertext()).partition(":")[0]: dot.attrib for dot in dots}
+    rate_of = {w: FLOPS[w] / BASE_S[w] for w in BASE_S}
+    scale = [
+        (float(places["baseline, small"]["cy"]) - float(places[f"baseline, {w}"]["cy"]))
+        / math.log(rate_of[w] / rate_of["small"])
+        for w in ("large", "step", "copying")
+    ]
+    assert scale == pytest.approx([scale[0]] * 3, rel=0.01)
+    assert scale[0] > 0
+    over = float(places["fast, small"]["cy"]) - float(places["baseline, small"]["cy"])
+    assert over == pytest.approx(-scale[0] * math.log(2), rel=0.02)
+    words = ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert "fp32" in words
+    assert "bf16" not in words  # its rate was not measured
 
 
 def test_without_a_measured_copy_no_bound_is_known(tmp_path: Path) -> None:

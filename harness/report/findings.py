@@ -12,6 +12,7 @@ from harness.report.errors import errors
 from harness.report.frame import Frame
 from harness.report.lines import lines
 from harness.report.roofline import roofline
+from harness.report.roofs import roofs
 from harness.report.spec import Block, Spec
 from harness.report.svg import Picture
 from harness.report.tables import Table
@@ -87,6 +88,8 @@ def picture(block: Block, found: Findings, frame: Frame) -> Picture | None:
         return figures.bars(block, found.spec, frame)
     if block.kind == "lines":
         return lines(block, found.spec, frame)
+    if block.kind == "roofs":
+        return roofs(block, found.spec, frame)
     if block.kind == "spread":
         return figures.spread(block, found.spec, frame)
     return None

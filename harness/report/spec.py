@@ -35,6 +35,17 @@ _PAIRED: _Fields = {
     "baseline": _MUST,
     "noise": _TEXT,  # the arm that is the baseline again
 }
+_ROOFLINE: _Fields = {
+    "where": _MAP,
+    "metric": {"type": "str", "default": "time"},
+    "method": _MUST,
+    "bytes": _MUST,
+    "flops": _MUST,
+    "baseline": _MUST,
+    "bandwidth": _MUST,
+    "rates": {"type": "dict"},
+    "precision": _MUST,
+}
 FILE: _Fields = {"suite": _MUST, "title": _MUST, "question": _MUST, "names": _MAP, "blocks": {"type": "list"}}
 NAMES: _Fields = {"workload": _MAP, "optimization": _MAP, "method": _MAP, "metric": _MAP}
 BLOCK: _Fields = {"kind": _MUST, "id": _MUST, "title": _MUST, "text": _TEXT}
@@ -82,18 +93,9 @@ KINDS: Mapping[str, _Fields] = {
     # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the arm's precision,
     # which the `baseline` reached on the workloads named by `bandwidth` and `rates` (value of the condition
     # `precision` to workload) in the same run
-    "roofline": {
-        "where": _MAP,
-        "metric": {"type": "str", "default": "time"},
-        "method": _MUST,
-        "bytes": _MUST,
-        "flops": _MUST,
-        "baseline": _MUST,
-        "bandwidth": _MUST,
-        "rates": {"type": "dict"},
-        "precision": _MUST,
-        "terminal": _YES_NO,
-    },
+    "roofline": {**_ROOFLINE, "terminal": _YES_NO},
+    # the same drawn: FLOP/s reached over FLOPs a byte, a point a workload and arm, under the roofs measured
+    "roofs": _ROOFLINE,
     # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
     # `remark` what is said there with it
     "errors": {"where": _MAP, "metric": _MUST, "headline": _TEXT, "remark": _TEXT, "terminal": _YES_NO},
