@@ -95,7 +95,7 @@ def worst_error(name: str, function: Any, inputs: tuple[Tensor, ...], layout: st
         assert mine.dtype == inputs[0].dtype
         assert bool(mine.isfinite().all())
         largest = max(float(theirs.detach().abs().max()), floor if index else 0.0, 1e-30)
-        worst = max(worst, float((mine.double() - theirs).abs().max()) / largest)
+        worst = max(worst, float((mine.detach().double() - theirs.detach()).abs().max()) / largest)
     return worst
 
 
@@ -174,6 +174,20 @@ def test_half_precision_and_leading_dimensions() -> None:
     ours = rms_norm.rms_norm(x, weight)
     assert ours.dtype == torch.float16
     assert (ours.double() - exact).abs().max() <= 1e-3 * exact.abs().max()
+
+
+@triton.jit
+def copy_cast(x, y, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(y + at, tl.load(x + at).to(tl.bfloat16))
+
+
+def test_bf16_is_rounded_as_on_a_gpu() -> None:
+    """To nearest even, as PyTorch's own cast; the interpreter by itself cuts bits off."""
+    x = torch.cat([torch.randn(60), torch.tensor([0.9999999, 1.00390625, float("inf"), -0.0])])
+    y = torch.empty(64, dtype=torch.bfloat16)
+    launch(copy_cast, (1,), x, y, COUNT=64)
+    assert torch.equal(y, x.bfloat16())
 
 
 def test_rotary_keeps_the_layout_of_its_input() -> None:

@@ -96,7 +96,7 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
         options = {**options, **kernel.configs[0].kwargs}
         kernel = kernel.fn
     quiet = numpy.errstate(all="ignore")  # infinities are ordinary on a GPU
-    with _callable_device_functions(), _products_of_values(), quiet:
+    with _callable_device_functions(), _products_of_values(), _rounding_to_nearest(), quiet:
         _interpreted(kernel)[grid](*arguments, **options)
 
 
@@ -149,3 +149,23 @@ def _products_of_values() -> Iterator[None]:
         yield
     finally:
         InterpreterBuilder.create_dot = given
+
+
+@contextmanager
+def _rounding_to_nearest() -> Iterator[None]:
+    """Let the interpreter round fp32 to bf16 as GPUs do, to nearest even; Triton 3.9 cuts bits off."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    given = InterpreterBuilder.cast_impl
+
+    def rounded(builder: Any, source: Any, kind: Any) -> Any:
+        if source.dtype.scalar != tl.float32 or kind.scalar != tl.bfloat16:
+            return given(builder, source, kind)
+        values = torch.from_numpy(numpy.array(source.data, dtype=numpy.float32))
+        return TensorHandle(values.bfloat16().view(torch.int16).numpy().view(numpy.uint16), kind.scalar)
+
+    InterpreterBuilder.cast_impl = rounded
+    try:
+        yield
+    finally:
+        InterpreterBuilder.cast_impl = given
