@@ -1,7 +1,7 @@
 """One fresh process of an experiment: takes the rounds of several comparisons, one after another.
 
-Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...]}], "sampling": {...}, "seed"}; writes
-one line for each comparison: the times of each arm, seconds a call, round by round, and how the rounds went.
+Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...], "shared"}], "sampling": {...}, "seed"};
+writes one line for each comparison: the times of each arm, seconds a call, round by round, and how they went.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.instruments.timing import Stopwatch, stopwatch
 from harness.records import Sampling
 from harness.rounds import Rounds
 from tests.benchmarks.trust.ops import Op
-from tests.benchmarks.trust.units import work
+from tests.benchmarks.trust.units import KINDS, times, work
 
 
 def taker(watch: Stopwatch) -> Callable[[], float]:
@@ -31,7 +31,8 @@ def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, 
     """The rounds of one comparison; its first arm is the base."""
     begin_s = time.monotonic()
     op = Op(one["kind"], one["size"])
-    pieces = [work(op, units) for units in one["units"]]
+    unit = KINDS[op.kind](op.size)
+    pieces = [times(unit, units) if one["shared"] else work(op, units) for units in one["units"]]
     takers = [taker(stopwatch(piece, torch.device("cpu"))) for piece in pieces]
     times: list[list[float]] = [[] for _ in takers]
     rounds = Rounds(takers, sampling, time.monotonic, random.Random(seed))

@@ -5,6 +5,8 @@
 
 - `five`: arms of 20 units of work (the base, the base again, five more that are identical) and two of 21
   units: 5 % slower. Five processes, the default budget.
+- `five_own`: the same, where each arm has tensors of its own. Where they lie in memory is drawn by the
+  allocator in each process, and alone makes identical code differ by several percent for some ops.
 - `two`: arms of 50 units (the base, the base again) and three of 51: 2 % slower. Twenty processes, which is
   four times the default budget.
 
@@ -34,7 +36,7 @@ from harness.source_digest import ROOT
 from tests.benchmarks.trust.load import WORDS, busy
 from tests.benchmarks.trust.ops import OPS, Op
 
-OPS_A_SET = 4
+OPS_A_SET = 3
 
 
 class Experiment(NamedTuple):
@@ -42,10 +44,12 @@ class Experiment(NamedTuple):
 
     units: tuple[int, ...]
     processes: int
+    shared: bool = True  # the arms' tensors: the same, or each arm its own
 
 
 EXPERIMENTS = {
     "five": Experiment((20, 20, 20, 20, 20, 20, 20, 21, 21), 5),
+    "five_own": Experiment((20, 20, 20, 20, 20, 20, 20, 21, 21), 5, shared=False),
     "two": Experiment((50, 50, 51, 51, 51), 20),
 }
 
@@ -55,7 +59,10 @@ def one_process(
 ) -> list[dict[str, Any]]:
     """What a fresh child found for each op, in their order."""
     told = {
-        "comparisons": [{"kind": op.kind, "size": op.size, "units": experiment.units} for op in ops],
+        "comparisons": [
+            {"kind": op.kind, "size": op.size, "units": experiment.units, "shared": experiment.shared}
+            for op in ops
+        ],
         "sampling": sampling._asdict(),
         "seed": seed,
     }

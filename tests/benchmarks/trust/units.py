@@ -1,6 +1,6 @@
 """Units of work of a known number: so a slowdown of 5 % is the same unit done 21 times instead of 20.
 
-A piece of work is one unit, done `units` times; each piece has tensors of its own, as each arm has.
+A piece of work is one unit, done `units` times, on tensors of its own or on those of its neighbours.
 Between the machine and the experiments of this folder.
 """
 
@@ -49,8 +49,12 @@ KINDS = {one.__name__: one for one in (matmul, exp, copy, softmax, cumsum)}
 
 
 def work(op: Op, units: int) -> Callable[[], None]:
-    """Do the unit so many times; a call a unit."""
-    unit = KINDS[op.kind](op.size)
+    """Do the unit so many times, on tensors of its own; a call a unit."""
+    return times(KINDS[op.kind](op.size), units)
+
+
+def times(unit: Unit, units: int) -> Callable[[], None]:
+    """Do `unit` so many times."""
 
     def run() -> None:
         for _ in range(units):
