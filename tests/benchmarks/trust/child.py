@@ -1,6 +1,6 @@
 """One fresh process of an experiment: takes the rounds of several comparisons, one after another.
 
-Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...], "shared"}], "sampling": {...}, "seed"};
+Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...], "shared"}], "sampling", "seed"};
 writes one line for each comparison: the times of each arm, seconds a call, round by round, and how they went.
 """
 
@@ -19,7 +19,7 @@ from harness.instruments.timing import Stopwatch, stopwatch
 from harness.records import Sampling
 from harness.rounds import Rounds
 from tests.benchmarks.trust.ops import Op
-from tests.benchmarks.trust.units import KINDS, times, work
+from tests.benchmarks.trust.units import KINDS, repeated, work
 
 
 def taker(watch: Stopwatch) -> Callable[[], float]:
@@ -32,7 +32,7 @@ def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, 
     begin_s = time.monotonic()
     op = Op(one["kind"], one["size"])
     unit = KINDS[op.kind](op.size)
-    pieces = [times(unit, units) if one["shared"] else work(op, units) for units in one["units"]]
+    pieces = [repeated(unit, units) if one["shared"] else work(op, units) for units in one["units"]]
     takers = [taker(stopwatch(piece, torch.device("cpu"))) for piece in pieces]
     times: list[list[float]] = [[] for _ in takers]
     rounds = Rounds(takers, sampling, time.monotonic, random.Random(seed))

@@ -50,10 +50,10 @@ KINDS = {one.__name__: one for one in (matmul, exp, copy, softmax, cumsum)}
 
 def work(op: Op, units: int) -> Callable[[], None]:
     """Do the unit so many times, on tensors of its own; a call a unit."""
-    return times(KINDS[op.kind](op.size), units)
+    return repeated(KINDS[op.kind](op.size), units)
 
 
-def times(unit: Unit, units: int) -> Callable[[], None]:
+def repeated(unit: Unit, units: int) -> Callable[[], None]:
     """Do `unit` so many times."""
 
     def run() -> None:
