@@ -44,7 +44,8 @@ BESIDE = f"""  - {{kind: beside, id: both, title: Both, heading: Part, {PAIRED},
      rows: {{Softmax: {{alone: small, within: step}}, Other: {{alone: small, within: not_run}}}}}}
 """
 ROOFLINE = """  - {kind: roofline, id: bound, title: Bound, method: warm, bytes: bytes_moved, flops: flops,
-     baseline: baseline, bandwidth: copying, rates: {fp32: multiplying, bf16: not_run}, precision: precision}
+     baseline: baseline, bandwidth: [not_run, copying],
+     rates: {fp32: [multiplying], bf16: [not_run]}, precision: precision}
 """
 LINES = """  - {kind: lines, id: curve, title: Curve, where: {workload: [small, large]},
      x: {field: seq_len, title: Tokens}, y: {metric: time, method: warm, against: baseline, title: Speed-up}}

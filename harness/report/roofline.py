@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.report.frame import Figure, Frame
@@ -100,10 +100,13 @@ def _row(
     return *work, time, Text(shown, figure.cell), Text(bound.by), Text(share, figure.cell)
 
 
-def _rate(frame: Frame, workload: str, work: str, fields: Mapping[str, Any]) -> float | None:
-    done = frame.first(workload, fields["baseline"], work)
-    time = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
-    return done.value / time.value if done and time and time.value > 0 else None
+def _rate(frame: Frame, workloads: Sequence[str], work: str, fields: Mapping[str, Any]) -> float | None:
+    for workload in workloads:
+        done = frame.first(workload, fields["baseline"], work)
+        time = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
+        if done and time and time.value > 0:
+            return done.value / time.value
+    return None
 
 
 def _told(measured: Rates) -> str:

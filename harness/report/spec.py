@@ -42,7 +42,7 @@ _ROOFLINE: _Fields = {
     "bytes": _MUST,
     "flops": _MUST,
     "baseline": _MUST,
-    "bandwidth": _MUST,
+    "bandwidth": {"type": "list"},
     "rates": {"type": "dict"},
     "precision": _MUST,
 }
@@ -91,8 +91,8 @@ KINDS: Mapping[str, _Fields] = {
         "terminal": _YES_NO,
     },
     # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the arm's precision,
-    # which the `baseline` reached on the workloads named by `bandwidth` and `rates` (value of the condition
-    # `precision` to workload) in the same run
+    # which the `baseline` reached in the same run on the first that was timed of the workloads named by
+    # `bandwidth`, and by `rates` for each value of the condition `precision`
     "roofline": {**_ROOFLINE, "terminal": _YES_NO},
     # the same drawn: FLOP/s reached over FLOPs a byte, a point a workload and arm, under the roofs measured
     "roofs": _ROOFLINE,
@@ -200,6 +200,9 @@ def _block(where: str, data: Any) -> Block:
     for axis in ("x", "y"):
         if axis in fields:
             fields[axis] = _axis(f"{where}.{axis}", fields[axis])
+    for name, workloads in fields.get("rates", {}).items():
+        if not isinstance(workloads, list):
+            raise ConfigError(f"{where}.rates.{name}: {workloads!r}; expected a list of workloads")
     if kind == "beside":
         fields["rows"] = {
             label: check_fields(f"{where}.rows.{label}", as_mapping(f"{where}.rows.{label}", one), BESIDE)
