@@ -14,8 +14,11 @@ from harness.records import Host, Origin, Reading, Remark, Unavailable
 from suites.kernels.arms import STEP, place
 from suites.kernels.subject import Subject
 from suites.kernels.triton_kernels import (
+    adamw,
     attention,
     gelu_bias,
+    layer_norm,
+    linear_cross_entropy,
     pointwise,
     rms_norm,
     rotary,
@@ -27,9 +30,12 @@ from suites.kernels.triton_kernels.targets import TARGETS, CompilationFailed, us
 MODULES: dict[str, Any] = {
     "softmax": softmax,
     "rms_norm": rms_norm,
+    "layer_norm": layer_norm,
     "swiglu": swiglu,
     "gelu_bias": gelu_bias,
     "rotary": rotary,
+    "linear_cross_entropy": linear_cross_entropy,
+    "adamw": adamw,
     "pointwise": pointwise,
     "attention": attention,
 }
