@@ -34,6 +34,9 @@ CONFIDENCE = 0.95
 LEAST_BAND = 0.01
 """A difference within 1 % is held to be none, however quiet the machine. Sampling aims no closer."""
 
+MOST_BAND = 0.05
+"""Where the noise is wider than this, an interval inside it says only that nothing is known."""
+
 LEAST_WINDOW = 4
 """Samples in each of the two windows that tell whether a process has settled."""
 
@@ -72,15 +75,15 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
 
     `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, taken both ways,
     is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no difference:
-    the whole interval lies inside the band, widened to `LEAST_BAND`. undecided: the rest, and always where
-    no noise was measured.
+    the whole interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`. undecided:
+    the rest, and always where no noise was measured.
     """
     if noise is None or noise.low <= 0:
         return "undecided"
     band = max(abs(math.log(noise.low)), abs(math.log(noise.high)))
     if abs(math.log(ratio.value)) > band and not ratio.low <= 1 <= ratio.high:
         return "pays" if ratio.value < 1 else "costs"
-    band = max(band, math.log1p(LEAST_BAND))
+    band = min(max(band, math.log1p(LEAST_BAND)), math.log1p(MOST_BAND))
     if ratio.low > 0 and -band <= math.log(ratio.low) and math.log(ratio.high) <= band:
         return "no difference"
     return "undecided"

@@ -52,10 +52,9 @@ def run_together(cells: Sequence[Cell], sampling: Sampling, tools: Tools) -> Non
     try:
         members = [member for cell in cells if _begin(member := Member(cell), tools)]
         _take_rounds([one for one in members if tools.suite.timed(one.subject)], sampling, tools)
-        for member in members:
-            tools.emit(Turn(member.cell.id))
-            if _guarded(member, tools, partial(_close, member, tools)):
-                tools.emit(Ended(member.cell.id, Status.OK, "", member.taken_s))
+        closed = [member for member in members if _guarded(member, tools, partial(_close, member, tools))]
+        for member in closed:  # not before all are closed: those that go to a fresh process go together
+            tools.emit(Ended(member.cell.id, Status.OK, "", member.taken_s))
     except Broken:
         return
 
@@ -73,6 +72,7 @@ def _prepare(member: Member, tools: Tools) -> bool:
 
 
 def _close(member: Member, tools: Tools) -> bool:
+    tools.emit(Turn(member.cell.id))
     tools.suite.close(member.subject)
     return True
 

@@ -161,6 +161,12 @@ QUIET, LOUD = of(1.0, 0.999, 1.001), of(1.01, 0.98, 1.04)
         (of(1.0, 0.985, 1.005), QUIET, "undecided"),
         (of(0.995, 0.993, 0.997), QUIET, "pays"),  # small, and known
         (of(1.0, 1.0, 1.0), of(1.0, 1.0, 1.0), "no difference"),
+        (
+            of(0.9, 0.5, 1.6),
+            of(1.0, 0.4, 2.5),
+            "undecided",
+        ),  # such noise says nothing, nor does what it holds
+        (of(1.0, 0.96, 1.04), of(1.0, 0.4, 2.5), "no difference"),
         (of(0.90, 0.88, 0.92), None, "undecided"),
         (of(1.0, 1.0, 1.0), None, "undecided"),
         (of(0.90, 0.88, 0.92), of(1.0, 0.0, math.inf), "undecided"),
