@@ -37,9 +37,6 @@ def small(workload: Workload, **changes: Any) -> Workload:
 def awkward(subject: Subject) -> Iterator[Case]:
     """Each case with its name in words, its workload and its inputs."""
     workload = subject.workload
-    if workload.operation == "attention" and subject.device.type == "cpu":
-        yield from attention_interpreted(subject)
-        return
     shapes = {
         "a small shape": small(workload),
         "one row": small(workload, batch=1, seq_len=1),
@@ -54,13 +51,6 @@ def awkward(subject: Subject) -> Iterator[Case]:
     large = mapped(lambda one: scaled(one, factor), inputs_of(subject, plain))
     if workload.operation != "adamw":
         yield "large magnitudes", plain, large
-
-
-def attention_interpreted(subject: Subject) -> Iterator[Case]:
-    """Two cases of one head: interpreted attention takes seconds a head, whatever its length."""
-    odd = small(subject.workload, batch=1, seq_len=37, heads=1)
-    yield "an odd length", odd, inputs_of(subject, odd)
-    yield "not contiguous", odd, mapped(strided, inputs_of(subject, odd))
 
 
 def inputs_of(subject: Subject, workload: Workload) -> Inputs:
