@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.environment import Environment
 from harness.executors import Began, Conditions, Ended, Event, Executor, Read, Remarked, now
-from harness.growth import Growth
+from harness.foretold import Foretold
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
 from harness.store import Store
 
@@ -50,8 +50,8 @@ def run(
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
-    `on_event` is told each event; an `Ended` once its record is on the disk. `grows_by`: the fields by which
-    `growth.Growth` knows which cells are larger than one that ran out of memory; those are not tried.
+    `on_event` is told each event; an `Ended` once its record is on the disk. `grows_by`: see
+    `foretold.Foretold`, by which cells whose end is known from another's are not tried.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.
     """
@@ -59,21 +59,21 @@ def run(
     waiting = pending(groups, store.records, limits, environment.digest)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
-    growth = Growth(grows_by)
+    foretold = Foretold(grows_by)
     for group in groups:
         for cell in group.cells:
             if cell.id in store.records and cell.id not in cells:
-                growth.note(store.records[cell.id])
+                foretold.note(store.records[cell.id])
     passed_over: list[Event] = []
     with (
         _Signals() as signals,
-        closing(executor.run(_to_try(waiting, growth, passed_over), limits)) as events,
+        closing(executor.run(_to_try(waiting, foretold, passed_over), limits)) as events,
     ):
         for event in _both(events, passed_over):
             if isinstance(event, Ended):
                 draft = drafts.pop(event.cell)
                 record = _record(cells.pop(event.cell), draft, event, limits, environment.digest)
-                growth.note(record)
+                foretold.note(record)
                 with signals.held():
                     store.append(record)
             else:
@@ -83,14 +83,14 @@ def run(
         raise RuntimeError(f"the executor left {len(cells)} cells without an end: {', '.join(cells)}")
 
 
-def _to_try(groups: Iterable[Group], growth: Growth, passed_over: list[Event]) -> Iterator[Group]:
+def _to_try(groups: Iterable[Group], foretold: Foretold, passed_over: list[Event]) -> Iterator[Group]:
     """The groups, one by one, without the cells that need not be tried; those go to `passed_over`."""
     for group in groups:
-        reasons = {cell.id: growth.why_not(cell) for cell in group.cells}
-        for cell, reason in reasons.items():
-            if reason:
-                passed_over += [Began(cell, now()), Ended(cell, Status.OUT_OF_MEMORY, reason, 0.0)]
-        yield group._replace(cells=tuple(cell for cell in group.cells if not reasons[cell.id]))
+        ends = {cell.id: foretold.end_of(cell) for cell in group.cells}
+        for cell, end in ends.items():
+            if end is not None:
+                passed_over += [Began(cell, now()), Ended(cell, *end, 0.0)]
+        yield group._replace(cells=tuple(cell for cell in group.cells if ends[cell.id] is None))
 
 
 def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:

@@ -75,8 +75,8 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
 
     `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, taken both ways,
     is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no difference:
-    the whole interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`. undecided:
-    the rest, and always where no noise was measured.
+    the whole interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`.
+    undecided: the rest, and always where no noise was measured.
     """
     if noise is None or noise.low <= 0:
         return "undecided"

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from harness.growth import Growth
-from harness.records import Cell, Record, Sampling
+from harness.records import Sampling
 from harness.rounds import Rounds
 
 
@@ -100,30 +99,3 @@ def test_one_arm_alone_takes_the_fewest_rounds():
     rounds = Rounds([machine.taker([0.1] * 100)], Sampling(rounds=6, budget_s=5.0), machine.clock, Random(0))
     counted = Counter(sample.warm_up for sample in rounds)
     assert counted[False] == rounds.taken == 6
-
-
-def record(status, arm="a", reason="", repeat=0, **workload):
-    cell = Cell(
-        f"{workload}{arm}{repeat}", "s", f"w{workload['size']}", arm, arm, repeat, 0, {"workload": workload}
-    )
-    return Record(cell, status, reason)
-
-
-def test_what_is_larger_than_what_ran_out_of_memory_is_named_and_not_tried():
-    growth = Growth(["size", "batch"])
-    growth.note(record("ok", size=1, batch=8, kind="x"))
-    growth.note(record("out_of_memory", size=4, batch=2, kind="x"))
-    growth.note(record("out_of_memory", size=2, batch=2, kind="x", reason="not tried: whatever"))
-    assert growth.why_not(record("", size=2, batch=4, kind="x").cell) == ""
-    assert growth.why_not(record("", size=8, batch=1, kind="x").cell) == (
-        "not tried: a ran out of memory on w4, which is smaller (size 4)"
-    )
-    assert "again" in growth.why_not(record("", size=4, batch=2, kind="x", repeat=1).cell)
-    assert growth.why_not(record("", size=8, batch=1, kind="y").cell) == ""
-    assert growth.why_not(record("", size=8, batch=1, kind="x", arm="b").cell) == ""
-
-
-def test_without_a_size_every_cell_is_tried():
-    growth = Growth([])
-    growth.note(record("out_of_memory", size=1))
-    assert growth.why_not(record("", size=2).cell) == ""
