@@ -104,9 +104,11 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
     workload, operation = subject.workload, subject.operation
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
     yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
+    against = "float64"
     if operation is training_step.OPERATION:
+        against = "baseline"
         yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
-    yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "float64")
+    yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, against)
     yield Remark(f"compared: {subject.held['compared']}")
     yield from map(Remark, subject.notes)
     if subject.timed:
