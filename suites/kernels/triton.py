@@ -68,7 +68,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
         )
     if subject.workload.operation == STEP:
         raise Unavailable("on a CPU Triton kernels are interpreted: a whole step of them would take hours")
-    note = "interpreted at small shapes: Triton has no compiler for this CPU"
+    note = "time: not taken; Triton has no compiler for this CPU, and interprets the kernel at small shapes"
     return place(
         subject,
         FUNCTIONS,
