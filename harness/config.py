@@ -45,7 +45,7 @@ class OptimizationSchema:
 class SamplingSchema:
     """How a timed suite samples: see `records.Sampling`."""
 
-    rounds: int = 8
+    rounds: int = 6
     half_width: float = 0.01
     budget_s: float = 1.0
 
@@ -214,6 +214,8 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
+    if key == "suite.together":
+        raise ConfigError("suite.together: a suite says itself whether its cells are timed together")
     *path, leaf = key.split(".")
     if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
         raise ConfigError(
@@ -248,6 +250,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})
+    check_names(suite)
     repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
     check_value("repeats", repeats, {"type": "int", "at_least": 1})
     for name_, low in (("rounds", 2), ("half_width", 1e-4), ("budget_s", 0.01)):
@@ -291,6 +294,17 @@ def workloads(
         picked[name] = check_fields(where, found[name], fields)
         check_relations(where, picked[name], fields)
     return picked
+
+
+def check_names(suite: Mapping[str, Any]) -> None:
+    """Refuse names of workloads and fields that the suite does not have."""
+    for name in suite["always"]:
+        if name not in suite["workloads"]:
+            raise unknown(f"suite.always=[{name}]", name, suite["workloads"])
+    numbers = [name for name, field in suite["fields"].items() if field["type"] in ("int", "float")]
+    for name in suite["grows_by"]:
+        if name not in numbers:
+            raise unknown(f"suite.grows_by=[{name}]", name, numbers)
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:

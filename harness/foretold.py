@@ -13,48 +13,46 @@ NOT_TRIED = "not tried"
 class Foretold:
     """Told how cells ended, says how later ones would. Pure but for what it was told.
 
-    A cell that cannot run here cannot in its further repeats. `grows_by`: fields of a workload, of which the
-    first is its size and the others do not tell kinds apart; workloads that agree in every other field are of
-    one kind, and one as large as another that ran out of memory, or larger, would too. Without fields every
-    size is tried.
+    A cell that cannot run here cannot in its further repeats. `grows_by`: numeric fields of a workload;
+    workloads that agree in every other field but the source are of one kind, and one in which none of these
+    is smaller than in another that ran out of memory would too. Without fields every size is tried.
     """
 
     def __init__(self, grows_by: Sequence[str]) -> None:
         self._grows_by = grows_by
-        self._smallest: dict[str, Cell] = {}
+        self._too_large: dict[str, list[Cell]] = {}
         self._unavailable: dict[str, str] = {}
 
     def note(self, record: Record) -> None:
-        """Remember the cells that could not run, and the smallest of each kind that ran out of memory."""
+        """Remember the cells that could not run, and those that ran out of memory when they were tried."""
         cell = record.cell
         if record.status == Status.UNAVAILABLE:
             self._unavailable[_same(cell)] = record.reason
         tried = record.status == Status.OUT_OF_MEMORY and not record.reason.startswith(NOT_TRIED)
         if self._grows_by and tried:
-            known = self._smallest.get(self._kind(cell))
-            if known is None or self._size(cell) < self._size(known):
-                self._smallest[self._kind(cell)] = cell
+            self._too_large.setdefault(self._kind(cell), []).append(cell)
 
     def end_of(self, cell: Cell) -> tuple[Status, str] | None:
         """How `cell` would end, and why; None where it is to be tried."""
         if _same(cell) in self._unavailable:
             return Status.UNAVAILABLE, self._unavailable[_same(cell)]
-        known = self._smallest.get(self._kind(cell)) if self._grows_by else None
-        if known is None or self._size(cell) < self._size(known):
-            return None
-        before = f"{known.optimization} ran out of memory on {known.workload}"
-        if known.workload == cell.workload:
-            return Status.OUT_OF_MEMORY, f"{NOT_TRIED} again: {before}"
-        size = f"({self._grows_by[0]} {self._size(known):g})"
-        return Status.OUT_OF_MEMORY, f"{NOT_TRIED}: {before}, which is smaller {size}"
+        for known in self._too_large.get(self._kind(cell), ()) if self._grows_by else ():
+            if all(a >= b for a, b in zip(self._sizes(cell), self._sizes(known), strict=True)):
+                before = f"{known.optimization} ran out of memory on {known.workload}"
+                if known.workload == cell.workload:
+                    return Status.OUT_OF_MEMORY, f"{NOT_TRIED} again: {before}"
+                sizes = zip(self._grows_by, self._sizes(known), strict=True)
+                size = ", ".join(f"{name} {value:g}" for name, value in sizes)
+                return Status.OUT_OF_MEMORY, f"{NOT_TRIED}: {before}, which is no larger ({size})"
+        return None
 
     def _kind(self, cell: Cell) -> str:
         workload = cell.config["workload"]
-        alike = {name: value for name, value in workload.items() if name not in self._grows_by}
+        alike = {name: value for name, value in workload.items() if name not in (*self._grows_by, "source")}
         return digest([cell.optimization, cell.config.get("settings"), alike])
 
-    def _size(self, cell: Cell) -> float:
-        return float(cell.config["workload"][self._grows_by[0]])
+    def _sizes(self, cell: Cell) -> list[float]:
+        return [float(cell.config["workload"][name]) for name in self._grows_by]
 
 
 def _same(cell: Cell) -> str:

@@ -93,7 +93,7 @@ class Sampling(NamedTuple):
     """
 
     metric: str = "time"
-    rounds: int = 10
+    rounds: int = 6
     half_width: float = 0.01
     budget_s: float = 1.0
 

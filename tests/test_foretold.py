@@ -16,13 +16,18 @@ def test_what_is_larger_than_what_ran_out_of_memory_is_named_and_not_tried():
     foretold.note(record("out_of_memory", size=4, batch=2, kind="x"))
     foretold.note(record("out_of_memory", size=2, batch=2, kind="x", reason="not tried: whatever"))
     assert foretold.end_of(record("", size=2, batch=4, kind="x").cell) is None
-    assert foretold.end_of(record("", size=8, batch=1, kind="x").cell) == (
+    assert foretold.end_of(record("", size=8, batch=2, kind="x").cell) == (
         Status.OUT_OF_MEMORY,
-        "not tried: a ran out of memory on w4, which is smaller (size 4)",
+        "not tried: a ran out of memory on w4, which is no larger (size 4, batch 2)",
     )
-    assert "again" in foretold.end_of(record("", size=4, batch=2, kind="x", repeat=1).cell)[1]
-    assert foretold.end_of(record("", size=8, batch=1, kind="y").cell) is None
-    assert foretold.end_of(record("", size=8, batch=1, kind="x", arm="b").cell) is None
+    assert foretold.end_of(record("", size=8, batch=1, kind="x").cell) is None
+    assert foretold.end_of(record("", size=3, batch=64, kind="x").cell) is None
+    assert (
+        "again"
+        in foretold.end_of(record("", size=4, batch=2, kind="x", repeat=1, source="elsewhere").cell)[1]
+    )
+    assert foretold.end_of(record("", size=8, batch=2, kind="y").cell) is None
+    assert foretold.end_of(record("", size=8, batch=2, kind="x", arm="b").cell) is None
 
 
 def test_without_a_size_every_cell_is_tried():

@@ -27,9 +27,11 @@ from timed import (
 )
 
 from harness.fields import ConfigError
-from harness.records import Record
+from harness.records import Measurement, Record
 from harness.report import write_report
+from harness.report.compared import compared
 from harness.report.findings import picture, table
+from harness.report.frame import Frame
 from harness.report.glance import glance
 from harness.report.spec import load_spec
 from harness.report.tables import Table
@@ -305,3 +307,20 @@ def test_a_mistake_in_a_timed_block_is_one_line(block: str, told: str, tmp_path:
         load_spec("s", tmp_path)
     assert "\n" not in str(error.value)
     assert told in str(error.value)
+
+
+def test_a_speed_up_under_a_held_down_clock_is_marked() -> None:
+    records = timed_records(("small",))
+    hot = [
+        one._replace(
+            measurements=(*one.measurements, Measurement("throttled", "1", "measured", "nvml", (0.0, 1.0)))
+        )
+        if one.cell.optimization == "fast" and one.cell.repeat == 2
+        else one
+        for one in records
+    ]
+    fields = {"metric": "time", "method": "warm", "baseline": "baseline", "noise": "baseline_again"}
+    for given, told in ((records, False), (hot, True)):
+        found = compared(Frame(given, {}), "small", "fast", fields)
+        assert found is not None
+        assert ("throttled" in found.text) is told

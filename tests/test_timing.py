@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from harness.instruments import timing
 from harness.instruments.clocks import CpuClocks, GpuClocks, telemetry_of
 from harness.instruments.timing import ClockTimer, Stopwatch, stopwatch
 
@@ -89,3 +90,14 @@ def test_on_this_host_a_real_call_is_timed():
     readings = list(stopwatch(lambda: x @ x, torch.device("cpu")).window())
     assert readings[0].value > 0
     assert [r.metric for r in readings][1:] == (["cpu_clock"] if telemetry_of(torch.device("cpu")) else [])
+
+
+def test_with_several_threads_a_window_is_the_walls(monkeypatch):
+    """What a thread waits for may then be its own neighbours', which is part of what the work costs."""
+    taken = []
+    monkeypatch.setattr(timing, "core_clock", lambda: taken.append("core") or (lambda: 0.0))
+    for threads, expected in ((1, ["core"]), (2, [])):
+        taken.clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        stopwatch(lambda: None, torch.device("cpu"))
+        assert taken == expected

@@ -95,5 +95,5 @@ def test_larger_shapes_than_one_that_did_not_fit_are_named_and_not_tried(tmp_pat
     assert "4 does not fit" in said["w4", "big", 0][1]
     assert said["w4", "big", 1] == ("out_of_memory", "not tried again: big ran out of memory on w4")
     assert said["w8", "big", 0] == (
-        "out_of_memory", "not tried: big ran out of memory on w4, which is smaller (size 4)",
+        "out_of_memory", "not tried: big ran out of memory on w4, which is no larger (size 4)",
     )  # fmt: skip

@@ -61,8 +61,11 @@ def telemetry_of(device: torch.device) -> Telemetry | None:
     if device.type == "cuda":
         import pynvml
 
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        return GpuClocks(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        try:
+            pynvml.nvmlInit()
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            return GpuClocks(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        except pynvml.NVMLError:  # no library, or a slice of a GPU, which has no clock of its own to read
+            return None
     files = sorted(CPU_CLOCKS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
     return CpuClocks(files) if files else None

@@ -1,10 +1,10 @@
-"""A clock that stands still while the calling thread waits for a core that another process holds.
+"""A clock that stands still while the calling thread waits for a core: for work of one thread.
 
-On a busy machine a window of some milliseconds is cut up by the scheduler, and the wall clock tells more of the
-neighbours than of the work. Linux counts, for each thread, the time it was ready to run and did not
+On a busy machine a window of some milliseconds is cut up by the scheduler, and the wall clock tells more of
+the neighbours than of the work. Linux counts, for each thread, the time it was ready to run and did not
 (`run_delay`, the second figure of /proc/<thread>/schedstat, in ns). Sleeping, and waiting for other threads,
-still count as time. What other threads of the work wait for a core is not known here, so work of several
-threads gains less.
+still count as time. Who held the core is not known. So it is a clock for work of one thread: where work has
+more threads than there are cores they wait for one another, and that is part of what the work costs.
 """
 
 from __future__ import annotations

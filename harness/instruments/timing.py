@@ -1,9 +1,10 @@
 """Times calls in windows: long enough for the clock, with the device idle before and after, and watched.
 
-On the CPU a window is read off the clock that is injected, and that stands still while another process holds
-the core (`harness.instruments.run_queue`). On CUDA device events take the time, once with
-whatever the L2 cache holds from the call before (`warm`) and once with the cache overwritten before each
-call (`cold`); clocks and throttling are read beside each window (`harness.instruments.clocks`).
+On the CPU a window is read off the clock that is injected: the wall's, but where torch has one thread alone
+one that stands still while another process holds the core (`harness.instruments.run_queue`). On CUDA device
+events take the time, once with whatever the L2 cache holds from the call before (`warm`) and once with the
+cache overwritten before each call (`cold`); clocks and throttling are read while the device works on a window
+(`harness.instruments.clocks`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -29,11 +31,15 @@ COLD_CALLS = 8
 Work = Callable[[], object]
 
 
+def nothing() -> None:
+    """Done beside a window where nothing is watched."""
+
+
 class Timer(Protocol):
     """Seconds that a number of calls take, the device being idle at begin and end."""
 
-    def seconds(self, work: Work, calls: int) -> float:
-        """Do `work` so many times."""
+    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
+        """Do `work` so many times, and `beside` once while the device is at it, or after."""
 
     def seconds_cold(self, work: Work, calls: int) -> float | None:
         """The same with the cache overwritten before each call; None where that is not done."""
@@ -45,12 +51,14 @@ class ClockTimer:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
 
-    def seconds(self, work: Work, calls: int) -> float:
+    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
         """By the clock."""
         begin_s = self._clock()
         for _ in range(calls):
             work()
-        return self._clock() - begin_s
+        taken_s = self._clock() - begin_s
+        beside()
+        return taken_s
 
     def seconds_cold(self, work: Work, calls: int) -> float | None:
         """Not done: a CPU's caches are shared with whatever else runs."""
@@ -62,10 +70,9 @@ class CudaTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        cache_B = torch.cuda.get_device_properties(device).L2_cache_size
-        self._overwritten = torch.empty(2 * cache_B, dtype=torch.int8, device=device)
+        self._overwritten = _twice_the_cache(device)
 
-    def seconds(self, work: Work, calls: int) -> float:
+    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
         """Between an event before the first call and one after the last."""
         torch.cuda.synchronize(self._device)
         begin, end = self._events()
@@ -73,6 +80,7 @@ class CudaTimer:
         for _ in range(calls):
             work()
         end.record()
+        beside()
         torch.cuda.synchronize(self._device)
         return float(begin.elapsed_time(end)) / 1e3
 
@@ -90,6 +98,13 @@ class CudaTimer:
     def _events(self) -> tuple[Any, Any]:
         make: Any = torch.cuda.Event
         return make(enable_timing=True), make(enable_timing=True)
+
+
+@cache
+def _twice_the_cache(device: torch.device) -> torch.Tensor:
+    """Memory of twice the size of the L2 cache of `device`; one for all its timers."""
+    cache_B = torch.cuda.get_device_properties(device).L2_cache_size
+    return torch.empty(2 * cache_B, dtype=torch.int8, device=device)
 
 
 class Stopwatch:
@@ -116,21 +131,30 @@ class Stopwatch:
         """One window: seconds a call, and what was watched beside it. Calibrates before the first."""
         if not self.calls:
             self.calibrate()
+        watched: list[Reading] = []
+        telemetry = self._telemetry
+
+        def beside() -> None:
+            watched.extend(telemetry.readings() if telemetry is not None else ())
+
         with no_collection():
-            taken_s = self._timer.seconds(self._work, self.calls)
+            taken_s = self._timer.seconds(self._work, self.calls, beside)
             cold = min(self.calls, COLD_CALLS)
             cold_s = self._timer.seconds_cold(self._work, cold)
         yield Reading("time", "s", taken_s / self.calls, Origin.MEASURED, "warm")
         if cold_s is not None:
             yield Reading("time", "s", cold_s / cold, Origin.MEASURED, "cold")
-        if self._telemetry is not None:
-            yield from self._telemetry.readings()
+        yield from watched
 
 
 def stopwatch(work: Work, device: torch.device) -> Stopwatch:
     """The stopwatch for work on `device`."""
-    timer: Timer = CudaTimer(device) if device.type == "cuda" else ClockTimer(core_clock())
-    return Stopwatch(work, timer, telemetry_of(device))
+    if device.type == "cuda":
+        return Stopwatch(work, CudaTimer(device), telemetry_of(device))
+    one_thread = torch.get_num_threads() == 1  # else its own threads may be what a thread waits for
+    return Stopwatch(
+        work, ClockTimer(core_clock() if one_thread else time.perf_counter), telemetry_of(device)
+    )
 
 
 @contextmanager

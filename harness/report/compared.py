@@ -16,6 +16,9 @@ LOOKS = {"pays": "good", "costs": "bad", "no difference": "muted", "undecided": 
 SIGNS = {"pays": "▲", "costs": "▼", "no difference": "=", "undecided": "?"}
 SIGNS_LEGEND = "▲ pays, ▼ costs, = no difference, ? undecided; in brackets the 95 % interval."
 
+THROTTLED = "throttled"
+"""The metric that is above 0 for a window in which the clock was held down; such a speed-up is marked."""
+
 
 class Compared(NamedTuple):
     """An arm's speed-up on one workload, above 1 where it is faster, and what the arm does."""
@@ -24,12 +27,14 @@ class Compared(NamedTuple):
     word: str  # pays | costs | no difference | undecided
     origin: str
     cell: str
+    throttled: bool = False
 
     @property
     def text(self) -> str:
         """`1.41× (1.38 … 1.44) ᵐ`."""
         low, high = (times(end).removesuffix("×") for end in (self.speed_up.low, self.speed_up.high))
-        return marked(f"{times(self.speed_up.value)} ({low} … {high})", self.origin)
+        note = ", throttled" if self.throttled else ""
+        return marked(f"{times(self.speed_up.value)} ({low} … {high}{note})", self.origin)
 
 
 def compared(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Compared | None:
@@ -43,9 +48,16 @@ def compared(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -
         ratio = ratio_of(frame, workload, arm, fields)
     except NoPairsError:
         return None
-    return Compared(
-        inverse(ratio), effect(ratio, noise_of(frame, workload, fields)), figure.origin, figure.cell
-    )
+    word = effect(ratio, noise_of(frame, workload, fields))
+    held_down = any(was_throttled(frame, workload, name) for name in (arm, fields["baseline"]))
+    return Compared(inverse(ratio), word, figure.origin, figure.cell, held_down)
+
+
+def was_throttled(frame: Frame, workload: str, arm: str) -> bool:
+    """Whether the clock was held down, for heat or power, in any window of the arm."""
+    records = frame.cells.get((workload, arm), [])
+    samples = [one.samples for record in records for one in record.measurements if one.metric == THROTTLED]
+    return any(value > 0 for some in samples for value in some)
 
 
 def noise_of(frame: Frame, workload: str, fields: Mapping[str, Any]) -> Ratio | None:
