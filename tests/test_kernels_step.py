@@ -112,17 +112,47 @@ def test_an_arm_trains_as_the_baseline_or_says_why_not(arm, part):
     assert next(iter(kernels.sample(subject))).value > 0
 
 
+@pytest.mark.parametrize("factor", [0.0, 1.1])
+def test_a_wrong_backward_of_attention_is_caught_under_autocast(factor):
+    def wrong(*inputs):
+        result = OPERATIONS["attention"].eager(*inputs)
+        return result.detach() + (result - result.detach()) * factor
+
+    subject = replace(subject_of(), replace={"attention": wrong})
+    with pytest.raises(WrongResult, match=r"gradient of .* is off by .*, allowed 5e-02"):
+        applied("autocast_bf16", subject)
+
+
+@pytest.mark.parametrize("arm", ["torch_compile", "compile_sdpa", "compile_sdpa_autocast"])
+def test_the_mode_reaches_torch_compile(arm, monkeypatch):
+    modes = []
+    monkeypatch.setattr("torch.compile", lambda model, **given: modes.append(given["mode"]) or model)
+    module = import_module(f"suites.kernels.{ARMS[arm].module}")
+    Trainer(module.apply(subject_of(), module.Settings(mode="max-autotune-no-cudagraphs")))
+    assert modes == ["max-autotune-no-cudagraphs"]
+
+
+@pytest.mark.parametrize("part", ["all", "adamw"])
+def test_the_fused_optimizer_of_a_step_is_torchs(part):
+    module = import_module("suites.kernels.fused_optimizer")
+    made = Trainer(module.apply(subject_of(part=part), module.Settings())).optimizer
+    assert isinstance(made, torch.optim.AdamW)
+    assert made.defaults["fused"] is True
+    plain = Trainer(subject_of()).optimizer
+    assert {**made.defaults, "fused": None} == plain.defaults
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["torch_compile", "compile_sdpa_autocast"])
 def test_a_compiled_step_trains_as_the_baseline(arm):
-    assert applied(arm, subject_of(layers=1)).compile_step
+    assert applied(arm, subject_of(layers=1)).compile_step == "default"
 
 
 @pytest.mark.slow
 def test_one_part_of_a_step_compiled():
     subject = applied("torch_compile", subject_of(part="swiglu"))
     assert set(subject.replace) == {"swiglu"}
-    assert not subject.compile_step
+    assert subject.compile_step is None
 
 
 def test_a_steps_arithmetic_is_what_torch_counts():

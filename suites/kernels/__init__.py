@@ -17,6 +17,7 @@ from harness.instruments.timing import stopwatch
 from harness.records import Json, Origin, Reading, Remark, Unavailable
 from suites.kernels import against_baseline, against_float64, reference, training_step
 from suites.kernels.operations import OPERATIONS as ALONE
+from suites.kernels.operations import attention
 from suites.kernels.subject import Subject, Workload
 from suites.kernels.work import seconds_of, work_of
 
@@ -38,6 +39,7 @@ def build(workload: Json, seed: int) -> Subject:
     if given.device == "cuda" and device.type != "cuda":
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
     operation = OPERATIONS[given.operation]
+    refuse_misfits(given)
     return Subject(
         workload=given,
         seed=seed,
@@ -47,6 +49,22 @@ def build(workload: Json, seed: int) -> Subject:
         precision=given.dtype,
         tolerance=TOLERANCES[given.dtype],
     )
+
+
+def refuse_misfits(workload: Workload) -> None:
+    """Raises `Unavailable` for what cannot be asked: an odd head turned, a step without gradient."""
+    step = workload.operation == training_step.OPERATION.name
+    size = head_size(workload)
+    if size % 2 and (step or workload.operation == "rotary"):
+        raise Unavailable(f"rotary halves a head: its size must be even, not {size}")
+    if step and not workload.backward:
+        raise Unavailable("a training step has a backward pass: backward must be true")
+
+
+def head_size(workload: Workload) -> int:
+    """Of a step, its hidden size over its heads."""
+    step = workload.operation == training_step.OPERATION.name
+    return workload.hidden // workload.heads if step else workload.head_size
 
 
 def check(subject: Subject, module: Any) -> None:
@@ -82,6 +100,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     """What a claim about speed may ask after."""
     workload, device = subject.workload, subject.device
     step = subject.operation is training_step.OPERATION
+    has_gradient = workload.operation != "adamw"
     return {
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
@@ -90,10 +109,10 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "precision": subject.precision,
         "dtype": workload.dtype,
         "attention": subject.attention,
-        "passes": "forward+backward" if workload.backward or step else "forward",
+        "passes": "forward+backward" if workload.backward and has_gradient else "forward",
         "batch": str(workload.batch),
         "seq_len": str(workload.seq_len),
-        "head_size": str(workload.hidden // workload.heads if step else workload.head_size),
+        "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
     }
@@ -120,14 +139,17 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
 def one_call(subject: Subject) -> Iterator[Reading | Remark]:
     """What one call takes beside its time; the stopwatch for the rounds is made.
 
-    Compile time is what the first call took beyond the second; "cached" where compiled code was found on
-    disk, as it is from the second repeat on.
+    Compile time is what the first call took beyond the second. Of torch.compile it is "cached" where compiled
+    code was found on disk, as it is from the second repeat on, and "cold" else; Triton's own and XLA's
+    compilers do not tell, and theirs has no method.
     """
     work = work_of(subject)
     second_s, _ = seconds_of(work, subject.device)
     if subject.compiles and "first_s" in subject.held:
         taken_s = max(subject.held["first_s"] - second_s, 0.0)
-        method = "cached" if subject.held["cached"] else "cold"
+        method = ""
+        if subject.compiler_cache:
+            method = "cached" if subject.held["cached"] else "cold"
         yield Reading("compile_time", "s", taken_s, Origin.MEASURED, method)
     if subject.as_torch is None:
         yield Reading("peak_memory", "B", peak_memory(subject), Origin.MEASURED)
@@ -160,3 +182,4 @@ def close(subject: Subject) -> None:
     subject.held.clear()
     reference.reference_of.cache_clear()
     against_baseline.course_of.cache_clear()
+    attention.kept_mask.cache_clear()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
 from harness.records import Host
-from suites.kernels.arms import place
+from suites.kernels.arms import STEP, place
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.subject import Subject
 
@@ -33,8 +34,12 @@ def adamw(
     exp_avg_sqs: Sequence[Tensor],
     step_1: Tensor,
 ) -> list[Tensor]:
-    """One update in place, as `operations.adamw.eager`. torch counts steps itself, from the one before."""
-    steps = list((step_1 - 1).float().repeat(len(parameters)).unbind())
+    """One update in place, as `operations.adamw.eager`. torch counts steps itself, from the one before.
+
+    It has a step for each tensor; they are kept, and written by one small operation a call.
+    """
+    all_steps, steps = steps_of(len(parameters), step_1.device)
+    torch.sub(step_1.expand(len(parameters)), 1, out=all_steps)
     torch_adamw(
         list(parameters),
         list(gradients),
@@ -54,6 +59,23 @@ def adamw(
     return list(parameters)
 
 
+@lru_cache(maxsize=4)
+def steps_of(tensors: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
+    """A step for each tensor, fp32: all of them, and each as a view of no dimension."""
+    every = torch.zeros(tensors, device=device)
+    return every, list(every.unbind())
+
+
+def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """torch.optim.AdamW with fused=True, as a user makes it."""
+    return torch.optim.AdamW(
+        parameters, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY, fused=True
+    )
+
+
 def apply(subject: Subject, settings: Settings) -> Subject:
     """The subject with the fused optimizer; `Unavailable` where there is none to update."""
-    return place(subject, {"adamw": adamw}, "fused_optimizer")
+    placed = place(subject, {"adamw": adamw}, "fused_optimizer")
+    if subject.workload.operation == STEP:
+        return replace(subject, optimizer=optimizer)
+    return placed

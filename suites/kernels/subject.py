@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.records import Reading, Remark
 
@@ -96,10 +96,12 @@ class Subject:
     outputs and gradients, and `as_torch` of what it returns. `precision` is that of its matrix products:
     fp32 | tf32 | bf16. `timed` is False where it must not be timed here. `tolerance` bounds
     |ours - float64| / max|float64| of each output and gradient. `shapes`: at which it is checked: the
-    workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that.
+    workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that;
+    `compiler_cache`: and torch tells whether compiled code was found on disk.
     `once` adds to what is read once a cell: registers, shared memory.
-    `replace`, `compile_step`: for the training step, an operation's name to the arm's function for it, and
-    whether forward and backward pass are compiled whole. `held`: what is made once and kept.
+    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the arm's function
+    for it; torch.compile's mode, where forward and backward pass are compiled whole; what makes an optimizer
+    of the parameters, where that is not torch.optim.AdamW as it comes. `held`: what is made once and kept.
     """
 
     workload: Workload
@@ -116,8 +118,10 @@ class Subject:
     tolerance: float = 1e-4
     shapes: str = "own"
     compiles: bool = False
+    compiler_cache: bool = False
     replace: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    compile_step: bool = False
+    compile_step: str | None = None
+    optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None
     once: Callable[[Subject], Iterator[Reading | Remark]] | None = None
     notes: tuple[str, ...] = ()
     held: dict[str, Any] = field(default_factory=dict)

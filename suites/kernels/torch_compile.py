@@ -33,10 +33,11 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """The subject with its function compiled, or its step's forward and backward pass."""
     workload = subject.workload
     if workload.operation == STEP and workload.part == "all":
-        return replace(subject, compile_step=True, compiles=True)
+        return replace(subject, compile_step=settings.mode, compiles=True, compiler_cache=True)
     name = workload.part if workload.operation == STEP else workload.operation
     function = subject.replace.get(name, OPERATIONS[name].eager)
-    return place(subject, {name: compiled(function, settings)}, "torch_compile", compiles=True)
+    functions = {name: compiled(function, settings)}
+    return place(subject, functions, "torch_compile", compiles=True, compiler_cache=True)
 
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:

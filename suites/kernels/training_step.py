@@ -75,9 +75,9 @@ class Trainer:
             self.model = Transformer(shape_of(subject.workload), functions=functions)
         self.model = self.model.to(subject.workload.torch_dtype)
         self.forward: Callable[..., Tensor] = self.model
-        if subject.compile_step:
-            self.forward = torch.compile(self.model, dynamic=False)
-        self.optimizer = make_optimizer(list(self.model.parameters()), subject.replace.get("adamw"))
+        if subject.compile_step is not None:
+            self.forward = torch.compile(self.model, dynamic=False, mode=subject.compile_step)
+        self.optimizer = make_optimizer(subject, list(self.model.parameters()))
         generator = torch.Generator(subject.device).manual_seed(subject.seed)
         self.tokens_BT, self.targets_BT = inputs(subject.workload, generator, subject.device)
         self.around = subject.around
@@ -101,10 +101,12 @@ class Trainer:
         return loss
 
 
-def make_optimizer(parameters: Sequence[nn.Parameter], function: Callable[..., Any] | None) -> Any:
-    """torch.optim.AdamW as it comes, or AdamW by `function`."""
-    if function is not None:
-        return AdamWBy(parameters, function)
+def make_optimizer(subject: Subject, parameters: Sequence[nn.Parameter]) -> Any:
+    """torch.optim.AdamW as it comes, or the arm's own, or AdamW by the arm's function."""
+    if subject.optimizer is not None:
+        return subject.optimizer(parameters)
+    if "adamw" in subject.replace:
+        return AdamWBy(parameters, subject.replace["adamw"])
     return torch.optim.AdamW(
         parameters,
         lr=adamw.LEARNING_RATE,

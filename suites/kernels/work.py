@@ -109,10 +109,11 @@ def as_torch(subject: Subject, result: Any) -> Result:
 
 
 def first_call(subject: Subject, work: Work) -> Any:
-    """What the first call returns; `held` keeps what it took, and whether compiled code came from a cache."""
-    hits = compilations_from_cache() if subject.compiles else 0
+    """What the first call returns; `held` keeps what it took, and whether compiled code came from a cache,
+    where that is told."""
+    hits = compilations_from_cache() if subject.compiler_cache else 0
     subject.held["first_s"], result = seconds_of(work, subject.device)
-    subject.held["cached"] = subject.compiles and compilations_from_cache() > hits
+    subject.held["cached"] = subject.compiler_cache and compilations_from_cache() > hits
     return result
 
 

@@ -1,4 +1,11 @@
-"""AdamW (arXiv 1711.05101) over a list of tensors, as torch's loop over them does it."""
+"""AdamW (arXiv 1711.05101) over a list of tensors, as torch.optim.AdamW does it where nothing is asked of it.
+
+That is a loop over the tensors on the CPU, and foreach functions over all of them on CUDA. It is written out,
+for torch reads the step as a number of Python, and here it is a tensor, so that the same function can be
+compiled. Passes over memory are the same: the step's size, torch's factor of the last operation, goes into
+the two scalars of the denominator, as in torch's own loop where the step is a tensor (torch/optim/adam.py,
+_single_tensor_adam, capturable).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +26,8 @@ STEP = 10.0
 """The update that `inputs` stands at: states are neither zero nor settled."""
 
 Tensors = list[Tensor]
+
+Groups = tuple[Tensors, Tensors, Tensors, Tensors]
 
 
 def inputs(
@@ -44,18 +53,45 @@ def eager(
     step_1: Tensor,
 ) -> list[Tensor]:
     """One update in place, with decoupled weight decay; `step_1` is read, not counted on. The parameters."""
-    wide = torch.promote_types(parameters[0].dtype, torch.float32)
-    correction_1 = (1 - BETAS[0] ** step_1.double()).to(wide)
-    root_1 = (1 - BETAS[1] ** step_1.double()).sqrt().to(wide)
-    for parameter, gradient, exp_avg, exp_avg_sq in zip(
-        parameters, gradients, exp_avgs, exp_avg_sqs, strict=True
-    ):
+    groups = (list(parameters), list(gradients), list(exp_avgs), list(exp_avg_sqs))
+    update = at_once if parameters[0].device.type == "cuda" else one_by_one
+    update(groups, *scalars(parameters[0].dtype, step_1))
+    return list(parameters)
+
+
+def scalars(dtype: torch.dtype, step_1: Tensor) -> tuple[Tensor, Tensor]:
+    """What sqrt(v) is divided by, and what is added to that: tensors of no dimension, in fp32 at least.
+
+    lr / c1 m / (sqrt(v) / r + e) is m / (sqrt(v) / (r s) + e / s) with s = lr / c1, c1 = 1 - beta1^step and
+    r = sqrt(1 - beta2^step); both have the minus of the update.
+    """
+    step = step_1[0].double()
+    size = -LEARNING_RATE / (1 - BETAS[0] ** step)
+    divisor = (1 - BETAS[1] ** step).sqrt() * size
+    wide = torch.promote_types(dtype, torch.float32)
+    return divisor.to(wide), (EPSILON / size).to(wide)
+
+
+def one_by_one(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
+    """torch's default on the CPU: a loop; `groups` are parameters, gradients, first and second moments."""
+    for parameter, gradient, exp_avg, exp_avg_sq in zip(*groups, strict=True):
         parameter.mul_(1 - LEARNING_RATE * WEIGHT_DECAY)
         exp_avg.lerp_(gradient, 1 - BETAS[0])
         exp_avg_sq.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        denominator = (exp_avg_sq.sqrt() / root_1).add_(EPSILON).mul_(correction_1)
-        parameter.addcdiv_(exp_avg, denominator.to(parameter.dtype), value=-LEARNING_RATE)
-    return list(parameters)
+        parameter.addcdiv_(exp_avg, (exp_avg_sq.sqrt() / divisor).add_(addend))
+
+
+def at_once(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
+    """torch's default on CUDA (foreach): each pass over all tensors together."""
+    parameters, gradients, exp_avgs, exp_avg_sqs = groups
+    torch._foreach_mul_(parameters, 1 - LEARNING_RATE * WEIGHT_DECAY)
+    torch._foreach_lerp_(exp_avgs, gradients, 1 - BETAS[0])
+    torch._foreach_mul_(exp_avg_sqs, BETAS[1])
+    torch._foreach_addcmul_(exp_avg_sqs, gradients, gradients, 1 - BETAS[1])
+    denominators = torch._foreach_sqrt(exp_avg_sqs)
+    torch._foreach_div_(denominators, divisor)
+    torch._foreach_add_(denominators, addend)
+    torch._foreach_addcdiv_(parameters, exp_avgs, denominators)
 
 
 def elements(workload: Workload) -> int:
