@@ -172,6 +172,14 @@ def test_a_steps_weights_are_counted_by_the_model_itself():
     assert OPERATION.bytes_moved(workload) == weights * (3 * 4 + 7 * 4)
 
 
+@pytest.mark.parametrize("seq_len", [64, 512])
+def test_what_a_step_holds_at_once_is_about_its_formula(seq_len):
+    subject = applied("baseline", subject_of(batch=1, seq_len=seq_len, kv_heads=4))
+    peak_B = next(one.value for one in kernels.prepare(subject) if one[0] == "peak_memory")
+    held_B = peak_B + 12 * shape_of(subject.workload).parameters
+    assert held_B <= OPERATION.eager_B(subject.workload) <= 1.6 * held_B
+
+
 def test_the_step_is_the_same_for_the_same_seed():
     assert losses(subject_of()) == losses(subject_of())
     assert losses(replace(subject_of(), seed=4)) != losses(subject_of())

@@ -46,9 +46,15 @@ def build(workload: Json, seed: int) -> Subject:
         operation=operation,
         device=device,
         function=operation.eager,
-        precision=given.dtype,
+        precision=precision_of(given.dtype, device),
         tolerance=TOLERANCES[given.dtype],
     )
+
+
+def precision_of(dtype: str, device: torch.device) -> str:
+    """Of products of matrices in `dtype`: "tf32" where a GPU may take it for fp32, as the user set torch."""
+    narrow = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if dtype == "fp32" and device.type == "cuda" and narrow else dtype
 
 
 def refuse_misfits(workload: Workload) -> None:
@@ -88,12 +94,18 @@ def require_memory(subject: Subject) -> None:
     need_B = subject.operation.eager_B(subject.workload)
     free_B = psutil.virtual_memory().available
     if subject.device.type == "cuda":
-        free_B = torch.cuda.mem_get_info(subject.device)[0]
+        free_B = free_on_gpu_B(subject.device)
     if need_B > FREE_SHARE * free_B:
         raise MemoryError(
-            f"{subject.operation.name} with all its scores takes some {need_B / 1e9:.1f} GB, and "
-            f"{free_B / 1e9:.1f} GB are free"
+            f"{subject.operation.name} with all scores of its attention takes some {need_B / 1e9:.1f} GB, "
+            f"and {free_B / 1e9:.1f} GB are free"
         )
+
+
+def free_on_gpu_B(device: torch.device) -> int:
+    """What torch can still have: free for all, and what its allocator keeps without a tensor in it."""
+    kept_B = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + kept_B)
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:

@@ -30,10 +30,12 @@ def unavailable(host: Host) -> str | None:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject computed by XLA; `Unavailable` for a step, and where JAX has not the device torch has."""
+    """The subject computed by XLA; `Unavailable` for a step, and on a GPU."""
     name = subject.workload.operation
     if name == STEP:
         raise Unavailable("jax_xla has single operations alone: the training step is torch's")
+    if subject.device.type == "cuda":
+        raise Unavailable("JAX has a stream of its own, which torch's events do not time")
     with only_threads(torch.get_num_threads()):
         import jax
 
@@ -42,8 +44,6 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
     if name not in FUNCTIONS:
         raise Unavailable(f"jax_xla has no {name}; it has {', '.join(FUNCTIONS)}")
-    if subject.device.type == "cuda" and jax.default_backend() != "gpu":
-        raise Unavailable("the JAX that is installed computes on the CPU alone, and torch on a GPU")
     return replace(
         subject,
         bind=bind,

@@ -86,7 +86,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 NOTES = {
     "rotary": "Liger turns queries and keys together: one head is turned twice",
-    "swiglu": "Liger's backward pass writes into gate and up: after the first call their numbers are others",
+    "swiglu": (
+        "Liger's backward pass writes into gate and up: after the first call their numbers are others, and "
+        "the peak memory, read from the second call on, lacks two gradients"
+    ),
 }
 
 

@@ -158,4 +158,16 @@ def flops(workload: Workload) -> float:
     return 6.0 * multiplied * workload.rows + scores
 
 
-OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops)
+def eager_B(workload: Workload) -> float:
+    """Weights, gradients and two moments; per layer the scores, and what its products and norms keep.
+
+    Besides, at once, two and a half times the scores of one layer, or the logits three times in fp32. About.
+    """
+    scores = workload.rows * workload.heads * workload.seq_len * workload.element_B
+    kept = workload.rows * (14 * workload.hidden + 5 * workload.ffn) * workload.element_B
+    states = 4.0 * shape_of(workload).parameters * workload.element_B
+    logits = 3 * workload.rows * workload.vocab * 4
+    return states + workload.layers * (scores + kept) + max(2.5 * scores, logits)
+
+
+OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops, eager_B)

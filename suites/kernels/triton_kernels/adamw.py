@@ -120,7 +120,11 @@ def _adamw(
 
 @lru_cache(maxsize=TABLES)
 def _addresses(addresses: tuple[int, ...], sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """(5, tensors): parameters, gradients, first and second moments, and the elements of each."""
+    """(5, tensors): parameters, gradients, first and second moments, and the elements of each.
+
+    A training step may have its gradients elsewhere each time: then this is a copy from host to device in the
+    time of the call, and waited for.
+    """
     return torch.tensor([*addresses, *sizes], dtype=torch.int64, device=device)
 
 
