@@ -22,7 +22,7 @@ from harness.instruments.clocks import Telemetry, telemetry_of
 from harness.instruments.run_queue import core_clock
 from harness.records import Origin, Reading
 
-WINDOW_S = 0.01
+WINDOW_S = 0.02
 """A window's length: the clock's own cost (some 0.1 µs) and what is done between windows vanish in it."""
 
 COLD_CALLS = 8

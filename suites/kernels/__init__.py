@@ -19,7 +19,7 @@ from suites.kernels import against_baseline, against_float64, reference, trainin
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
 from suites.kernels.subject import Subject, Workload
-from suites.kernels.work import seconds_of, work_of
+from suites.kernels.work import seconds_of, shared, work_of
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
 
@@ -193,5 +193,6 @@ def close(subject: Subject) -> None:
     """Let go of inputs, model and references."""
     subject.held.clear()
     reference.reference_of.cache_clear()
+    shared.cache_clear()
     against_baseline.course_of.cache_clear()
     attention.kept_mask.cache_clear()

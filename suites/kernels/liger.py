@@ -97,4 +97,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """The subject with Liger's kernels; `Unavailable` without one."""
     changed = place(subject, FUNCTIONS, "liger", compiles=True)
     note = NOTES.get(subject.workload.operation)
-    return changed if note is None else replace(changed, notes=(*changed.notes, note))
+    if note is None:
+        return changed
+    writes_inputs = subject.workload.operation == "swiglu"
+    return replace(changed, notes=(*changed.notes, note), writes_inputs=writes_inputs)

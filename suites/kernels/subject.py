@@ -114,6 +114,7 @@ class Subject:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     bind: Callable[[Subject, Inputs, Sequence[Tensor]], Callable[[], Any]] | None = None
     as_torch: Callable[[Any], Result] | None = None
+    writes_inputs: bool = False  # it gets inputs of its own; other arms share theirs
     timed: bool = True
     tolerance: float = 1e-4
     shapes: str = "own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -93,11 +94,23 @@ def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor
     return [one.to(output.dtype) for one, output in zip(upstream, outputs, strict=True)]
 
 
+@lru_cache(maxsize=1)
+def shared(
+    operation: Operation, workload: Workload, seed: int, device: torch.device
+) -> tuple[Inputs, list[Tensor]]:
+    """Inputs and upstream gradients, the same tensors for every arm of a workload.
+
+    Where tensors lie in memory makes identical code differ by several percent (docs/trust.md).
+    """
+    inputs = make_inputs(operation, workload, seed, device)
+    return inputs, make_upstream(operation, inputs, seed)
+
+
 def work_of(subject: Subject) -> Work:
     """The subject's work at its workload's own shape, made at the first time of asking."""
     if "work" not in subject.held:
-        inputs = make_inputs(subject.operation, subject.workload, subject.seed, subject.device)
-        upstream = make_upstream(subject.operation, inputs, subject.seed)
+        make = shared.__wrapped__ if subject.writes_inputs else shared
+        inputs, upstream = make(subject.operation, subject.workload, subject.seed, subject.device)
         subject.held["work"] = bind(subject, inputs, upstream)
     work: Work = subject.held["work"]
     return work
