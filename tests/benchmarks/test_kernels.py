@@ -16,7 +16,7 @@ from suites.kernels.work import work_of
 
 RUN = load(["suite=kernels"])[0]
 SUITE = import_module("suites.kernels")
-ARMS = {f"{number}-{arm.name}": arm for number, arm in enumerate(RUN.arms) if arm.name != "baseline_again"}
+ARMS = {f"{number:02}-{arm.name}": arm for number, arm in enumerate(RUN.arms) if arm.name != "baseline_again"}
 
 
 def prepared(workload, arm):
