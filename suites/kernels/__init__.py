@@ -97,7 +97,7 @@ def require_memory(subject: Subject) -> None:
         free_B = free_on_gpu_B(subject.device)
     if need_B > FREE_SHARE * free_B:
         raise MemoryError(
-            f"{subject.operation.name} with all scores of its attention takes some {need_B / 1e9:.1f} GB, "
+            f"{subject.operation.name} with all scores held takes some {need_B / 1e9:.1f} GB, "
             f"and {free_B / 1e9:.1f} GB are free"
         )
 
