@@ -1,0 +1,356 @@
+"""The interconnect's closed formulas, held against bytes counted on simulated rings and sums done by hand.
+
+The run: Gemma 3 12B over two nodes of eight H100 (maknee.github.io, 2025-09-11), 4.4 s a step at 400 GB/s a
+node and 39.8 s at 10 Gbit/s, 9.05 times as long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suites.interconnect.closed_form import (
+    BEST,
+    WORST,
+    Assumption,
+    Band,
+    Cluster,
+    Exchange,
+    Strategy,
+    Sweep,
+    Traffic,
+    achieved_rate,
+    communication_seconds,
+    compute_left,
+    compute_seconds,
+    latency_seconds,
+    link_bytes,
+    rate_that_suffices,
+    speedup_band,
+    step_band,
+    step_seconds,
+    sweep_rows,
+)
+
+GB = 1e9
+TWO_NODES = Cluster(2, 8)
+GEMMA_12B = Exchange(12.2e9)
+ETHERNET_B_PER_S, INFINIBAND_B_PER_S = 10e9 / 8, 8 * 400e9 / 8
+STEP_S, SLOW_STEP_S, RATIO = 4.4, 39.8, 9.05
+TOKENS_PER_GPU = (
+    4 * 1024
+)  # the published script's batch and max_length; those of the quoted run are not stated
+
+clusters = st.builds(Cluster, st.integers(2, 64), st.integers(1, 16), st.floats(0, 1e-3))
+exchanges = st.builds(
+    Exchange,
+    st.floats(1e6, 1e12),
+    st.sampled_from(get_args(Strategy)),
+    st.sampled_from([1.0, 2.0, 4.0]),
+    st.sampled_from([None, 2.0, 4.0]),
+    st.integers(1, 100),
+)
+rates = st.floats(1e6, 1e13)
+seconds = st.floats(1e-3, 1e3)
+
+
+# Bytes counted: each rank's chunks move as a ring or a tree of rings moves them, one byte a chunk.
+
+Crossings = tuple[Counter[int], Counter[int]]  # chunks that left a node, chunks that came into it
+
+
+def pass_on(node_of: Sequence[int], sender: int, receiver: int, crossings: Crossings) -> None:
+    if node_of[sender] != node_of[receiver]:
+        crossings[0][node_of[sender]] += 1
+        crossings[1][node_of[receiver]] += 1
+
+
+def ring_all_gather(
+    held: list[set[int]], ring: list[int], node_of: Sequence[int], crossings: Crossings
+) -> None:
+    """Each rank of `ring` passes on what it got last, until all hold all; `held` changes in place."""
+    newest = {rank: sorted(held[rank]) for rank in ring}
+    for _ in range(len(ring) - 1):
+        arriving = {}
+        for place, rank in enumerate(ring):
+            following = ring[(place + 1) % len(ring)]
+            for _chunk in newest[rank]:
+                pass_on(node_of, rank, following, crossings)
+            arriving[following] = newest[rank]
+        newest = arriving
+        for rank, chunks in newest.items():
+            assert held[rank].isdisjoint(chunks)
+            held[rank].update(chunks)
+
+
+def ring_reduce_scatter(
+    sums: list[dict[int, int]],
+    ring: list[int],
+    parts: list[list[int]],
+    node_of: Sequence[int],
+    crossings: Crossings,
+) -> None:
+    """The rank at place i of `ring` ends with the ring's sum of the chunks in parts[i]."""
+    size = len(ring)
+    for hop in range(size - 1):
+        sent = {}
+        for place, rank in enumerate(ring):
+            part = parts[(place - hop - 1) % size]
+            sent[(place + 1) % size] = {chunk: sums[rank][chunk] for chunk in part}
+            for _chunk in part:
+                pass_on(node_of, rank, ring[(place + 1) % size], crossings)
+        for place, values in sent.items():
+            for chunk, value in values.items():
+                sums[ring[place]][chunk] += value
+
+
+def by_nodes(cluster: Cluster) -> list[int]:
+    return [rank // cluster.gpus_per_node for rank in range(cluster.gpus)]
+
+
+def no_crossings() -> Crossings:
+    return Counter(), Counter()
+
+
+def share_counted(crossings: Crossings, cluster: Cluster, chunks: int) -> float:
+    """Of `chunks`, how many crossed a node's boundary: the same for each node and direction, or it fails."""
+    counts = {side[node] for side in crossings for node in range(cluster.nodes)}
+    assert len(counts) == 1
+    return counts.pop() / chunks
+
+
+SMALL = [Cluster(n, g) for n, g in itertools.product((1, 2, 3, 4), (1, 2, 4))]
+
+
+@pytest.mark.parametrize("cluster", SMALL, ids=str)
+def test_a_ring_all_gather_sends_what_the_ring_bound_says(cluster: Cluster) -> None:
+    held, crossings = [{rank} for rank in range(cluster.gpus)], no_crossings()
+    ring_all_gather(held, list(range(cluster.gpus)), by_nodes(cluster), crossings)
+    assert all(one == set(range(cluster.gpus)) for one in held)
+    forward = Exchange(cluster.gpus, element_B=0.5, gradient_B=0.0)  # two gathers of half a byte: one of one
+    assert share_counted(crossings, cluster, 1) == pytest.approx(link_bytes(forward, cluster, "ring"))
+
+
+@pytest.mark.parametrize("cluster", SMALL, ids=str)
+def test_a_ring_reduce_scatter_sends_what_the_ring_bound_says(cluster: Cluster) -> None:
+    ranks, crossings = range(cluster.gpus), no_crossings()
+    sums = [{chunk: 100 * rank + chunk for chunk in ranks} for rank in ranks]
+    ring_reduce_scatter(sums, list(ranks), [[chunk] for chunk in ranks], by_nodes(cluster), crossings)
+    for rank in ranks:
+        assert sums[rank][rank] == sum(100 * other + rank for other in ranks)
+    backward = Exchange(cluster.gpus, element_B=0.0, gradient_B=1.0)
+    assert share_counted(crossings, cluster, 1) == pytest.approx(link_bytes(backward, cluster, "ring"))
+
+
+@pytest.mark.parametrize("cluster", SMALL, ids=str)
+def test_gathering_between_nodes_first_sends_what_the_node_aware_bound_says(cluster: Cluster) -> None:
+    nodes, gpus, node_of = cluster.nodes, cluster.gpus_per_node, by_nodes(cluster)
+    held, crossings = [{rank} for rank in range(cluster.gpus)], no_crossings()
+    for peer in range(gpus):
+        ring_all_gather(held, [node * gpus + peer for node in range(nodes)], node_of, crossings)
+    for node in range(nodes):
+        ring_all_gather(held, list(range(node * gpus, (node + 1) * gpus)), node_of, crossings)
+    assert all(one == set(range(cluster.gpus)) for one in held)
+    forward = Exchange(cluster.gpus, element_B=0.5, gradient_B=0.0)
+    assert share_counted(crossings, cluster, 1) == pytest.approx(link_bytes(forward, cluster, "node_aware"))
+
+
+@pytest.mark.parametrize("cluster", SMALL, ids=str)
+def test_hybrid_sharding_sends_what_its_formula_says_and_ends_with_every_sum(cluster: Cluster) -> None:
+    """Reduce-scatter in each node, then each GPU's shard all-reduced with its peers in the other nodes."""
+    nodes, gpus, node_of, crossings = cluster.nodes, cluster.gpus_per_node, by_nodes(cluster), no_crossings()
+    chunks, ranks = range(cluster.gpus), range(cluster.gpus)
+    shards = [list(chunks)[peer * nodes : (peer + 1) * nodes] for peer in range(gpus)]
+    sums = [{chunk: 100 * rank + chunk for chunk in chunks} for rank in ranks]
+    for node in range(nodes):
+        ring_reduce_scatter(sums, list(range(node * gpus, (node + 1) * gpus)), shards, node_of, crossings)
+    for peer, shard in enumerate(shards):
+        peers = [node * gpus + peer for node in range(nodes)]
+        ring_reduce_scatter(sums, peers, [[chunk] for chunk in shard], node_of, crossings)
+        held = [set[int]() for _ in ranks]
+        for place, rank in enumerate(peers):
+            assert sums[rank][shard[place]] == sum(100 * other + shard[place] for other in ranks)
+            held[rank] = {shard[place]}
+        ring_all_gather(held, peers, node_of, crossings)
+        assert all(held[rank] == set(shard) for rank in peers)
+    exchange = Exchange(cluster.gpus, "hybrid", element_B=1.0)
+    counted = share_counted(crossings, cluster, 1)
+    assert counted == pytest.approx(link_bytes(exchange, cluster, "ring"))
+    assert counted == pytest.approx(link_bytes(exchange, cluster, "node_aware"))
+
+
+def test_a_ring_laid_across_nodes_at_every_hop_sends_more_than_the_ring_bound() -> None:
+    """As `crossing_share` warns: gpus_per_node times as much, so that bound is one of a well-laid ring."""
+    cluster = Cluster(2, 4)
+    held, crossings = [{rank} for rank in range(8)], no_crossings()
+    ring_all_gather(held, [0, 4, 1, 5, 2, 6, 3, 7], by_nodes(cluster), crossings)
+    forward = Exchange(8, element_B=0.5, gradient_B=0.0)
+    assert share_counted(crossings, cluster, 1) == pytest.approx(4 * link_bytes(forward, cluster, "ring"))
+
+
+# The published run, by arithmetic done by hand: 24.4 GB of parameters in bf16.
+
+
+def test_the_runs_bytes_and_seconds() -> None:
+    ring_B = link_bytes(GEMMA_12B, TWO_NODES, "ring")
+    aware_B = link_bytes(GEMMA_12B, TWO_NODES, "node_aware")
+    assert [round(x / GB, 1) for x in (ring_B / 3, ring_B, aware_B)] == [22.9, 68.6, 36.6]
+    slow_s = [communication_seconds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, t) for t in get_args(Traffic)]
+    assert [round(x, 1) for x in slow_s] == [54.9, 29.3]
+    assert round(communication_seconds(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, "ring"), 2) == 0.17
+
+
+def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_figures() -> None:
+    compute_s = compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S)
+    slow_s = step_band(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, compute_s)
+    assert [round(x, 1) for x in slow_s] == [29.3, 59.1]  # 36.6/1.25; 4.4 - 0.17 + 54.9
+    assert slow_s.at_best < SLOW_STEP_S < slow_s.at_worst
+    ratio = speedup_band(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, INFINIBAND_B_PER_S, STEP_S)
+    assert [round(x, 1) for x in ratio] == [6.7, 13.4]
+    assert ratio.at_best < RATIO < ratio.at_worst
+
+
+def test_the_run_implies_about_88_tflop_per_s_a_gpu() -> None:
+    """Within a tenth: the published figure does not say which of the model's parameters it counted."""
+    for compute_s in compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S):
+        assert achieved_rate(12.2e9, TOKENS_PER_GPU, compute_s) == pytest.approx(88e12, rel=0.1)
+
+
+def test_a_step_too_short_for_its_traffic_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"ring traffic alone takes 54\.9 s of a step of 39\.8 s"):
+        compute_left(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, SLOW_STEP_S)
+
+
+def test_flop_counted_as_for_gpt_3() -> None:
+    """arXiv 2005.14165, table D.1: 174,600 M parameters, 300 B tokens, 3.14e23 FLOP."""
+    assert compute_seconds(174.6e9, 300e9, 1.0, recompute=False) == pytest.approx(3.14e23, rel=2e-3)
+    assert compute_seconds(174.6e9, 300e9, 1.0) == pytest.approx(3.14e23 * 4 / 3, rel=2e-3)
+
+
+# Properties.
+
+
+@given(exchanges, clusters)
+def test_ring_sends_no_less_than_node_aware(exchange: Exchange, cluster: Cluster) -> None:
+    assert link_bytes(exchange, cluster, "ring") >= link_bytes(exchange, cluster, "node_aware") > 0
+
+
+@given(exchanges, clusters, rates, seconds)
+def test_the_ends_of_the_band_are_the_least_and_the_most_of_the_four_cases(
+    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: float
+) -> None:
+    cases = [
+        step_seconds(exchange, cluster, rate_B_per_s, compute_s, Assumption(traffic, overlap))
+        for traffic in get_args(Traffic)
+        for overlap in ("none", "perfect")
+    ]
+    band = step_band(exchange, cluster, rate_B_per_s, Band.same(compute_s))
+    assert compute_s <= band.at_best == min(cases) <= max(cases) == band.at_worst
+
+
+@given(exchanges, clusters, rates, st.floats(1, 1e3), seconds, st.sampled_from([BEST, WORST]))
+def test_a_faster_link_never_makes_a_longer_step(
+    exchange: Exchange, cluster: Cluster, rate: float, faster: float, compute_s: float, assumed: Assumption
+) -> None:
+    slow_s = step_seconds(exchange, cluster, rate, compute_s, assumed)
+    assert step_seconds(exchange, cluster, rate * faster, compute_s, assumed) <= slow_s
+
+
+@given(exchanges, clusters, seconds, st.floats(0.01, 1))
+def test_the_rate_that_suffices_adds_just_that_share_when_put_back(
+    exchange: Exchange, cluster: Cluster, compute_s: float, added: float
+) -> None:
+    enough = rate_that_suffices(exchange, cluster, Band.same(compute_s), added)
+    for rate_B_per_s, assumed in zip(enough, (BEST, WORST), strict=True):
+        if math.isfinite(rate_B_per_s):
+            step_s = step_seconds(exchange, cluster, rate_B_per_s, compute_s, assumed)
+            assert step_s == pytest.approx((1 + added) * compute_s)
+        else:
+            step_s = step_seconds(exchange, cluster, 1e30, compute_s, assumed)
+            assert step_s >= (1 + added) * compute_s * (1 - 1e-9)
+    assert enough.at_best <= enough.at_worst
+
+
+@given(exchanges, clusters, rates, st.floats(0, 1), seconds)
+def test_calibration_gives_back_its_own_step_and_a_band_in_order_below_its_rate(
+    exchange: Exchange, cluster: Cluster, rate: float, slower: float, compute_s: float
+) -> None:
+    step_s = compute_s + communication_seconds(exchange, cluster, rate, "ring")
+    left_s = compute_left(exchange, cluster, rate, step_s)
+    assert step_band(exchange, cluster, rate, left_s) == pytest.approx((step_s, step_s))
+    below = step_band(exchange, cluster, max(rate * slower, 1.0), left_s)
+    assert below.at_best <= below.at_worst * (1 + 1e-9)
+
+
+@given(exchanges, st.integers(1, 16), seconds)
+def test_one_node_sends_nothing_and_any_link_suffices(
+    exchange: Exchange, gpus_per_node: int, compute_s: float
+) -> None:
+    alone = Cluster(1, gpus_per_node, 1e-3)
+    assert step_band(exchange, alone, 1.0, Band.same(compute_s)) == (compute_s, compute_s)
+    assert rate_that_suffices(exchange, alone, Band.same(compute_s)) == (0, 0)
+
+
+def test_latency_is_of_each_collective_between_nodes() -> None:
+    cluster = Cluster(2, 8, latency_s=1e-3)
+    by_strategy = {s: latency_seconds(Exchange(1e9, s, units=10), cluster) for s in get_args(Strategy)}
+    assert by_strategy == pytest.approx({"fsdp": 0.03, "ddp": 0.01, "hybrid": 0.01})
+
+
+def test_gradients_in_fp32_cost_twice_those_in_bf16() -> None:
+    bf16_B, fp32_B = (
+        link_bytes(Exchange(1e9, "ddp", 2.0, gradient_B), TWO_NODES) for gradient_B in (2.0, 4.0)
+    )
+    assert fp32_B == 2 * bf16_B
+    assert link_bytes(Exchange(1e9, "fsdp", 2.0, 4.0), TWO_NODES) == pytest.approx(15 / 16 * 8e9)
+
+
+@pytest.mark.parametrize("wrong", [(0, 8, 0.0), (2, 0, 0.0), (2, 8, -1.0)])
+def test_a_cluster_of_nothing_is_refused(wrong: tuple[int, int, float]) -> None:
+    with pytest.raises(ValueError, match="a node and a GPU at least"):
+        Cluster(*wrong)
+
+
+def test_the_sweep_has_every_point_once_and_each_row_agrees_with_arithmetic() -> None:
+    sweep = Sweep(TOKENS_PER_GPU, achieved_FLOP_per_s=1e14)
+    rows = list(sweep_rows(sweep))
+    points = [(row.parameters, row.nodes, row.rate_B_per_s) for row in rows]
+    assert points == list(itertools.product(sweep.models, sweep.nodes, sweep.rates_B_per_s))
+    assert (min(sweep.models), max(sweep.models)) == (1e9, 70e9)
+    assert (min(sweep.nodes), max(sweep.nodes)) == (2, 64)
+    for row in rows:
+        compute_s = 8 * row.parameters * TOKENS_PER_GPU / 1e14
+        gpus = 8 * row.nodes
+        worst_s = compute_s + 6 * row.parameters * (gpus - 1) / gpus / row.rate_B_per_s
+        best_s = max(compute_s, 6 * row.parameters * (row.nodes - 1) / row.nodes / row.rate_B_per_s)
+        assert (row.best_s, row.worst_s) == pytest.approx((best_s, worst_s))
+        assert (row.rate_B_per_s >= row.enough_at_worst_B_per_s) == (worst_s <= 1.05 * compute_s)
+        assert (row.rate_B_per_s >= row.enough_at_best_B_per_s) == (best_s <= 1.05 * compute_s)
+
+
+def test_the_sweep_takes_other_clusters_and_strategies() -> None:
+    small = Sweep(TOKENS_PER_GPU, 1e14, models=(7e9,), nodes=(4,), rates_B_per_s=(1e9,))
+    (fsdp,) = sweep_rows(small)
+    (hybrid,) = sweep_rows(replace(small, strategy="hybrid"))
+    assert hybrid.worst_s - hybrid.compute_s == pytest.approx(2 * 14 * 3 / 4)
+    assert fsdp.worst_s - fsdp.compute_s == pytest.approx(3 * 14 * 31 / 32)
+
+
+def test_the_sweep_takes_every_setting_of_step_and_cluster() -> None:
+    """Sums by hand: 3 x 7 collectives of 2 ms; 7e9 parameters gathered twice in 1 B and reduced in 4 B."""
+    one_point = {"models": (7e9,), "nodes": (2,), "rates_B_per_s": (1e9,)}
+    changed = {"gpus_per_node": 4, "latency_s": 2e-3, "recompute": False, "element_B": 1.0, "gradient_B": 4.0}
+    (row,) = sweep_rows(Sweep(1000, 1e14, units=7, **one_point, **changed))  # type: ignore[arg-type]
+    assert row.compute_s == pytest.approx(0.42)
+    assert row.worst_s == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)
+    assert row.best_s == pytest.approx(0.042 + 1 / 2 * 42)
+    assert row.enough_at_best_B_per_s == pytest.approx(21e9 / (1.05 * 0.42 - 0.042))
+    assert row.enough_at_worst_B_per_s == math.inf  # latency alone is 10 %
