@@ -44,7 +44,7 @@ class Frame:
             self.cells.setdefault((record.cell.workload, record.cell.optimization), []).append(record)
         self.figures = self._gather()
         self._first: dict[tuple[str, str, str], Figure] = {}
-        for place, figure in self.figures.items():
+        for place, figure in sorted(self.figures.items(), key=lambda one: self._rank("method", one[0][3])):
             self._first.setdefault(place[:3], figure)
 
     def get(self, workload: str, optimization: str, metric: str, method: str) -> Figure | None:
@@ -52,7 +52,7 @@ class Frame:
         return self.figures.get((workload, optimization, metric, method))
 
     def first(self, workload: str, optimization: str, metric: str) -> Figure | None:
-        """The first figure of `metric` in a cell, by whatever method."""
+        """The first figure of `metric` in a cell, in the report's order of methods."""
         return self._first.get((workload, optimization, metric))
 
     def values(self, key: str, where: Where, metric: str = "") -> list[str]:

@@ -25,7 +25,7 @@ def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
         for arm in arms:
             head = [Text(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
             head.append(Text(spec.name("optimization", arm), look="word"))
-            rows.append((*head, *_effect(frame, notes, workload, arm, fields, longest)))
+            rows.append((*head, *_effect(spec, frame, notes, workload, arm, fields, longest)))
     heads = (
         *(["Workload"] if len(workloads) > 1 else []),
         "Optimization",
@@ -39,13 +39,14 @@ def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
 
 
 def _effect(
-    frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any], longest: float
+    spec: Spec, frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any], longest: float
 ) -> list[Text]:
     cells = [Text(frame.condition(workload, arm, one)) for one in fields["conditions"]]
     for metric in fields["beside"]:
         other = frame.first(workload, arm, metric)
         unit = "1" if other and other.unit == "1" else "auto"
-        cells.append(Text(show(other, unit), other.cell) if other else Text("–", look="muted"))
+        by = f", {spec.name('method', other.method)}" if other and other.method else ""
+        cells.append(Text(show(other, unit) + by, other.cell) if other else Text("–", look="muted"))
     place = {
         "workload": workload,
         "optimization": arm,
