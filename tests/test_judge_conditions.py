@@ -1,0 +1,122 @@
+"""What a claim's conditions and shape make of a figure: as stated, elsewhere, or none of this claim's."""
+
+from __future__ import annotations
+
+import pytest
+from judged import figure, one
+from synthetic import claim, conf_workloads, made
+
+from harness.claims import load_claims
+from harness.judge import judge
+
+GPU = {"device": "cuda", "optimizer": "adam | adamw"}
+
+
+def test_as_stated_needs_every_condition_met() -> None:
+    held = claim(conditions=GPU)
+    stated = one(held, figure(100.0, conditions={"device": "cuda", "optimizer": "adamw", "batch": "4"}))
+    assert (stated.where, stated.differs) == ("as stated", ())
+
+
+@pytest.mark.parametrize(
+    ("origin", "conditions", "told"),
+    [
+        ("measured", {"device": "cpu", "optimizer": "adam"}, "device cpu, the claim has cuda"),
+        ("measured", {"optimizer": "adam"}, "device not recorded, the claim has cuda"),
+        ("measured", {"device": "cuda", "optimizer": "sgd"}, "optimizer sgd, the claim has adam or adamw"),
+        ("simulated", {"device": "cuda", "optimizer": "adam"}, "simulated, not measured"),
+        ("calculated", {"device": "cuda", "optimizer": "adam"}, "calculated, not measured"),
+        ("emulated", {"device": "cuda", "optimizer": "adam"}, "emulated, not measured"),
+    ],
+)
+def test_what_differs_is_listed_and_is_elsewhere(origin: str, conditions: dict[str, str], told: str) -> None:
+    verdict = one(claim(conditions=GPU), figure(100.0, origin=origin, conditions=conditions))
+    assert verdict.outcome == "holds"
+    assert verdict.where == "elsewhere"
+    assert verdict.differs == (told,)
+
+
+def test_no_cpu_record_settles_a_gpu_claim_as_stated_whatever_it_says() -> None:
+    for origin in ("measured", "emulated", "simulated", "calculated"):
+        verdict = one(
+            claim(conditions=GPU), figure(100.0, origin=origin, conditions={**GPU, "device": "cpu"})
+        )
+        assert verdict.where == "elsewhere"
+
+
+def test_a_claim_about_no_hardware_can_be_settled_by_calculation() -> None:
+    assert one(claim(), figure(100.0, origin="calculated")).where == "as stated"
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("NVIDIA A100-SXM4-80GB", "as stated"), ("NVIDIA H100", "elsewhere")]
+)
+def test_a_condition_may_be_a_pattern(name: str, where: str) -> None:
+    verdict = one(
+        claim(conditions={"device_name": "*A100*"}), figure(100.0, conditions={"device_name": name})
+    )
+    assert verdict.where == where
+    assert verdict.differs == (
+        () if where == "as stated" else ("device_name NVIDIA H100, the claim has A100",)
+    )
+
+
+SHAPE = {"layers": 32, "batch": 1, "optimizer": "adamw", "device_memory_B": 80e9}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"layers": 4}, "small was run with layers 4; this claim speaks of layers 32."),
+        (
+            {"batch": 2, "optimizer": "sgd_momentum"},
+            "run with batch 2, optimizer sgd_momentum; this claim speaks of batch 1, optimizer adamw.",
+        ),
+        (
+            {"device_memory_B": 141e9},
+            "with device_memory_B 141 GB; this claim speaks of device_memory_B 80 GB.",
+        ),
+    ],
+)
+def test_the_same_name_with_another_shape_is_no_figure(changed: dict[str, object], told: str) -> None:
+    verdict = one(claim(requires=SHAPE), figure(100.0, fields={**SHAPE, **changed}))
+    assert verdict.outcome == "unavailable"
+    assert verdict.ours is None
+    assert verdict.cell
+    assert verdict.sentence.endswith(told)
+    assert one(claim(requires=SHAPE), figure(100.0, fields=SHAPE)).outcome == "holds"
+
+
+def test_a_required_field_that_was_not_recorded_is_not_taken_as_met() -> None:
+    verdict = one(claim(requires=SHAPE), figure(100.0, fields={"batch": 1, "optimizer": "adamw"}))
+    assert verdict.outcome == "unavailable"
+    assert "no layers recorded, no device_memory_B recorded" in verdict.sentence
+
+
+def test_records_of_another_shape_do_not_mix_with_those_of_the_claims() -> None:
+    other = figure(1.0, fields={**SHAPE, "layers": 4})
+    verdict = one(claim(requires=SHAPE), other, figure(100.0, fields={**SHAPE, "more": 7}))
+    assert (verdict.outcome, verdict.low, verdict.high) == ("holds", 100.0, 100.0)
+
+
+PAPER_80_GB = 80e9  # Table I's heading
+
+
+@pytest.mark.parametrize(("memory_B", "expected"), [(PAPER_80_GB, "holds"), (141e9, "unavailable")])
+def test_hardware_of_more_memory_changes_no_count_of_the_papers_gpus(memory_B: float, expected: str) -> None:
+    """On 141 GB the same step needs fewer devices: no figure about GPUs of 80 GB, while its bytes stand."""
+    claims = {one.id: one for one in load_claims("memory")}
+    fields = {**conf_workloads()["llama_7b"], "device_memory_B": memory_B}
+    figures = {
+        ("gpus", "fake_step"): ("1", "simulated", (4.0 if memory_B == PAPER_80_GB else 2.0,)),
+        ("peak_memory", "fake_step"): ("B", "simulated", (280e9,)),
+    }
+    record = made("llama_7b", "mixed_flash", figures, fields=fields, suite="memory")
+    for id, due in (
+        ("table_1_llama_7b_gpus", expected),
+        ("seven_billion_more_than_one_80_GB", expected),
+        ("table_1_llama_7b_memory", "holds"),
+        ("seven_billion_more_than_one_141_GB", "holds"),
+    ):
+        verdicts = {v.reading: v for v in judge([claims[id]], [record])}
+        assert verdicts["no checkpointing, flash"].outcome == due, id
