@@ -45,7 +45,9 @@ def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
     missing = missing_library(error)
     if missing is not None:
         return Status.UNAVAILABLE, missing
-    status = Status.OUT_OF_MEMORY if _lacks_memory(error) else Status.CRASHED
+    status = Status.TIMED_OUT if isinstance(error, TimeoutError) else Status.CRASHED
+    if _lacks_memory(error):
+        status = Status.OUT_OF_MEMORY
     said = ": ".join(filter(None, (type(error).__name__, _text(error))))
     notes = "".join(f"; {clean(note)}" for note in getattr(error, "__notes__", ()))
     return status, f"{said}{_place(error, package)}{notes}"

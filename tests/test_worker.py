@@ -19,6 +19,7 @@ from harness import faults
 from harness.environment import describe
 from harness.executors import Began, Ended, Read, event_from_json, event_to_json
 from harness.executors.local import create
+from harness.instruments.ranks import RankFailed, RankTimeout
 from harness.records import Host, Reading, Status, Unavailable, WrongResult
 from harness.runner import run
 from harness.store import Store
@@ -46,6 +47,10 @@ def raised(error):
         (RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: ..."), Status.OUT_OF_MEMORY),
         (RuntimeError("CUDA error: out of memory"), Status.OUT_OF_MEMORY),
         (RuntimeError("std::bad_alloc"), Status.OUT_OF_MEMORY),
+        (TimeoutError("rank 1 gave no answer"), Status.TIMED_OUT),
+        (RankTimeout("rank 1 gave no answer"), Status.TIMED_OUT),
+        (RankFailed("rank 1: OutOfMemoryError: CUDA out of memory."), Status.OUT_OF_MEMORY),
+        (RankFailed("rank 1 was killed by SIGKILL"), Status.CRASHED),
         (OSError(errno.ENOENT, "No such file"), Status.CRASHED),
         (RuntimeError("shapes differ"), Status.CRASHED),
         (ValueError("out of memory"), Status.CRASHED),

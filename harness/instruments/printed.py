@@ -1,0 +1,35 @@
+"""What a process printed last, for the reason of its end: a few lines of a file, or where it hung or died."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+TAIL_B = 1 << 16
+LINE_LENGTH = 300
+STACK = "(most recent call first):"
+"""The end of the line before the frames of a stack that faulthandler prints, innermost first."""
+
+
+def last(path: Path, count: int) -> str:
+    """The last `count` lines of the file; "" where there are none.
+
+    Where faulthandler has printed a stack: its innermost frames, and what was printed just before.
+    """
+    lines = _tail(path)
+    stacks = [number for number, line in enumerate(lines) if line.endswith(STACK) and "C stack" not in line]
+    if not stacks:
+        return "; last printed:\n" + "\n".join(lines[-count:]) if lines else ""
+    frames = lines[stacks[-1] + 1 :][:count]
+    before = lines[: stacks[-1]][len(frames) - count :] if len(frames) < count else []
+    said = "; it had printed:\n" + "\n".join(before) if before else ""
+    return "; its stack:\n" + "\n".join(frames) + said
+
+
+def _tail(path: Path) -> list[str]:
+    with suppress(OSError), path.open("rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - TAIL_B, 0))
+        text = file.read().decode("utf-8", "replace")
+        return [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]
+    return []

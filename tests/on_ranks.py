@@ -1,0 +1,127 @@
+"""What the ranks of tests/test_ranks.py are asked to do."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+from harness.records import Unavailable, WrongResult
+
+RANK = int(os.environ.get("RANK", "-1"))
+
+
+def number(memory):
+    return RANK
+
+
+def keep(memory, value):
+    memory["kept"] = [value, RANK]
+
+
+def kept(memory):
+    return memory["kept"]
+
+
+def reduced(memory, elements):
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.arange(elements, dtype=torch.float64) * (RANK + 1)
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def seconds_to_reduce(memory, elements):
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.zeros(elements)
+    dist.barrier()
+    begin_s = time.monotonic()
+    dist.all_reduce(tensor)
+    return time.monotonic() - begin_s
+
+
+def length(memory, text):
+    return len(text)
+
+
+def text_of(memory, count):
+    return "x" * count
+
+
+def shout(memory, lines):
+    for line in range(lines):
+        print('{"answer": "printed, not answered"}', line)
+    sys.stdout.flush()
+    os.write(1, b'{"answer": 0}\n')
+    return "said"
+
+
+class Odd(Exception):
+    pass
+
+
+class OwnMemoryError(MemoryError):
+    """As numpy has one."""
+
+
+RAISED = {
+    "ValueError": ValueError("three heads"),
+    "Odd": Odd("is odd"),
+    "Unavailable": Unavailable("no such library"),
+    "WrongResult": WrongResult("the loss is off"),
+    "MemoryError": OwnMemoryError("too large"),
+    "SystemExit": SystemExit(3),
+}
+
+
+def misbehave(memory, who, how, wait_s=0.5):
+    """One rank does `how`, the others are in a collective with it; `wait_s` later, for most."""
+    if who == RANK:
+        if how in RAISED:
+            raise RAISED[how]
+        if how == "no JSON":
+            return object()
+        WAYS[how](wait_s)
+    return all_reduce_on_and_on()
+
+
+def all_reduce_on_and_on():
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.zeros(1 << 16)
+    while True:
+        dist.all_reduce(tensor)
+
+
+def _later(act, wait_s):
+    threading.Timer(wait_s, act).start()
+
+
+def _hang(wait_s):
+    while True:
+        time.sleep(0.01)
+
+
+def _hang_in_c(wait_s):
+    """Holds the interpreter's lock, so that no thread of Python's runs."""
+    ctypes.PyDLL(None).sleep(600)
+
+
+def _print_and_exit(wait_s):
+    print("these are the last words")
+    os._exit(7)
+
+
+WAYS = {
+    "SIGKILL": lambda wait_s: _later(lambda: os.kill(os.getpid(), signal.SIGKILL), wait_s),
+    "SIGSEGV": lambda wait_s: ctypes.string_at(0),
+    "exit": _print_and_exit,
+    "hang": _hang,
+    "hang in C": _hang_in_c,
+    "stop": lambda wait_s: os.kill(os.getpid(), signal.SIGSTOP),
+}

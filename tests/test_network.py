@@ -1,0 +1,139 @@
+"""A network of namespaces: real bytes against what was asked of it."""
+
+import subprocess
+
+import pytest
+from moved import ATTEMPTS, moved, needs_namespaces, script, verified
+from test_topology import FABRIC, LEAVES, SPINES
+
+from harness.instruments.network import Network
+from harness.instruments.topology import TopologyError, two_nodes
+from harness.records import Unavailable
+
+RATE_B_PER_S = 5e6
+FRAME_B, SEGMENT_B = 1514, 1448  # Ethernet, and the data in it behind IPv4 and TCP with a time stamp
+
+DOWN = """
+import sys
+from pyroute2 import IPRoute
+with IPRoute() as kernel:
+    kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_namespaces():
+    needs_namespaces()
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Network(two_nodes(RATE_B_PER_S)) as network:
+        yield network
+
+
+@pytest.fixture(autouse=True)
+def _rate_as_it_was(request):
+    yield
+    if "two" in request.fixturenames:
+        network = request.getfixturevalue("two")
+        for link in range(2):
+            network.set_rate(link, RATE_B_PER_S)
+
+
+def near(network, rate_B_per_s, sender="node0", receiver="node1"):
+    """Whether frames of that many bytes a second carry what the receiver sees."""
+    for _ in range(ATTEMPTS):
+        came, rate = moved(network, sender, receiver, int(rate_B_per_s))
+        assert came == int(rate_B_per_s)
+        if abs(rate * FRAME_B / SEGMENT_B / rate_B_per_s - 1) < 0.05:
+            return True
+    return False
+
+
+def test_a_link_carries_what_was_asked_either_way(two):
+    assert near(two, RATE_B_PER_S)
+    assert near(two, RATE_B_PER_S, "node1", "node0")
+
+
+def test_a_rate_is_changed_and_lifted(two):
+    two.set_rate(0, 2e6)
+    assert near(two, 2e6)
+    two.set_rate(0, None)
+    two.set_rate(1, None)
+    assert moved(two, "node0", "node1", 20_000_000)[1] > 4 * RATE_B_PER_S
+
+
+@pytest.mark.parametrize("rate", [2e6, RATE_B_PER_S, 4e7])
+def test_a_link_that_carries_what_was_asked_is_verified(two, rate):
+    two.set_rate(0, rate)
+    assert verified(two, 0, rate) == pytest.approx(rate, rel=0.05)
+
+
+def test_a_link_that_carries_something_else_is_refused(two):
+    two.set_rate(0, 4e6)
+    with pytest.raises(Unavailable) as less:
+        two.verify(0, RATE_B_PER_S)
+    assert str(less.value).startswith("link node0-switch was asked to carry 40 Mbit/s and carries 3")
+    assert str(less.value).endswith(": no more gets through here")
+    two.set_rate(0, 7e6)
+    with pytest.raises(Unavailable, match=r"was asked to carry 40 Mbit/s and carries 5.*: it is not shaped"):
+        two.verify(0, RATE_B_PER_S)
+
+
+def test_a_rate_above_what_the_machine_carries_is_refused(two):
+    two.set_rate(0, None)
+    with pytest.raises(Unavailable, match=r"asked to carry 8e\+06 Mbit/s and carries .*: no more gets"):
+        two.verify(0, 1e12)
+    with pytest.raises(
+        Unavailable, match=r"^the network cannot be shaped: tbf shapes links of .* Mbit/s, not"
+    ):
+        two.set_rate(0, 1e12)
+    with pytest.raises(TopologyError, match=r"^link node0-switch: its rate -1 B/s is not above 0$"):
+        two.set_rate(0, -1)
+
+
+def test_bytes_sent_are_those_that_were_given(two):
+    count = 3_000_000
+    before = two.sent()
+    moved(two, "node0", "node1", count)
+    grown = [[b - a for a, b in zip(*ends, strict=True)] for ends in zip(before, two.sent(), strict=True)]
+    (there, back), (from_node1, to_node1) = grown
+    for sent in (there, to_node1):
+        assert count < sent < 1.01 * count * FRAME_B / SEGMENT_B + 10_000
+    for sent in (back, from_node1):
+        assert 0 < sent < 0.1 * count
+
+
+def test_connections_spread_over_all_ways_of_a_fabric():
+    count, times = 50_000, 64
+    with Network(FABRIC) as network:
+        for there, back in (("h0", "h3"), ("h2", "h0")):
+            before = dict(zip(FABRIC.links, network.sent(), strict=True))
+            moved(network, there, back, count, times)
+            after = dict(zip(FABRIC.links, network.sent(), strict=True))
+            leaf = LEAVES[FABRIC.hosts.index(there) // 2]
+            up = {one.other: after[one][0] - before[one][0] for one in FABRIC.links if one.one == leaf}
+            assert set(up) == set(SPINES)
+            assert min(up.values()) > count
+            assert count * times < sum(up.values()) < 1.2 * count * times
+
+
+def test_two_networks_do_not_disturb_each_other(two):
+    with Network(two_nodes(RATE_B_PER_S)) as other:
+        assert other.address("node1") == two.address("node1")
+        before = two.sent()
+        other.set_rate(0, None)
+        assert moved(other, "node0", "node1", 1_000_000)[0] == 1_000_000
+        assert sum(map(sum, two.sent())) - sum(map(sum, before)) < 20_000
+    assert near(two, RATE_B_PER_S)
+
+
+def test_a_host_that_does_not_answer_is_told_in_one_line():
+    with Network(two_nodes(RATE_B_PER_S)) as network:
+        subprocess.run(script(network, "node1", DOWN, network.interface("node1")), check=True, timeout=60)
+        with pytest.raises(
+            Unavailable, match=r"^link switch-node1 carries nothing|^link node1-switch"
+        ) as error:
+            network.verify(1, RATE_B_PER_S)
+    assert len(str(error.value).splitlines()) == 1
