@@ -39,9 +39,11 @@ def test_what_differs_is_listed_and_is_elsewhere(origin: str, conditions: dict[s
 def test_no_cpu_record_settles_a_gpu_claim_as_stated_whatever_it_says() -> None:
     for origin in ("measured", "emulated", "simulated", "calculated"):
         verdict = one(
-            claim(conditions=GPU), figure(100.0, origin=origin, conditions={**GPU, "device": "cpu"})
+            claim(conditions={"device": "cuda"}), figure(100.0, origin=origin, conditions={"device": "cpu"})
         )
         assert verdict.where == "elsewhere"
+    there = figure(100.0, origin="measured", conditions={"device": "cuda"})
+    assert one(claim(conditions={"device": "cuda"}), there).where == "as stated"
 
 
 def test_a_claim_about_no_hardware_can_be_settled_by_calculation() -> None:

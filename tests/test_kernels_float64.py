@@ -17,7 +17,7 @@ from suites import kernels
 from suites.kernels.against_float64 import check as check_float64
 from suites.kernels.awkward import awkward, strided
 from suites.kernels.operations import OPERATIONS, adamw, rms_norm
-from suites.kernels.reference import attention_reference, evaluate, in_float64
+from suites.kernels.reference import attention_reference, evaluate, in_float64, reference_of
 from suites.kernels.subject import Workload
 from suites.kernels.work import bind, make_inputs, make_upstream
 
@@ -134,6 +134,9 @@ def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
     monkeypatch.setattr("suites.kernels.reference.FEW_PAIRS", 1)
     subject = applied("baseline", subject_of("attention"))
     assert "2 of its heads" in subject.held["compared"]
+    kept = reference_of(subject.operation, subject.workload, subject.seed, subject.device).heads
+    last = (subject.workload.batch - 1, subject.workload.heads - 1)
+    assert set(kept) == {(0, 0), last}
 
 
 @pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - set(HOSTS_OWN)))
@@ -141,6 +144,29 @@ def test_eager_itself_passes_the_awkward_shapes(operation):
     subject = replace(subject_of(operation), shapes="own and awkward")
     check_float64(subject)
     assert "one row" in subject.held["compared"]
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_what_cancellation_leaves_unknown_is_not_called_wrong(seed):
+    """Of large values a softmax is one or zero, and its gradient a rounding: by plain PyTorch too."""
+    subject = replace(subject_of("softmax", hidden=40, seq_len=9), shapes="awkward", seed=seed)
+    check_float64(subject)
+
+
+def test_without_allowing_for_cancellation_plain_pytorch_itself_would_be_called_wrong(monkeypatch):
+    monkeypatch.setattr("suites.kernels.against_float64.ROUNDING", 0.0)
+    subjects = [replace(subject_of("softmax"), shapes="awkward", seed=seed) for seed in range(1, 40)]
+    with pytest.raises(WrongResult, match=r"gradient 0 .*large magnitudes"):
+        any(check_float64(subject) for subject in subjects)
+
+
+def test_a_gradient_that_is_all_wrong_is_caught_among_large_values_too():
+    subject = subject_of("softmax")
+    wrong = replace(
+        subject, shapes="awkward", function=lambda x: subject.function(x) + 1e-3 * (x - x.detach())
+    )
+    with pytest.raises(WrongResult, match="gradient 0"):
+        check_float64(wrong)
 
 
 @settings(max_examples=15, deadline=None)
