@@ -7,7 +7,10 @@ import math
 ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ"}
 """Printed right after every figure."""
 
-LEGEND = "ᵐ measured on this hardware · ᵉ emulated · ˢ simulated: fake tensors, or a model stepped through time · ᶜ calculated by a formula"
+LEGEND = (
+    "ᵐ measured on this hardware · ᵉ emulated · ˢ simulated: fake tensors, or a model stepped through time · "
+    "ᶜ calculated by a formula"
+)
 
 _SCALES = {
     "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},

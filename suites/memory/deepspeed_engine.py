@@ -6,23 +6,20 @@ engine asks for is 1 (norms) or 0 (flags of overflow), and its checks that ranks
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_private
+from harness.instruments.deepspeed_start import initialize
 from harness.records import Host, Unavailable
 from suites.memory.step import TrainingStep, Workload
 from suites.memory.training import plain_optimizer, state_tensors
@@ -117,24 +114,6 @@ class Engine:
         if workload.micro_batches > 1:  # the training loop divides the loss and says when to step
             config["managed_gradient_accumulation"] = False
         return config
-
-
-def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """`deepspeed.initialize` over the process group that there is now, whatever there was before."""
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import deepspeed
-    from deepspeed.utils import groups
-
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    os.environ.setdefault("LOCAL_RANK", "0")
-    backend: Any = importlib.import_module("deepspeed.comm.torch")
-    backend.build_shm_op = lambda: None  # needs a compiler, serves inference
-    deepspeed.comm.comm.cdb = None
-    groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
-    if not dist.is_initialized():
-        raise RuntimeError("no process group: enter fake_ranks, or start real ranks, before sharding a model")
-    return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
 
 
 class Resident(nn.Module):

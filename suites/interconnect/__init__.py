@@ -1,0 +1,149 @@
+"""The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
+
+The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All arms of a workload
+share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.records import Json, Origin, Reading, Remark, Unavailable
+from suites.interconnect import formula
+from suites.interconnect.against_baseline import check_losses
+from suites.interconnect.cluster import Cluster, cluster_of, leave_cluster
+from suites.interconnect.replay import computed_s
+from suites.interconnect.subject import Plan, Subject, Workload
+
+KEYS = itertools.count()
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """The baseline: the workload's strategy as it comes, over its own link."""
+    given = Workload(**workload)
+    if given.parameters is None:
+        refuse_misfits(given)
+    return Subject(given, seed, Plan(given.strategy), given.link_B_per_s)
+
+
+def refuse_misfits(workload: Workload) -> None:
+    """Raises `Unavailable` for a head that rotary positions cannot halve, and for more nodes than two."""
+    if workload.nodes != 2:
+        raise Unavailable(f"two nodes are made on one machine, not {workload.nodes}")
+    if (workload.hidden // workload.heads) % 2:
+        raise Unavailable(f"rotary halves a head: {workload.hidden // workload.heads} elements are odd")
+
+
+def check(subject: Subject, module: Any) -> None:
+    """Start the arm's trainers on the ranks and hold their losses against plain PyTorch's."""
+    if subject.workload.parameters is not None:
+        formula.refuse_other(subject)
+        return
+    cluster = cluster_for(subject)
+    subject.held["key"] = f"{subject.plan.strategy}{next(KEYS)}"
+    cluster.enter(subject.held["key"], subject.workload, subject.plan, subject.seed)
+    subject.held["max_error"] = check_losses(subject, cluster)
+
+
+def conditions(subject: Subject) -> Mapping[str, str]:
+    """What a claim may ask after."""
+    workload = subject.workload
+    if workload.parameters is not None:
+        return {**formula.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
+    return {
+        "device": "cpu",
+        "backend": "gloo",
+        "strategy": subject.plan.strategy,
+        "link_B_per_s": f"{subject.link_B_per_s:g}",
+        "nodes": str(workload.nodes),
+        "ranks_per_node": str(workload.ranks_per_node),
+        "parameters": str(workload.shape.parameters),
+        "network": "emulated",
+    }
+
+
+def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+    """The link here, computation alone, bytes on the link, and the loss after so many batches."""
+    if subject.workload.parameters is not None:
+        yield from formula.readings(subject)
+        return
+    cluster, key = cluster_for(subject), subject.held["key"]
+    batches = subject.plan.accumulate
+    rate = cluster.rate(subject.link_B_per_s)
+    yield Reading("link_rate", "B/s", subject.link_B_per_s, Origin.CALCULATED, "paper")
+    yield Reading("link_rate", "B/s", rate, Origin.CALCULATED, "scaled")
+    yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
+    cluster.shape(None)
+    yield Reading("link_bytes", "B", cluster.link_B(key, subject.updates_together) / batches, Origin.MEASURED)
+    if subject.updates_together > 1:
+        yield Remark("model: steps that differ from one to the next are not foretold")
+    else:
+        try:
+            cluster.predicted_s(cluster.trace(subject.workload, subject.plan, subject.seed), rate)
+            subject.held["foretold"] = True
+        except ValueError as error:
+            yield Remark(f"model: {error}")
+    yield Reading("tokens_per_step", "1", tokens(subject, cluster), Origin.CALCULATED)
+    if subject.held["max_error"] is not None:
+        yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "plain PyTorch")
+    cluster.shape(None)
+    loss = cluster.once(("loss", repr(subject.plan)), lambda: final_loss(subject, cluster))
+    yield Reading("loss", "1", loss, Origin.MEASURED)
+
+
+def final_loss(subject: Subject, cluster: Cluster) -> float:
+    """The loss after `loss_steps` batches a rank: the mean of the last eighth of them."""
+    plan, workload = subject.plan, subject.workload
+    with cluster.trainer("loss", workload, plan, subject.seed):
+        count = workload.loss_steps // plan.accumulate
+        told = cluster.call("updates", key="loss", count=count)
+    late = max(count // 8, 1)
+    last = [one for rank in told for one in rank["loss"][-late:]]
+    return float(sum(last) / len(last))
+
+
+def tokens(subject: Subject, cluster: Cluster) -> int:
+    """That all ranks together see a step; an arm that accumulates counts a step a batch."""
+    return len(cluster.pool) * subject.workload.batch * subject.workload.seq_len
+
+
+def timed(subject: Subject) -> bool:
+    """What a formula gives is not."""
+    return subject.workload.parameters is None
+
+
+def sample(subject: Subject) -> Iterator[Reading]:
+    """Seconds a step, of the slowest rank: as many updates as it takes for the ranks to agree again.
+
+    Before it a step without a network is traced, and what the model makes of that on this link.
+    """
+    cluster, count, batches = cluster_for(subject), subject.updates_together, subject.plan.accumulate
+    rate = cluster.rate(subject.link_B_per_s)
+    said = []
+    if "foretold" in subject.held:
+        events = cluster.trace(subject.workload, subject.plan, subject.seed)
+        foretold_s, without_s = cluster.predicted_s(events, rate) / batches, computed_s(events) / batches
+        said = [
+            Reading("time", "s", foretold_s, Origin.SIMULATED, "model"),
+            Reading("time", "s", without_s, Origin.MEASURED, "without network"),
+        ]
+    cluster.shape(rate)
+    told = cluster.call("updates", key=subject.held["key"], count=count)
+    slowest_s = max(sum(one["seconds"]) for one in told) / (count * batches)
+    yield Reading("time", "s", slowest_s, Origin.EMULATED, "packets")
+    for reading in said:
+        yield reading
+        if reading.method == "model":
+            yield Reading("model_error", "1", reading.value / slowest_s - 1, Origin.SIMULATED, "model")
+
+
+def cluster_for(subject: Subject) -> Cluster:
+    """The cluster that the subject's workload shares."""
+    return cluster_of(subject.workload, subject.seed)
+
+
+def close(subject: Subject) -> None:
+    """Let the arm's trainers go; with the last of them ranks and network end."""
+    leave_cluster(subject.workload, subject.seed, subject.held.pop("key", None))

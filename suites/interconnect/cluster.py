@@ -1,0 +1,214 @@
+"""The nodes that a workload's arms share in one process: a network, ranks on it, and what both can do.
+
+What a step takes on a link is foretold from a trace of its computation and from its collectives, each timed
+by itself at a few rates; never from steps on a shaped link.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import lru_cache
+from typing import Any
+
+from harness.instruments.network import Network
+from harness.instruments.ranks import Place, Pool
+from harness.instruments.topology import two_nodes
+from harness.records import Unavailable
+from suites.interconnect import on_rank
+from suites.interconnect.replay import (
+    Collective,
+    Events,
+    Service,
+    collectives,
+    computed_s,
+    fitted,
+    merged,
+    step_seconds,
+)
+from suites.interconnect.scaling import Run, paper_run, scaled
+from suites.interconnect.subject import Plan, Workload
+
+WARM_UP, UPDATES = 2, 5
+"""Updates that are left out, and that are looked at, where a median of a few will do."""
+
+CALIBRATION_B_PER_S = (1.25e9, 2e10, 3.2e11)
+"""Links of the paper's run, at whose scaled rates a collective is timed by itself."""
+
+REPEATS = 10
+TRIES = 3
+
+
+class Cluster:
+    """Two nodes on a switch, `ranks_per_node` ranks on each; `run` is what one fsdp2 step takes of both."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self.network = Network(two_nodes(None))
+        self._rate_B_per_s: float | None = None
+        self._verified: dict[float, float] = {}
+        self._tracers: set[str] = set()
+        self.arms: set[str] = set()
+        self._services: dict[Collective, Service] = {}
+        self._known: dict[tuple[Any, ...], float] = {}
+        try:
+            self.pool = self._start(workload.ranks_per_node)
+            self.run = self._measure(replace(workload, strategy="fsdp2"), seed)
+        except BaseException:
+            self.network.close()
+            raise
+
+    def close(self) -> None:
+        """End the ranks, remove the network."""
+        self.pool.close()
+        self.network.close()
+
+    def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
+        """Make an arm's trainers, which last until it leaves."""
+        self.arms.add(key)
+        self.shape(None)
+        self.call("make", **made(key, workload, plan, seed))
+
+    def leave(self, key: str | None) -> None:
+        """Let an arm's trainers go, if it has any."""
+        if key in self.arms:
+            self.arms.remove(key)
+            if len(self.pool):
+                self.call("drop", key=key)
+
+    def call(self, function: str, **arguments: Any) -> list[Any]:
+        """What `function` of `on_rank` returned on each rank."""
+        return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
+
+    def rate(self, link_B_per_s: float) -> float:
+        """The rate here, B/s, of a link of the paper's run."""
+        return scaled(link_B_per_s, self.run, paper_run())
+
+    def shape(self, rate_B_per_s: float | None) -> None:
+        """Let both nodes' links carry so much from now on, None: what they can."""
+        if rate_B_per_s != self._rate_B_per_s:
+            for link in range(len(self.network.topology.links)):
+                self.network.set_rate(link, rate_B_per_s)
+            self._rate_B_per_s = rate_B_per_s
+
+    def verified(self, rate_B_per_s: float) -> float:
+        """What the links carry when they are shaped so; raises `Unavailable` where it is off by over 5 %."""
+        if rate_B_per_s not in self._verified:
+            self.shape(rate_B_per_s)
+            links = range(len(self.network.topology.links))
+            self._verified[rate_B_per_s] = min(self._carried(link, rate_B_per_s) for link in links)
+        return self._verified[rate_B_per_s]
+
+    def _carried(self, link: int, rate_B_per_s: float) -> float:
+        """What one link carries; what comes between on a busy machine is given another try."""
+        for _ in range(TRIES - 1):
+            with suppress(Unavailable):
+                return self.network.verify(link, rate_B_per_s)
+        return self.network.verify(link, rate_B_per_s)
+
+    def link_B(self, key: str, count: int) -> float:
+        """Bytes that node 0 sends an update, by its interface's count, heads of frames among them."""
+        before = self.network.sent()[0][0]
+        self.call("updates", key=key, count=count)
+        return (self.network.sent()[0][0] - before) / count
+
+    def trace(self, workload: Workload, plan: Plan, seed: int) -> Events:
+        """One update of the plan, links as fast as they can be: what lies between its collectives."""
+        key = f"trace of {workload.strategy} {plan}"
+        if key not in self._tracers:
+            self.call("make", **made(key, workload, plan, seed))
+            self.call("watch", key=key)
+            self.shape(None)
+            self.call("updates", key=key, count=WARM_UP)
+            self._tracers.add(key)
+        self.shape(None)
+        return merged([[events] for events in self.call("trace", key=key)])
+
+    def predicted_s(self, events: Events, rate_B_per_s: float) -> float:
+        """The update's time at that rate: its trace, stepped through with each collective's own time.
+
+        Raises ValueError for a collective that is not timed by itself.
+        """
+        services = {one: self._service(one) for one in collectives(events)}
+        return step_seconds(events, lambda one: services[one].seconds(rate_B_per_s))
+
+    def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
+        """What `work` gave the first time, for arms that differ in their link alone."""
+        if key not in self._known:
+            self._known[key] = work()
+        return self._known[key]
+
+    def _service(self, one: Collective) -> Service:
+        if one not in self._services:
+            if one.name == "other":
+                raise ValueError(f"a collective of {one.elements} elements is none that is timed by itself")
+            self._services[one] = fitted({rate: self._alone_s(one, rate) for rate in self._calibration()})
+        return self._services[one]
+
+    def _alone_s(self, one: Collective, rate_B_per_s: float) -> float:
+        """From when the last rank began until all were done; they share one machine's clock."""
+        self.shape(rate_B_per_s)
+        told = self.call("collective", **one._asdict(), count=REPEATS)
+        taken_s: list[float] = [
+            max(end_s for _, end_s in times) - max(begin_s for begin_s, _ in times)
+            for times in zip(*told, strict=True)
+        ]
+        return sum(taken_s) / len(taken_s)
+
+    def _calibration(self) -> list[float]:
+        return [self.rate(rate) for rate in CALIBRATION_B_PER_S]
+
+    def _measure(self, workload: Workload, seed: int) -> Run:
+        plan = Plan("fsdp2")
+        with self.trainer("scale", workload, plan, seed):
+            self.call("updates", key="scale", count=WARM_UP)
+            link_B = self.link_B("scale", UPDATES)
+        computed = [computed_s(self.trace(workload, plan, seed)) for _ in range(UPDATES)]
+        return Run(link_B, statistics.median(computed))
+
+    @contextmanager
+    def trainer(self, key: str, workload: Workload, plan: Plan, seed: int) -> Iterator[None]:
+        """A trainer of that name on every rank."""
+        self.call("make", **made(key, workload, plan, seed))
+        try:
+            yield
+        finally:
+            if len(self.pool):
+                self.call("drop", key=key)
+
+    def _places(self, ranks_per_node: int) -> list[Place]:
+        network = self.network
+        return [
+            Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | THREADS)
+            for host in network.topology.hosts
+            for _ in range(ranks_per_node)
+        ]
+
+    def _start(self, ranks_per_node: int) -> Pool:
+        return Pool(self._places(ranks_per_node), self.network.address(self.network.topology.hosts[0]))
+
+
+THREADS = {"OMP_NUM_THREADS": "1"}
+"""A rank computes with one thread; torch.distributed has others to move bytes with."""
+
+
+@lru_cache(maxsize=1)
+def cluster_of(workload: Workload, seed: int) -> Cluster:
+    """The cluster that all arms of a workload share."""
+    return Cluster(workload, seed)
+
+
+def leave_cluster(workload: Workload, seed: int, key: str | None) -> None:
+    """Let the arm of that name go, and end the cluster with the last."""
+    if cluster_of.cache_info().currsize:
+        cluster = cluster_of(workload, seed)
+        cluster.leave(key)
+        if not cluster.arms:
+            cluster.close()
+            cluster_of.cache_clear()
+
+
+def made(key: str, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:
+    """The arguments of `on_rank.make`."""
+    return {"key": key, "workload": asdict(workload), "plan": asdict(plan), "seed": seed}

@@ -1,0 +1,28 @@
+"""Several batches to one update: gradients cross the network once for all of them.
+
+It changes the mathematics: updates are fewer, each from more tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.interconnect.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`batches`: to one update."""
+
+    batches: int
+
+
+def unavailable(host: Host) -> str | None:
+    """It runs wherever the strategies do."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with so many batches to an update; a step is one batch still."""
+    return replace(subject, plan=replace(subject.plan, accumulate=settings.batches))

@@ -1,0 +1,25 @@
+"""The same training over another link; `link.3200g` is the paper's InfiniBand, eight ports of 400 Gbit/s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.interconnect.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`rate_B_per_s`: of a node's link in each direction, at the scale of the paper's run."""
+
+    rate_B_per_s: float
+
+
+def unavailable(host: Host) -> str | None:
+    """The network says itself what is missing, and what it cannot carry."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject behind that link."""
+    return replace(subject, link_B_per_s=settings.rate_B_per_s)

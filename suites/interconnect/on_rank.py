@@ -1,0 +1,179 @@
+"""What a rank of the interconnect suite does; called by name, see `harness.instruments.ranks`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from suites.interconnect import data
+from suites.interconnect.strategies import ddp, fsdp2, local, zero3
+from suites.interconnect.subject import Plan, Workload
+from suites.interconnect.trace import Event, Trace, traced
+from suites.model import Transformer
+
+Memory = dict[str, Any]
+
+STRATEGIES: dict[str, Any] = {"ddp": ddp, "fsdp2": fsdp2, "zero3": zero3, "local": local}
+
+PAUSE_S = 0.02
+"""Chosen here: about what a block computes between two collectives."""
+
+APART_S = 0.005
+"""Chosen here: about what such stretches differ by from rank to rank."""
+
+
+class Trainer:
+    """A rank's part of the training: its batches, its model, and the arm's way to update it."""
+
+    def __init__(self, workload: Workload, plan: Plan, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.workload, self.plan, self.seed = workload, plan, seed
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        strategy = STRATEGIES[plan.strategy]
+        model = Transformer(workload.shape, attention="sdpa")
+        self.strategy = strategy.Wrapped(model, plan, workload.learning_rate)
+        self.seen = 0  # batches
+        self.after_update: list[Any] = []  # called with this trainer after each update
+        for module, settings in plan.changes:
+            import_module(module).on_rank(self, settings)
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        """The next of this rank's batches; no two ranks share one."""
+        number = self.seen * self.world + self.rank
+        self.seen += 1
+        workload = self.workload
+        return data.batch(workload.vocab, (workload.batch, workload.seq_len), self.seed, number)
+
+    def update(self, batches: list[tuple[Tensor, Tensor]]) -> float:
+        """One update from `plan.accumulate` batches; their mean loss on this rank."""
+        losses = [
+            self.strategy.backward(tokens, targets, 1 / len(batches), last=index == len(batches) - 1)
+            for index, (tokens, targets) in enumerate(batches)
+        ]
+        self.strategy.update()
+        for change in self.after_update:
+            change(self)
+        return float(torch.stack(losses).mean())
+
+
+def make(memory: Memory, key: str, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> None:
+    """Make the arm's trainer."""
+    changes = tuple((module, settings) for module, settings in plan["changes"])
+    memory[key] = Trainer(Workload(**workload), Plan(**{**plan, "changes": changes}), seed)
+
+
+def drop(memory: Memory, key: str) -> None:
+    """Let the trainer go."""
+    memory.pop(key, None)
+
+
+def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
+    """Do so many updates; the loss and the seconds of each, without the making of its batches."""
+    trainer: Trainer = memory[key]
+    losses, times_s = [], []
+    for _ in range(count):
+        batches = [trainer.batch() for _ in range(trainer.plan.accumulate)]
+        dist.barrier()
+        begin_s = time.perf_counter()
+        losses.append(trainer.update(batches))
+        times_s.append(time.perf_counter() - begin_s)
+    return {"loss": losses, "seconds": times_s}
+
+
+def gradient_error(memory: Memory, key: str) -> float:
+    """How far a new trainer's first gradients are off: the worst |ours - plain| / |plain| of a parameter.
+
+    Plain: one model, on this rank, takes the batches of all ranks.
+    """
+    trainer: Trainer = memory[key]
+    workload, world, count = trainer.workload, trainer.world, trainer.plan.accumulate
+    for index in range(count):
+        trainer.strategy.backward(*trainer.batch(), 1 / count, last=index == count - 1)
+    ours = trainer.strategy.gradients()
+    torch.manual_seed(trainer.seed)
+    plain = Transformer(workload.shape, attention="sdpa")
+    for number in range(count * world):
+        batch = data.batch(workload.vocab, (workload.batch, workload.seq_len), trainer.seed, number)
+        (plain(*batch) / (count * world)).backward()
+    return max(
+        float((ours[name] - one.grad).norm() / one.grad.norm())
+        for name, one in plain.named_parameters()
+        if one.grad is not None
+    )
+
+
+def spread(memory: Memory, key: str) -> float:
+    """By how much parameters differ between ranks at most, relative to the largest parameter."""
+    worst = 0.0
+    for parameter in memory[key].strategy.parameters().values():
+        low, high = parameter.clone(), parameter.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        worst = max(worst, float((high - low).max() / high.abs().max().clamp_min(1e-12)))
+    return worst
+
+
+def watch(memory: Memory, key: str) -> None:
+    """Make a trainer's updates such that `trace` sees all of their collectives."""
+    trainer: Trainer = memory[key]
+    plan = trainer.plan
+    if plan.strategy == "ddp" and plan.reduce_dtype == "fp32" and not plan.changes:  # no hook of its own
+        trainer.strategy.model.register_comm_hook(None, allreduce_hook)
+
+
+def trace(memory: Memory, key: str) -> list[Event]:
+    """The events of one update."""
+    trainer: Trainer = memory[key]
+    batches = [trainer.batch() for _ in range(trainer.plan.accumulate)]
+    backward = trainer.strategy.backward
+    dist.barrier()
+    with traced() as seen:
+        if trainer.plan.strategy == "ddp":
+            trainer.strategy.backward = _drained(backward, seen)
+        trainer.update(batches)
+        seen.ended()
+    trainer.strategy.backward = backward
+    return seen.events
+
+
+def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tensor]:
+    """DDP's backward pass ends with waiting for every bucket."""
+
+    def drained(*arguments: Any, **named: Any) -> Tensor:
+        loss = backward(*arguments, **named)
+        seen.drained()
+        return loss
+
+    return drained
+
+
+def collective(memory: Memory, name: str, elements: int, dtype: str, count: int) -> list[list[float]]:
+    """When a collective began and ended on this rank, so many times; `elements` of its larger side.
+
+    Before each a pause, so that threads have to be woken as in a step, and a little more of it on one rank
+    than on the other; and no barrier, so that ranks are as far apart as the one before has left them. What
+    gloo does hangs on who is first.
+    """
+    large = torch.zeros(elements, dtype=getattr(torch, dtype))
+    small = torch.zeros(elements // dist.get_world_size(), dtype=large.dtype)
+    work: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(large),
+        "all_gather": lambda: dist.all_gather_into_tensor(large, small),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large),
+    }
+    random, found = Random(dist.get_rank()), []
+    dist.barrier()
+    for _ in range(count):
+        time.sleep(PAUSE_S + random.uniform(0, APART_S))
+        begin_s = time.monotonic()
+        work[name]()
+        found.append([begin_s, time.monotonic()])
+    return found

@@ -1,0 +1,47 @@
+"""PowerSGD (arXiv 1905.13727): gradients as products of thin matrices, the error kept for the next step.
+
+torch's communication hook for DDP. It changes the mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+from harness.records import Host, Unavailable
+from suites.interconnect.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`rank`: columns of the thin matrices. `plain_steps`: updates before it begins."""
+
+    rank: int
+    plain_steps: int
+
+
+def unavailable(host: Host) -> str | None:
+    """It runs wherever DDP does."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject with the hook; `Unavailable` where gradients are sharded."""
+    if subject.plan.strategy != "ddp":
+        raise Unavailable("torch has PowerSGD as a hook of DDP alone: gradients must be whole")
+    changes = (*subject.plan.changes, (__name__, asdict(settings)))
+    return replace(subject, plan=replace(subject.plan, changes=changes), tolerance=None)
+
+
+def on_rank(trainer: Any, settings: Mapping[str, Any]) -> None:
+    """Register the hook."""
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=settings["rank"],
+        start_powerSGD_iter=settings["plain_steps"],
+        min_compression_rate=1,
+    )
+    trainer.strategy.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

@@ -1,0 +1,143 @@
+"""Every arm of the interconnect suite on a tiny model: right, timed behind its link, caught when wrong."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+
+from harness.config import load
+from harness.instruments.network import privileges
+from harness.records import Origin, Reading, Unavailable, WrongResult
+from suites import interconnect
+from suites.interconnect.cluster import cluster_of
+from suites.interconnect.scaling import paper_run
+
+RUN = load(["suite=interconnect"])[0]
+ARMS = {arm.name: arm for arm in RUN.arms}
+SMALL = {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 2, "ffn": 24, "vocab": 32}
+SMALL |= {"batch": 2, "seq_len": 64, "loss_steps": 8}
+TECHNIQUES = sorted(name for name in ARMS if not name.startswith(("link.", "baseline")))
+SHARDED = {"baseline", "gradient_accumulation", "bf16_reduce", "overlap"}
+RUNS = {
+    "ddp": SHARDED | {"powersgd", "local_sgd"},
+    "fsdp2": SHARDED,
+    "fsdp2_two_a_node": SHARDED | {"hybrid_shard"},
+    "zero3": {"baseline", "gradient_accumulation"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_namespaces():
+    try:
+        privileges()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", params=["ddp", "fsdp2", "zero3", "fsdp2_two_a_node"])
+def workload(request):
+    given = {**RUN.workloads[request.param], **SMALL}
+    held = interconnect.build(given, 1)
+    interconnect.check(held, None)  # one arm stays, so that all others find its ranks
+    yield given
+    interconnect.close(held)
+    assert cluster_of.cache_info().currsize == 0
+
+
+def subject_of(workload, name):
+    arm = ARMS[name]
+    module = import_module(f"suites.interconnect.{arm.module}")
+    return module.apply(interconnect.build(workload, 1), module.Settings(**arm.settings))
+
+
+def readings(said):
+    return {(one.metric, one.method): one for one in said if isinstance(one, Reading)}
+
+
+@pytest.mark.parametrize("name", ["baseline", *TECHNIQUES])
+def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
+    where = workload["strategy"] + ("_two_a_node" if workload["ranks_per_node"] == 2 else "")
+    if name not in RUNS[where]:
+        with pytest.raises(Unavailable):
+            subject_of(workload, name)
+        return
+    subject = subject_of(workload, name)
+    interconnect.check(subject, None)
+    request.addfinalizer(lambda: interconnect.close(subject))
+    told = readings(interconnect.prepare(subject))
+    sampled = readings(interconnect.sample(subject))
+    cluster = interconnect.cluster_for(subject)
+    rate = told["link_rate", "scaled"].value
+    assert told["link_rate", "carried"].value == pytest.approx(rate, rel=0.05)
+    time = sampled["time", "packets"]
+    assert time.origin == Origin.EMULATED
+    if subject.updates_together == 1:
+        sent_B = told["link_bytes", ""].value  # what crossed the link cannot have crossed it any faster
+        assert time.value >= 0.5 * sent_B / rate
+        assert sampled["time", "model"].value > sampled["time", "without network"].value
+    assert cluster.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
+    assert 0 < told["loss", ""].value < 10
+
+
+def test_communication_stands_to_computation_as_in_the_papers_run(workload):
+    cluster = interconnect.cluster_for(subject_of(workload, "baseline"))
+    there = paper_run()
+    here_s = cluster.run.link_B / cluster.rate(1.25e9) / cluster.run.compute_s
+    assert here_s == pytest.approx(there.link_B / 1.25e9 / there.compute_s)
+    assert there.link_B / 1.25e9 == pytest.approx(29.3, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"times": 3.0, "apart": False}, "a gradient is off by"),
+        ({"times": 1.0, "apart": True}, "differ between ranks"),
+    ],
+)
+def test_a_wrong_arm_is_caught(settings, said):
+    workload = {**RUN.workloads["ddp"], **SMALL}
+    subject = subject_of(workload, "baseline")
+    changes = (("tests.wrong_on_ranks", settings),)
+    try:
+        with pytest.raises(WrongResult, match=said):
+            interconnect.check(replace(subject, plan=replace(subject.plan, changes=changes)), None)
+    finally:
+        interconnect.close(subject)
+
+
+def test_a_trace_has_every_collective_and_every_parameter(workload):
+    subject = subject_of(workload, "baseline")
+    cluster = interconnect.cluster_for(subject)
+    events = cluster.trace(subject.workload, subject.plan, subject.seed)
+    elements = {}
+    for event in events:
+        if event[0] == "begin":
+            elements.setdefault(event[2], []).append(event[3])
+    parameters, layers = subject.workload.shape.parameters, subject.workload.layers
+    strategy = subject.plan.strategy
+    reduced = "all_reduce" if strategy == "ddp" else "reduce_scatter"
+    assert parameters <= sum(elements[reduced]) <= 1.1 * parameters  # shards are padded
+    if strategy == "fsdp2":  # each block forward and backward, the rest of the model once
+        assert len(elements["all_gather"]) == 2 * layers + 1
+        assert len(elements["reduce_scatter"]) == layers + 1
+    if strategy == "ddp":
+        assert set(elements) == {"all_reduce"}
+    begun = [event[1] for event in events if event[0] == "begin"]
+    waited = {event[1] for event in events if event[0] == "wait"}
+    assert waited == set(begun)
+
+
+def test_bytes_on_the_link_are_those_of_the_collectives(workload):
+    """gloo gathers by sending every other rank its share, and reduces to shares by reducing to all."""
+    subject = subject_of(workload, "baseline")
+    if subject.workload.ranks_per_node > 1 or subject.plan.strategy == "zero3":
+        pytest.skip("two ranks a node, and what deepspeed sends beside, are not counted by hand")
+    cluster = interconnect.cluster_for(subject)
+    interconnect.check(subject, None)
+    sent_B = cluster.link_B(subject.held["key"], 4)
+    interconnect.close(subject)
+    events = cluster.trace(subject.workload, subject.plan, subject.seed)
+    due_B = sum(
+        4 * event[3] * (0.5 if event[2] == "all_gather" else 1.0) for event in events if event[0] == "begin"
+    )
+    assert due_B <= sent_B <= 1.5 * due_B + 20_000  # heads of frames, acknowledgements, the barrier
