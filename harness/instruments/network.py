@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from harness.instruments import blast
 from harness.instruments.network_inside import NAMESPACES, interface
 from harness.instruments.topology import Topology, check_rate
 from harness.records import Unavailable
@@ -30,7 +31,6 @@ BLAST_S = 0.4
 
 GRACE_S = 5.0
 
-BLAST = "harness.instruments.blast"
 CANNOT = {"build": "be made", "rate": "be shaped", "sent": "be read"}
 
 
@@ -117,17 +117,17 @@ class Network:
 
     def _carried(self, link: int, sender: str, receiver: str, seconds: float) -> float:
         """What the sender's end puts on the link while one connection is kept full, B/s."""
-        blast = [sys.executable, "-m", BLAST]
+        run = [sys.executable, "-m", blast.__name__]
         address = str(self.topology.address(receiver, link))
         said, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
-        receive = self.command(receiver, [*blast, "receive", address])
+        receive = self.command(receiver, [*run, "receive", address])
         with subprocess.Popen(receive, stdout=pipe, stderr=pipe, text=True) as receiving:
             try:
                 port = receiving.stdout.readline().strip() if receiving.stdout else ""
                 if not port:
                     why = receiving.stderr.read() if receiving.stderr else ""
                     raise Unavailable(f"{said}: {receiver}: {_last_line(why)}")
-                send = [*blast, "send", address, port, interface(link), str(seconds)]
+                send = [*run, "send", address, port, interface(link), str(seconds)]
                 limit_s = 20 * seconds + 20
                 done = subprocess.run(
                     self.command(sender, send), capture_output=True, text=True, timeout=limit_s

@@ -36,11 +36,21 @@ def refuse_misfits(workload: Workload) -> None:
         raise Unavailable(f"rotary halves a head: {workload.hidden // workload.heads} elements are odd")
 
 
+def refuse_uneven(subject: Subject) -> None:
+    """Raises `Unavailable` where losses would be of unequal numbers of tokens."""
+    whole = subject.plan.accumulate * subject.updates_together
+    if subject.workload.loss_steps % whole:
+        raise Unavailable(
+            f"loss_steps={subject.workload.loss_steps} must be a multiple of {whole} for this arm"
+        )
+
+
 def check(subject: Subject, module: Any) -> None:
     """Start the arm's trainers on the ranks and hold their losses against plain PyTorch's."""
     if subject.workload.parameters is not None:
         formula.refuse_other(subject)
         return
+    refuse_uneven(subject)
     cluster = cluster_for(subject)
     subject.held["key"] = f"{subject.plan.strategy}{next(KEYS)}"
     cluster.enter(subject.held["key"], subject.workload, subject.plan, subject.seed)
@@ -77,8 +87,8 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
     yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
     cluster.shape(None)
     yield Reading("link_bytes", "B", cluster.link_B(key, subject.updates_together) / batches, Origin.MEASURED)
-    if subject.updates_together > 1:
-        yield Remark("model: steps that differ from one to the next are not foretold")
+    if subject.plan.changes or subject.plan.shard_within is not None:
+        yield Remark("model: steps over all ranks, without a hook, are foretold; this is none")
     else:
         try:
             cluster.predicted_s(cluster.trace(subject.workload, subject.plan, subject.seed), rate)
@@ -114,29 +124,36 @@ def timed(subject: Subject) -> bool:
     return subject.workload.parameters is None
 
 
-def sample(subject: Subject) -> Iterator[Reading]:
+def sample(subject: Subject) -> Iterator[Reading | Remark]:
     """Seconds a step, of the slowest rank: as many updates as it takes for the ranks to agree again.
 
     Before it a step without a network is traced, and what the model makes of that on this link.
     """
     cluster, count, batches = cluster_for(subject), subject.updates_together, subject.plan.accumulate
     rate = cluster.rate(subject.link_B_per_s)
-    said = []
-    if "foretold" in subject.held:
-        events = cluster.trace(subject.workload, subject.plan, subject.seed)
-        foretold_s, without_s = cluster.predicted_s(events, rate) / batches, computed_s(events) / batches
-        said = [
-            Reading("time", "s", foretold_s, Origin.SIMULATED, "model"),
-            Reading("time", "s", without_s, Origin.MEASURED, "without network"),
-        ]
+    foretold = tuple(foretell(subject, cluster, rate)) if "foretold" in subject.held else ()
     cluster.shape(rate)
     told = cluster.call("updates", key=subject.held["key"], count=count)
     slowest_s = max(sum(one["seconds"]) for one in told) / (count * batches)
     yield Reading("time", "s", slowest_s, Origin.EMULATED, "packets")
-    for reading in said:
-        yield reading
-        if reading.method == "model":
-            yield Reading("model_error", "1", reading.value / slowest_s - 1, Origin.SIMULATED, "model")
+    for said in foretold:
+        yield said
+        if isinstance(said, Reading) and said.method == "model":
+            yield Reading("model_error", "1", said.value / slowest_s - 1, Origin.SIMULATED, "model")
+
+
+def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Remark]:
+    """A step without a network, and what the model makes of it; a trace that does not fit is a remark."""
+    batches = subject.plan.accumulate
+    try:
+        events = cluster.trace(subject.workload, subject.plan, subject.seed)
+        foretold_s = cluster.predicted_s(events, rate_B_per_s) / batches
+    except ValueError as error:
+        del subject.held["foretold"]
+        yield Remark(f"model: {error}; not foretold from here on")
+        return
+    yield Reading("time", "s", foretold_s, Origin.SIMULATED, "model")
+    yield Reading("time", "s", computed_s(events) / batches, Origin.MEASURED, "without network")
 
 
 def cluster_for(subject: Subject) -> Cluster:

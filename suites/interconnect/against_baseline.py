@@ -5,6 +5,7 @@ An arm that changes the mathematics only has to keep its ranks alike, and to lea
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -32,6 +33,8 @@ def check_losses(subject: Subject, cluster: Cluster) -> float | None:
     key = subject.held["key"]
     told = cluster.call("updates", key=key, count=count)
     ours = [sum(ranks) / len(ranks) for ranks in zip(*(one["loss"] for one in told), strict=True)]
+    if not all(map(math.isfinite, ours)):
+        raise WrongResult(f"losses of {count} updates: {', '.join(f'{one:.4g}' for one in ours)}")
     apart = max(cluster.call("spread", key=key))
     if not apart <= AGREE:
         raise WrongResult(

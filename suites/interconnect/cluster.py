@@ -6,9 +6,10 @@ by itself at a few rates; never from steps on a shaped link.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
@@ -52,12 +53,12 @@ class Cluster:
         self.arms: set[str] = set()
         self._services: dict[Collective, Service] = {}
         self._known: dict[tuple[Any, ...], float] = {}
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.network.close)
             self.pool = self._start(workload.ranks_per_node)
+            stack.callback(self.pool.close)
             self.run = self._measure(replace(workload, strategy="fsdp2"), seed)
-        except BaseException:
-            self.network.close()
-            raise
+            stack.pop_all()
 
     def close(self) -> None:
         """End the ranks, remove the network."""
@@ -88,6 +89,7 @@ class Cluster:
     def shape(self, rate_B_per_s: float | None) -> None:
         """Let both nodes' links carry so much from now on, None: what they can."""
         if rate_B_per_s != self._rate_B_per_s:
+            self._rate_B_per_s = math.nan  # of no rate, until both links have it
             for link in range(len(self.network.topology.links)):
                 self.network.set_rate(link, rate_B_per_s)
             self._rate_B_per_s = rate_B_per_s

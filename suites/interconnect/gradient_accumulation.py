@@ -1,6 +1,7 @@
 """Several batches to one update: gradients cross the network once for all of them.
 
-It changes the mathematics: updates are fewer, each from more tokens.
+It changes the mathematics: updates are fewer, each from more tokens. deepspeed's stage 3 reduces with every
+batch all the same, and where parameters are sharded, they are gathered for every batch.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -103,11 +104,17 @@ def gradient_error(memory: Memory, key: str) -> float:
     for number in range(count * world):
         batch = data.batch(workload.vocab, (workload.batch, workload.seq_len), trainer.seed, number)
         (plain(*batch) / (count * world)).backward()
-    return max(
+    errors = (
         float((ours[name] - one.grad).norm() / one.grad.norm())
         for name, one in plain.named_parameters()
         if one.grad is not None
     )
+    return max(errors, key=_badness)
+
+
+def _badness(error: float) -> float:
+    """What is no number is the worst."""
+    return math.inf if math.isnan(error) else error
 
 
 def spread(memory: Memory, key: str) -> float:
@@ -117,7 +124,7 @@ def spread(memory: Memory, key: str) -> float:
         low, high = parameter.clone(), parameter.clone()
         dist.all_reduce(low, dist.ReduceOp.MIN)
         dist.all_reduce(high, dist.ReduceOp.MAX)
-        worst = max(worst, float((high - low).max() / high.abs().max().clamp_min(1e-12)))
+        worst = max(worst, float((high - low).max() / high.abs().max().clamp_min(1e-12)), key=_badness)
     return worst
 
 

@@ -29,11 +29,15 @@ def unavailable(host: Host) -> str | None:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject with the hook; `Unavailable` where gradients are sharded."""
+    """The subject with the hook; `Unavailable` where gradients are sharded.
+
+    All gradients in one bucket: the hook's second reduction begins on a thread of gloo's, and ranks would
+    take those of several buckets in different orders.
+    """
     if subject.plan.strategy != "ddp":
         raise Unavailable("torch has PowerSGD as a hook of DDP alone: gradients must be whole")
     changes = (*subject.plan.changes, (__name__, asdict(settings)))
-    return replace(subject, plan=replace(subject.plan, changes=changes), tolerance=None)
+    return replace(subject, plan=replace(subject.plan, buckets=1, changes=changes), tolerance=None)
 
 
 def on_rank(trainer: Any, settings: Mapping[str, Any]) -> None:

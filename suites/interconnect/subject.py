@@ -58,7 +58,7 @@ class Plan:
 
     `strategy` names the module of `suites.interconnect.strategies`. `accumulate` batches go into one update.
     `reduce_dtype` is that of gradients on the wire. `shard_within` is over how many ranks parameters are
-    sharded, None: over all. `buckets` of gradients, None: torch's own size; `gather_ahead`: a block's
+    sharded, None: over all. `buckets` of gradients, None: one a block; `gather_ahead`: a block's
     parameters while the one before computes. `changes`: modules whose `on_rank(trainer, settings)` changes
     the trainer once it is made, with their settings.
     """

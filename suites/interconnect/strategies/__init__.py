@@ -15,7 +15,8 @@ class Strategy(Protocol):
     model: nn.Module
 
     def backward(self, tokens_BT: Tensor, targets_BT: Tensor, share: float, last: bool) -> Tensor:
-        """One batch's loss; its gradients times `share`, reduced over ranks with the `last` of an update."""
+        """One batch's loss; its gradients times `share`, reduced over ranks with the `last` of an update,
+        or by deepspeed with every one."""
 
     def update(self) -> None:
         """The optimizer's step, and gradients let go."""

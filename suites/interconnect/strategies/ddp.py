@@ -1,8 +1,14 @@
-"""torch's DistributedDataParallel: each rank has all parameters; gradients are averaged in buckets."""
+"""torch's DistributedDataParallel: each rank has all parameters; gradients are averaged in buckets.
+
+A bucket is as large as a block, unless the plan says otherwise: torch's 25 MiB are a part of one of many
+billions of parameters, and all of a model that two cores train. The only buffers are constants, which need no
+broadcast.
+"""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +24,9 @@ class Wrapped:
     def __init__(self, model: nn.Module, plan: Plan, learning_rate: float) -> None:
         self.plain = model
         size_B = sum(one.nbytes for one in model.parameters())
-        bucket_MiB = None if plan.buckets is None else size_B / plan.buckets / 2**20
-        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket_MiB)
+        blocks: Any = model.blocks
+        bucket_MiB = size_B / (plan.buckets or len(blocks)) / 2**20
+        self.model = DistributedDataParallel(model, bucket_cap_mb=bucket_MiB, broadcast_buffers=False)
         if plan.reduce_dtype == "bf16":
             # By its own name DDP takes this hook with NCCL alone, though gloo sums bf16 too.
             self.model.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))

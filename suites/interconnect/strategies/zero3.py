@@ -50,14 +50,13 @@ class Wrapped:
 
 def config(model: Any, plan: Plan) -> dict[str, Any]:
     """Its defaults, but for sizes in elements, which are the model's: the defaults are made for billions."""
-    count = sum(one.numel() for one in model.parameters())
     block = sum(one.numel() for one in model.blocks[0].parameters())
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": plan.accumulate,
         "zero_optimization": {
             "stage": 3,
-            "reduce_bucket_size": count + count % 2,
+            "reduce_bucket_size": block + block % 2,
             "stage3_prefetch_bucket_size": BLOCKS_AHEAD * block,
             "stage3_param_persistence_threshold": 0,
             "stage3_max_live_parameters": 2 * block,
