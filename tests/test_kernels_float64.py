@@ -153,6 +153,14 @@ def test_what_cancellation_leaves_unknown_is_not_called_wrong(seed):
     check_float64(subject)
 
 
+@pytest.mark.parametrize("arm", ["baseline", "sdpa"])
+def test_of_one_token_attentions_scores_have_no_gradient_and_any_order_of_summing_rounds_it(arm):
+    """The gradient of Q and K is a difference of two equal sums, over the head, of dO V."""
+    subject = replace(applied(arm, subject_of("attention")), shapes="awkward")
+    for seed in range(1, 20):
+        check_float64(replace(subject, seed=seed))
+
+
 def test_without_allowing_for_cancellation_plain_pytorch_itself_would_be_called_wrong(monkeypatch):
     monkeypatch.setattr("suites.kernels.against_float64.ROUNDING", 0.0)
     subjects = [replace(subject_of("softmax"), shapes="awkward", seed=seed) for seed in range(1, 40)]

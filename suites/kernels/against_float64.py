@@ -76,8 +76,22 @@ def at(subject: Subject, inputs: Inputs, where: str) -> float:
         return updates(subject, inputs, where)
     upstream = make_upstream(subject.operation, inputs, subject.seed)
     expected = reference(subject.operation, inputs, upstream)
-    known = ROUNDING * max((float(one.abs().max()) for one in upstream if one.numel()), default=0.0)
+    known = ROUNDING * flows_in(subject.workload.operation, inputs, upstream)
     return compared(subject, as_torch(subject, bind(subject, inputs, upstream)()), expected, where, known)
+
+
+def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> float:
+    """The largest term of the sums in which an operation's gradients cancel, at most.
+
+    A softmax's: its upstream gradient. Inside attention that is a product with V over the head size, and on
+    the way to Q and K it is multiplied by K and Q and divided by the root of the head size K:
+    sqrt(K) max|dO| max|V| max(|Q|, |K|); of one token the whole of it cancels.
+    """
+    largest = max((float(one.abs().max()) for one in upstream if one.numel()), default=0.0)
+    if operation != "attention":
+        return largest
+    q, k, v = (float(one.detach().abs().max()) for one in inputs[:3])
+    return largest * v * max(q, k) * float(inputs[0].shape[-1]) ** 0.5
 
 
 def updates(subject: Subject, inputs: Inputs, where: str) -> float:
