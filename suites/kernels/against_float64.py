@@ -5,6 +5,7 @@ Part of `check`. An error is |ours - float64| over the largest |float64| of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -91,7 +92,7 @@ def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> floa
     if operation != "attention":
         return largest
     q, k, v = (float(one.detach().abs().max()) for one in inputs[:3])
-    return largest * v * max(q, k) * float(inputs[0].shape[-1]) ** 0.5
+    return largest * v * max(q, k) * math.sqrt(inputs[0].shape[-1])
 
 
 def updates(subject: Subject, inputs: Inputs, where: str) -> float:
