@@ -65,6 +65,27 @@ class ModelShape:
         return self.layers * layer + norm + embeddings + learned
 
 
+def llama(sizes: Any) -> ModelShape:
+    """Llama's kind: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart.
+
+    `sizes`: a workload with layers, hidden, heads, kv_heads, ffn, vocab and seq_len.
+    """
+    return ModelShape(
+        layers=sizes.layers,
+        hidden=sizes.hidden,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        ffn=sizes.ffn,
+        vocab=sizes.vocab,
+        norm="rms",
+        mlp="swiglu",
+        position="rotary",
+        positions=sizes.seq_len,
+        tied=False,
+        bias=False,
+    )
+
+
 class Places(NamedTuple):
     """What a block must know of positions: rotary tables, and the mask of explicit attention."""
 

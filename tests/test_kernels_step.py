@@ -13,8 +13,8 @@ from harness.config import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites import kernels
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.training_step import OPERATION, PARTS, Trainer, shape_of
-from suites.model import Transformer
+from suites.kernels.training_step import OPERATION, PARTS, Trainer
+from suites.model import Transformer, llama
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {arm.name: arm for arm in RUN.arms}
@@ -168,7 +168,7 @@ def test_a_steps_arithmetic_is_what_torch_counts():
 
 def test_a_steps_weights_are_counted_by_the_model_itself():
     workload = subject_of().workload
-    weights = sum(one.numel() for one in Transformer(shape_of(workload)).parameters())
+    weights = sum(one.numel() for one in Transformer(llama(workload)).parameters())
     assert OPERATION.bytes_moved(workload) == weights * (3 * 4 + 7 * 4)
 
 
@@ -176,7 +176,7 @@ def test_a_steps_weights_are_counted_by_the_model_itself():
 def test_what_a_step_holds_at_once_is_about_its_formula(seq_len):
     subject = applied("baseline", subject_of(batch=1, seq_len=seq_len, kv_heads=4))
     peak_B = next(one.value for one in kernels.prepare(subject) if one[0] == "peak_memory")
-    held_B = peak_B + 12 * shape_of(subject.workload).parameters
+    held_B = peak_B + 12 * llama(subject.workload).parameters
     assert held_B <= OPERATION.eager_B(subject.workload) <= 1.6 * held_B
 
 

@@ -11,7 +11,9 @@ from suites.interconnect.replay import (
     computed_s,
     fitted,
     merged,
+    shared,
     step_seconds,
+    without_computation,
 )
 
 SIZE = ("all_reduce", 8, "float32")
@@ -88,3 +90,33 @@ def test_traces_are_merged_by_the_median_of_the_slowest_rank():
     assert collectives(merged_) == [Collective(*SIZE)]
     with pytest.raises(ValueError, match="differ"):
         merged([one, [overlapping([1.0, 1.0])]])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]), st.integers(1, 99))),
+    st.sampled_from(["float32", "bfloat16"]),
+    seconds,
+    st.floats(0, 1e6),
+)
+def test_parts_are_of_bytes_and_add_up_to_what_all_take_together(sizes, dtype, latency_s, bytes_B):
+    events = [["begin", number, *size, dtype] for number, size in enumerate(sizes)]
+    events += [["wait", number] for number in range(len(sizes))]
+    together = Service(latency_s, bytes_B)
+    parts = shared(events, together)
+    if sizes:
+        total_s = sum(parts[Collective(*size, dtype)].seconds(1e3) for size in sizes)
+        assert total_s == pytest.approx(together.seconds(1e3))
+        assert step_seconds(events, lambda one: parts[one].seconds(1e3)) == pytest.approx(total_s)
+    for one, part in parts.items():
+        alike = one.elements * (1 if one.name == "all_gather" else 2)
+        for other, theirs in parts.items():
+            as_many = other.elements * (1 if other.name == "all_gather" else 2)
+            assert part.bytes_B * as_many == pytest.approx(theirs.bytes_B * alike)
+
+
+def test_a_collective_of_no_known_kind_is_refused():
+    with pytest.raises(ValueError, match="of 8 float32 is none that is foretold"):
+        without_computation([["begin", 0, "other", 8, "float32"], ["wait", 0]])
+    with pytest.raises(ValueError, match="of 8 int64 is none"):
+        without_computation([["begin", 0, "all_reduce", 8, "int64"], ["wait", 0]])
+    assert without_computation(blocking([1.0])) == [["begin", 0, *SIZE], ["wait", 0]]

@@ -1,7 +1,7 @@
 """The nodes that a workload's arms share in one process: a network, ranks on it, and what both can do.
 
-What a step takes on a link is foretold from a trace of its computation and from its collectives, each timed
-by itself at a few rates; never from steps on a shaped link.
+What a step takes on a link is foretold from a trace of its computation, and from its collectives at a few
+rates without computation; never from steps on a shaped link.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from suites.interconnect.replay import (
     Collective,
     Events,
     Service,
-    collectives,
     computed_s,
     fitted,
     merged,
+    shared,
     step_seconds,
+    without_computation,
 )
 from suites.interconnect.scaling import Run, paper_run, scaled
 from suites.interconnect.subject import Plan, Workload
@@ -36,9 +37,9 @@ WARM_UP, UPDATES = 2, 5
 """Updates that are left out, and that are looked at, where a median of a few will do."""
 
 CALIBRATION_B_PER_S = (1.25e9, 2e10, 3.2e11)
-"""Links of the paper's run, at whose scaled rates a collective is timed by itself."""
+"""Links of the paper's run, at whose scaled rates an update's collectives are timed without computation."""
 
-REPEATS = 10
+REPEATS = 4
 TRIES = 3
 
 
@@ -51,7 +52,7 @@ class Cluster:
         self._verified: dict[float, float] = {}
         self._tracers: set[str] = set()
         self.arms: set[str] = set()
-        self._services: dict[Collective, Service] = {}
+        self._services: dict[str, dict[Collective, Service]] = {}  # by an update's collectives
         self._known: dict[tuple[Any, ...], float] = {}
         with ExitStack() as stack:
             stack.callback(self.network.close)
@@ -130,9 +131,11 @@ class Cluster:
     def predicted_s(self, events: Events, rate_B_per_s: float) -> float:
         """The update's time at that rate: its trace, stepped through with each collective's own time.
 
-        Raises ValueError for a collective that is not timed by itself.
+        Raises ValueError for a collective that is not foretold.
         """
-        services = {one: self._service(one) for one in collectives(events)}
+        bare = without_computation(events)
+        services = self._services.get(repr(bare)) or shared(bare, self._timed_alone(bare))
+        self._services[repr(bare)] = services
         return step_seconds(events, lambda one: services[one].seconds(rate_B_per_s))
 
     def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
@@ -141,25 +144,17 @@ class Cluster:
             self._known[key] = work()
         return self._known[key]
 
-    def _service(self, one: Collective) -> Service:
-        if one not in self._services:
-            if one.name == "other":
-                raise ValueError(f"a collective of {one.elements} elements is none that is timed by itself")
-            self._services[one] = fitted({rate: self._alone_s(one, rate) for rate in self._calibration()})
-        return self._services[one]
-
-    def _alone_s(self, one: Collective, rate_B_per_s: float) -> float:
-        """From when the last rank began until all were done; they share one machine's clock."""
-        self.shape(rate_B_per_s)
-        told = self.call("collective", **one._asdict(), count=REPEATS)
-        taken_s: list[float] = [
-            max(end_s for _, end_s in times) - max(begin_s for begin_s, _ in times)
-            for times in zip(*told, strict=True)
-        ]
-        return sum(taken_s) / len(taken_s)
-
-    def _calibration(self) -> list[float]:
-        return [self.rate(rate) for rate in CALIBRATION_B_PER_S]
+    def _timed_alone(self, bare: Events) -> Service:
+        """What an update's collectives take together where nothing is computed, from three rates."""
+        samples = {}
+        for rate in map(self.rate, CALIBRATION_B_PER_S):
+            self.shape(rate)
+            told = self.call("collectives", events=bare, count=REPEATS)
+            samples[rate] = statistics.fmean(
+                max(end_s for _, end_s in times) - max(begun_s for begun_s, _ in times)
+                for times in zip(*told, strict=True)
+            )
+        return fitted(samples)
 
     def _measure(self, workload: Workload, seed: int) -> Run:
         plan = Plan("fsdp2")

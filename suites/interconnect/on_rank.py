@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from random import Random
 from typing import Any
 
 import torch
@@ -23,12 +22,6 @@ from suites.model import Transformer
 Memory = dict[str, Any]
 
 STRATEGIES: dict[str, Any] = {"ddp": ddp, "fsdp2": fsdp2, "zero3": zero3, "local": local}
-
-PAUSE_S = 0.02
-"""Chosen here: about what a block computes between two collectives."""
-
-APART_S = 0.005
-"""Chosen here: about what such stretches differ by from rank to rank."""
 
 
 class Trainer:
@@ -162,25 +155,34 @@ def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tens
     return drained
 
 
-def collective(memory: Memory, name: str, elements: int, dtype: str, count: int) -> list[list[float]]:
-    """When a collective began and ended on this rank, so many times; `elements` of its larger side.
+def collectives(memory: Memory, events: list[Event], count: int) -> list[list[float]]:
+    """When a traced update's collectives began and were over on this rank, so many times.
 
-    Before each a pause, so that threads have to be woken as in a step, and a little more of it on one rank
-    than on the other; and no barrier, so that ranks are as far apart as the one before has left them. What
-    gloo does hangs on who is first.
+    They are begun and waited for in the update's order, and nothing is computed between: how long gloo takes
+    for one hangs on which rank is first, and that on the one before.
     """
+    begin = {event[1]: _begin(*event[2:]) for event in events if event[0] == "begin"}
+    found = []
+    for _ in range(count):
+        dist.barrier()
+        works: dict[int, Any] = {}
+        begun_s = time.monotonic()
+        for kind, number, *_ in (*events, *(["wait", number] for number in begin)):
+            if kind == "begin":
+                works[number] = begin[number]()
+            elif number in works:
+                works.pop(number).wait()
+        found.append([begun_s, time.monotonic()])
+    return found
+
+
+def _begin(name: str, elements: int, dtype: str) -> Callable[[], Any]:
+    """What begins that collective, of tensors of its own; `elements` of its larger side."""
     large = torch.zeros(elements, dtype=getattr(torch, dtype))
     small = torch.zeros(elements // dist.get_world_size(), dtype=large.dtype)
-    work: dict[str, Callable[[], Any]] = {
-        "all_reduce": lambda: dist.all_reduce(large),
-        "all_gather": lambda: dist.all_gather_into_tensor(large, small),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large),
+    kinds: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(large, async_op=True),
+        "all_gather": lambda: dist.all_gather_into_tensor(large, small, async_op=True),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large, async_op=True),
     }
-    random, found = Random(dist.get_rank()), []
-    dist.barrier()
-    for _ in range(count):
-        time.sleep(PAUSE_S + random.uniform(0, APART_S))
-        begin_s = time.monotonic()
-        work[name]()
-        found.append([begin_s, time.monotonic()])
-    return found
+    return kinds[name]

@@ -21,8 +21,13 @@ class Collective(NamedTuple):
     dtype: str
 
 
+ELEMENT_B = {"float64": 8, "float32": 4, "bfloat16": 2}
+HALVES = {"all_gather": 1, "all_reduce": 2, "reduce_scatter": 2}
+"""Of the tensor: what each of two ranks sends of it."""
+
+
 class Service(NamedTuple):
-    """What a collective takes by itself: `latency_s`, and `bytes_B` over the link's rate."""
+    """What a collective takes without computation: `latency_s`, and `bytes_B` over the link's rate."""
 
     latency_s: float
     bytes_B: float
@@ -35,6 +40,27 @@ class Service(NamedTuple):
 def collectives(events: Events) -> list[Collective]:
     """Those of a trace, each once."""
     return list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
+
+
+def without_computation(events: Events) -> Events:
+    """The update's collectives alone; raises ValueError for one that is not timed by itself."""
+    for one in collectives(events):
+        if one.name not in HALVES or one.dtype not in ELEMENT_B:
+            raise ValueError(
+                f"a collective of {one.elements} elements in {one.dtype} is none that is foretold"
+            )
+    return [event for event in events if event[0] != "compute"]
+
+
+def shared(events: Events, together: Service) -> dict[Collective, Service]:
+    """Each collective's part of what all of an update's take together: of bytes by its own, of latency alike.
+
+    On gloo's way, where a reduce-scatter moves as much as an all-reduce, and an all-gather half of that.
+    """
+    begun = [Collective(*event[2:]) for event in events if event[0] == "begin"]
+    moved_B = {one: one.elements * ELEMENT_B[one.dtype] * HALVES[one.name] for one in begun}
+    per_byte = together.bytes_B / max(sum(moved_B[one] for one in begun), 1)
+    return {one: Service(together.latency_s / len(begun), moved_B[one] * per_byte) for one in begun}
 
 
 def computed_s(events: Events) -> float:

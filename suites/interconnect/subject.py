@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from suites.model import ModelShape
+from suites.model import ModelShape, llama
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +35,8 @@ class Workload:
 
     @property
     def shape(self) -> ModelShape:
-        """Llama's: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart."""
-        return ModelShape(
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            ffn=self.ffn,
-            vocab=self.vocab,
-            norm="rms",
-            mlp="swiglu",
-            position="rotary",
-            positions=self.seq_len,
-            tied=False,
-            bias=False,
-        )
+        """Of the model."""
+        return llama(self)
 
 
 @dataclass(frozen=True, slots=True)

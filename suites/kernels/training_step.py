@@ -14,31 +14,13 @@ from torch import Tensor, nn
 
 from suites.kernels.operations import adamw
 from suites.kernels.subject import Inputs, Operation, Subject, Workload
-from suites.model import ModelShape, Transformer
+from suites.model import Transformer, llama
 
 PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
 """Operations in the step that have a function of their own."""
 
 OPTIMIZER_B = 28
 """AdamW moves per fp32 parameter: gradient read; parameter and two moments read and written."""
-
-
-def shape_of(workload: Workload) -> ModelShape:
-    """Llama's: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart."""
-    return ModelShape(
-        layers=workload.layers,
-        hidden=workload.hidden,
-        heads=workload.heads,
-        kv_heads=workload.kv_heads,
-        ffn=workload.ffn,
-        vocab=workload.vocab,
-        norm="rms",
-        mlp="swiglu",
-        position="rotary",
-        positions=workload.seq_len,
-        tied=False,
-        bias=False,
-    )
 
 
 class AdamWBy:
@@ -72,7 +54,7 @@ class Trainer:
         torch.manual_seed(subject.seed)
         functions = {name: one for name, one in subject.replace.items() if name != "adamw"}
         with torch.device(subject.device):
-            self.model = Transformer(shape_of(subject.workload), functions=functions)
+            self.model = Transformer(llama(subject.workload), functions=functions)
         self.model = self.model.to(subject.workload.torch_dtype)
         self.forward: Callable[..., Tensor] = self.model
         if subject.compile_step is not None:
@@ -142,7 +124,7 @@ def bytes_moved(workload: Workload) -> float:
 
     Activations are left out, so that the bound of memory is low for a step; its bound is its arithmetic.
     """
-    weights = shape_of(workload).parameters
+    weights = llama(workload).parameters
     return float(weights * (3 * workload.element_B + OPTIMIZER_B * workload.element_B // 4))
 
 
@@ -151,7 +133,7 @@ def flops(workload: Workload) -> float:
 
     P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
     """
-    shape = shape_of(workload)
+    shape = llama(workload)
     norms = (2 * shape.layers + 1) * shape.hidden
     multiplied = shape.parameters - shape.vocab * shape.hidden - norms
     scores = 6.0 * shape.layers * shape.hidden * workload.seq_len**2 * workload.batch
@@ -165,7 +147,7 @@ def eager_B(workload: Workload) -> float:
     """
     scores = workload.rows * workload.heads * workload.seq_len * workload.element_B
     kept = workload.rows * (14 * workload.hidden + 5 * workload.ffn) * workload.element_B
-    states = 4.0 * shape_of(workload).parameters * workload.element_B
+    states = 4.0 * llama(workload).parameters * workload.element_B
     logits = 3 * workload.rows * workload.vocab * 4
     return states + workload.layers * (scores + kept) + max(2.5 * scores, logits)
 

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-DTYPES = ("fp32", "bf16")
-
 
 class Strategy(Protocol):
     """A model wrapped for several ranks, with its optimizer's part."""

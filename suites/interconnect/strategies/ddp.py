@@ -7,22 +7,22 @@ broadcast.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from suites.interconnect.strategies import local
 from suites.interconnect.subject import Plan
 
 
-class Wrapped:
+class Wrapped(local.Wrapped):
     """The model in DDP, AdamW over its parameters."""
 
     def __init__(self, model: nn.Module, plan: Plan, learning_rate: float) -> None:
-        self.plain = model
+        super().__init__(model, plan, learning_rate)
         size_B = sum(one.nbytes for one in model.parameters())
         blocks: Any = model.blocks
         bucket_MiB = size_B / (plan.buckets or len(blocks)) / 2**20
@@ -30,24 +30,7 @@ class Wrapped:
         if plan.reduce_dtype == "bf16":
             # By its own name DDP takes this hook with NCCL alone, though gloo sums bf16 too.
             self.model.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
 
-    def backward(self, tokens_BT: Tensor, targets_BT: Tensor, share: float, last: bool) -> Tensor:
-        """See `Strategy`."""
-        with nullcontext() if last else self.model.no_sync():
-            loss: Tensor = self.model(tokens_BT, targets_BT)
-            (loss * share).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def update(self) -> None:
-        """See `Strategy`."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def parameters(self) -> dict[str, Tensor]:
-        """See `Strategy`."""
-        return {name: one.detach() for name, one in self.plain.named_parameters()}
-
-    def gradients(self) -> dict[str, Tensor]:
-        """See `Strategy`."""
-        return {name: one.grad for name, one in self.plain.named_parameters() if one.grad is not None}
+    def reducing(self, last: bool) -> AbstractContextManager[None]:
+        """Gradients are reduced as they come, unless told not to."""
+        return nullcontext() if last else self.model.no_sync()

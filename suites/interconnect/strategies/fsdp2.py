@@ -6,6 +6,7 @@ whose gradients are then averaged (hybrid sharding).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -15,44 +16,43 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from suites.interconnect.strategies import local
 from suites.interconnect.subject import Plan
 
 
-class Wrapped:
+class Wrapped(local.Wrapped):
     """The model with its blocks and its rest sharded, AdamW over the shards."""
 
     def __init__(self, model: nn.Module, plan: Plan, learning_rate: float) -> None:
         mesh = mesh_of(plan, next(model.parameters()).device.type)
         dtype = torch.bfloat16 if plan.reduce_dtype == "bf16" else None
         policy = MixedPrecisionPolicy(reduce_dtype=dtype)
-        self.model: Any = model
         blocks: Any = model.blocks
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         if plan.gather_ahead:
-            gather_ahead(self.model)
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+            gather_ahead(model)
+        super().__init__(model, plan, learning_rate)
 
-    def backward(self, tokens_BT: Tensor, targets_BT: Tensor, share: float, last: bool) -> Tensor:
-        """See `Strategy`. Parameters are gathered for every batch, gradients reduced for the last."""
+    def reducing(self, last: bool) -> AbstractContextManager[None]:
+        """Parameters are gathered for every batch, gradients reduced for the last."""
         self.model.set_requires_gradient_sync(last)
-        loss: Tensor = self.model(tokens_BT, targets_BT)
-        (loss * share).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
-    def update(self) -> None:
-        """See `Strategy`."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        return nullcontext()
 
     def parameters(self) -> dict[str, Tensor]:
         """See `Strategy`."""
-        return {name: one.full_tensor().detach() for name, one in self.model.named_parameters()}
+        return {name: whole(one) for name, one in super().parameters().items()}
 
     def gradients(self) -> dict[str, Tensor]:
         """See `Strategy`."""
-        return {name: one.grad.full_tensor() for name, one in self.model.named_parameters()}
+        return {name: whole(one) for name, one in super().gradients().items()}
+
+
+def whole(tensor: Any) -> Tensor:
+    """All of a tensor that is sharded over ranks."""
+    full: Tensor = tensor.full_tensor()
+    return full
 
 
 def gather_ahead(model: Any) -> None:

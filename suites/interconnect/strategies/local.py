@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -12,13 +15,19 @@ class Wrapped:
     """The model as it is, AdamW over its parameters."""
 
     def __init__(self, model: nn.Module, plan: Plan, learning_rate: float) -> None:
-        self.plain = self.model = model
+        self.plain = model
+        self.model: Any = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
 
+    def reducing(self, last: bool) -> AbstractContextManager[None]:
+        """What a batch is done in, for its gradients to be reduced with the `last` of an update: nothing."""
+        return nullcontext()
+
     def backward(self, tokens_BT: Tensor, targets_BT: Tensor, share: float, last: bool) -> Tensor:
-        """See `Strategy`; nothing is reduced."""
-        loss: Tensor = self.model(tokens_BT, targets_BT)
-        (loss * share).backward()  # type: ignore[no-untyped-call]
+        """See `Strategy`."""
+        with self.reducing(last):
+            loss: Tensor = self.model(tokens_BT, targets_BT)
+            (loss * share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> None:
