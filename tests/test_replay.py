@@ -6,14 +6,12 @@ from hypothesis import strategies as st
 
 from suites.interconnect.replay import (
     Collective,
-    Service,
+    alone_s,
     collectives,
     computed_s,
-    fitted,
     merged,
-    shared,
+    service,
     step_seconds,
-    without_computation,
 )
 
 SIZE = ("all_reduce", 8, "float32")
@@ -64,23 +62,36 @@ def test_what_nobody_waits_for_still_ends_the_update():
     assert step_seconds([["compute", 1.0], ["begin", 0, *SIZE]], lambda _: 2.0) == 3.0
 
 
-@given(
-    st.floats(0, 1e-2), st.floats(1, 1e7), st.lists(st.floats(1e5, 1e9), min_size=2, max_size=5, unique=True)
-)
-def test_a_law_is_found_again_from_its_own_figures(latency, size, rates):
-    law = Service(latency, size)
-    if max(rates) / min(rates) < 2:
-        rates = [*rates, 4 * max(rates)]
-    found = fitted({rate: law.seconds(rate) for rate in rates})
-    for rate in (min(rates), 2 * min(rates), max(rates)):
-        assert found.seconds(rate) == pytest.approx(law.seconds(rate), rel=1e-4)
+decades = st.lists(st.floats(1e5, 1e9), min_size=1, max_size=5, unique=True)
 
 
-def test_neither_latency_nor_bytes_fall_below_zero():
-    assert fitted({1e6: 1.0, 2e6: 0.4}).latency_s == 0
-    assert fitted({1e6: 1.0, 2e6: 1.2}).bytes_B == 0
-    with pytest.raises(ValueError, match="two rates"):
-        fitted({1e6: 1.0})
+@given(st.floats(1e3, 1e7), decades, st.floats(1e4, 1e9))
+def test_where_bytes_alone_count_so_they_do_between_and_below(bytes_B, rates, asked):
+    found = service({rate: [bytes_B / rate] for rate in rates})
+    assert found.seconds(min(asked, max(rates))) == pytest.approx(bytes_B / min(asked, max(rates)))
+    assert found.seconds(2 * max(rates)) == pytest.approx(bytes_B / max(rates))
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1, 1e7), decades, st.floats(1e5, 1e9))
+def test_with_latency_what_lies_between_is_no_less_than_on_a_line_and_no_more_than_the_slower(
+    latency_s, bytes_B, rates, asked
+):
+    def law(rate):
+        return latency_s + bytes_B / rate
+
+    found = service({rate: [law(rate)] for rate in rates})
+    for rate in rates:
+        assert found.seconds(rate) == pytest.approx(law(rate))
+    if min(rates) <= asked <= max(rates):
+        slower, faster = max(r for r in rates if r <= asked), min(r for r in rates if r >= asked)
+        assert law(faster) * (1 - 1e-9) <= found.seconds(asked) <= law(slower) * (1 + 1e-9)
+
+
+def test_several_tries_are_averaged_and_none_takes_nothing():
+    assert service({1e6: [1.0, 3.0]}).seconds(1e6) == pytest.approx(2.0)
+    assert 0 < service({1e6: [0.0]}).seconds(1e6) < 1e-6
+    with pytest.raises(ValueError, match="one rate at least"):
+        service({})
 
 
 def test_traces_are_merged_by_the_median_of_the_slowest_rank():
@@ -92,31 +103,39 @@ def test_traces_are_merged_by_the_median_of_the_slowest_rank():
         merged([one, [overlapping([1.0, 1.0])]])
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]), st.integers(1, 99))),
-    st.sampled_from(["float32", "bfloat16"]),
-    seconds,
-    st.floats(0, 1e6),
-)
-def test_parts_are_of_bytes_and_add_up_to_what_all_take_together(sizes, dtype, latency_s, bytes_B):
-    events = [["begin", number, *size, dtype] for number, size in enumerate(sizes)]
-    events += [["wait", number] for number in range(len(sizes))]
-    together = Service(latency_s, bytes_B)
-    parts = shared(events, together)
-    if sizes:
-        total_s = sum(parts[Collective(*size, dtype)].seconds(1e3) for size in sizes)
-        assert total_s == pytest.approx(together.seconds(1e3))
-        assert step_seconds(events, lambda one: parts[one].seconds(1e3)) == pytest.approx(total_s)
-    for one, part in parts.items():
-        alike = one.elements * (1 if one.name == "all_gather" else 2)
-        for other, theirs in parts.items():
-            as_many = other.elements * (1 if other.name == "all_gather" else 2)
-            assert part.bytes_B * as_many == pytest.approx(theirs.bytes_B * alike)
+def played(events, taken_s, late_s=0.0):
+    """When each collective begins and is over on a rank that is `late_s` behind, stepped by hand."""
+    now_s, free_s, begun, over = late_s, 0.0, [], []
+    for kind, number, *_ in events:
+        if kind == "begin":
+            begun.append(now_s)
+            free_s = max(free_s, now_s) + taken_s[number]
+            over.append(free_s)
+        elif kind == "wait":
+            now_s = max(now_s, over[number])
+    return [[b, e] for b, e in zip(begun, over, strict=True)]
+
+
+@given(st.lists(seconds, min_size=1, max_size=6), st.sampled_from([blocking, overlapping]))
+def test_collectives_alone_add_up_to_what_they_took_together(taken_s, order):
+    events = order([0.0] * len(taken_s))
+    times = played(events, taken_s)
+    (found,) = alone_s(events, [times, times]).values()
+    assert sum(found) == pytest.approx(sum(taken_s), abs=1e-9)
+
+
+def test_a_collective_is_timed_from_when_the_last_rank_began_it():
+    events = blocking([1.0])
+    ranks = [played(events, [2.5]), played(events, [2.0], late_s=0.5)]
+    assert alone_s(events, ranks) == {Collective(*SIZE): [2.0]}
+
+
+def test_one_that_overtakes_another_leaves_it_the_rest():
+    events = [["begin", 0, *SIZE], ["begin", 1, "all_gather", 4, "float32"], ["wait", 1], ["wait", 0]]
+    found = alone_s(events, [[[0.0, 5.0], [1.0, 4.0]]])
+    assert found == {Collective(*SIZE): [1.0], Collective("all_gather", 4, "float32"): [3.0]}
 
 
 def test_a_collective_of_no_known_kind_is_refused():
-    with pytest.raises(ValueError, match="of 8 float32 is none that is foretold"):
-        without_computation([["begin", 0, "other", 8, "float32"], ["wait", 0]])
-    with pytest.raises(ValueError, match="of 8 int64 is none"):
-        without_computation([["begin", 0, "all_reduce", 8, "int64"], ["wait", 0]])
-    assert without_computation(blocking([1.0])) == [["begin", 0, *SIZE], ["wait", 0]]
+    with pytest.raises(ValueError, match="of 8 elements is none that is timed by itself"):
+        collectives([["begin", 0, "other", 8, "float32"], ["wait", 0]])

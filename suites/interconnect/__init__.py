@@ -91,7 +91,8 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
         yield Remark("model: steps over all ranks, without a hook, are foretold; this is none")
     else:
         try:
-            cluster.predicted_s(cluster.trace(subject.workload, subject.plan, subject.seed), rate)
+            if not cluster.foretells(subject.plan):
+                cluster.calibrate(subject.workload, subject.plan, subject.seed)
             subject.held["foretold"] = True
         except ValueError as error:
             yield Remark(f"model: {error}")
@@ -147,7 +148,7 @@ def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterato
     batches = subject.plan.accumulate
     try:
         events = cluster.trace(subject.workload, subject.plan, subject.seed)
-        foretold_s = cluster.predicted_s(events, rate_B_per_s) / batches
+        foretold_s = cluster.predicted_s(events, subject.plan, rate_B_per_s) / batches
     except ValueError as error:
         del subject.held["foretold"]
         yield Remark(f"model: {error}; not foretold from here on")

@@ -23,12 +23,12 @@ from suites.interconnect.replay import (
     Collective,
     Events,
     Service,
+    alone_s,
+    collectives,
     computed_s,
-    fitted,
     merged,
-    shared,
+    service,
     step_seconds,
-    without_computation,
 )
 from suites.interconnect.scaling import Run, paper_run, scaled
 from suites.interconnect.subject import Plan, Workload
@@ -36,8 +36,8 @@ from suites.interconnect.subject import Plan, Workload
 WARM_UP, UPDATES = 2, 5
 """Updates that are left out, and that are looked at, where a median of a few will do."""
 
-CALIBRATION_B_PER_S = (1.25e9, 2e10, 3.2e11)
-"""Links of the paper's run, at whose scaled rates an update's collectives are timed without computation."""
+CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
+"""Links of the paper's run, at whose scaled rates collectives are timed without computation."""
 
 REPEATS = 4
 TRIES = 3
@@ -52,7 +52,7 @@ class Cluster:
         self._verified: dict[float, float] = {}
         self._tracers: set[str] = set()
         self.arms: set[str] = set()
-        self._services: dict[str, dict[Collective, Service]] = {}  # by an update's collectives
+        self._services: dict[str, dict[Collective, Service]] = {}  # by tracer
         self._known: dict[tuple[Any, ...], float] = {}
         with ExitStack() as stack:
             stack.callback(self.network.close)
@@ -118,7 +118,7 @@ class Cluster:
 
     def trace(self, workload: Workload, plan: Plan, seed: int) -> Events:
         """One update of the plan, links as fast as they can be: what lies between its collectives."""
-        key = f"trace of {workload.strategy} {plan}"
+        key = tracer(plan)
         if key not in self._tracers:
             self.call("make", **made(key, workload, plan, seed))
             self.call("watch", key=key)
@@ -128,33 +128,42 @@ class Cluster:
         self.shape(None)
         return merged([[events] for events in self.call("trace", key=key)])
 
-    def predicted_s(self, events: Events, rate_B_per_s: float) -> float:
+    def calibrate(self, workload: Workload, plan: Plan, seed: int) -> None:
+        """Time the plan's collectives without computation, at a few rates.
+
+        Raises ValueError for a collective that is not timed by itself.
+        """
+        taken_s: dict[float, dict[Collective, list[float]]] = {}
+        for _ in range(REPEATS):
+            events = self.trace(workload, plan, seed)
+            for rate in map(self.rate, CALIBRATION_B_PER_S):
+                self.shape(rate)
+                found = alone_s(events, self.call("collectives", key=tracer(plan)))
+                for one, all_s in found.items():
+                    taken_s.setdefault(rate, {}).setdefault(one, []).extend(all_s)
+        self._services[tracer(plan)] = {
+            one: service({rate: found[one] for rate, found in taken_s.items()}) for one in collectives(events)
+        }
+
+    def predicted_s(self, events: Events, plan: Plan, rate_B_per_s: float) -> float:
         """The update's time at that rate: its trace, stepped through with each collective's own time.
 
-        Raises ValueError for a collective that is not foretold.
+        Raises ValueError for a collective that was not in the plan's calibration.
         """
-        bare = without_computation(events)
-        services = self._services.get(repr(bare)) or shared(bare, self._timed_alone(bare))
-        self._services[repr(bare)] = services
+        services = self._services[tracer(plan)]
+        if unknown := set(collectives(events)) - set(services):
+            raise ValueError(f"{len(unknown)} of its collectives are other ones than before")
         return step_seconds(events, lambda one: services[one].seconds(rate_B_per_s))
+
+    def foretells(self, plan: Plan) -> bool:
+        """Whether the plan's collectives are timed."""
+        return tracer(plan) in self._services
 
     def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
         """What `work` gave the first time, for arms that differ in their link alone."""
         if key not in self._known:
             self._known[key] = work()
         return self._known[key]
-
-    def _timed_alone(self, bare: Events) -> Service:
-        """What an update's collectives take together where nothing is computed, from three rates."""
-        samples = {}
-        for rate in map(self.rate, CALIBRATION_B_PER_S):
-            self.shape(rate)
-            told = self.call("collectives", events=bare, count=REPEATS)
-            samples[rate] = statistics.fmean(
-                max(end_s for _, end_s in times) - max(begun_s for begun_s, _ in times)
-                for times in zip(*told, strict=True)
-            )
-        return fitted(samples)
 
     def _measure(self, workload: Workload, seed: int) -> Run:
         plan = Plan("fsdp2")
@@ -204,6 +213,11 @@ def leave_cluster(workload: Workload, seed: int, key: str | None) -> None:
         if not cluster.arms:
             cluster.close()
             cluster_of.cache_clear()
+
+
+def tracer(plan: Plan) -> str:
+    """The name of the trainer whose updates are traced."""
+    return f"trace of {plan}"
 
 
 def made(key: str, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:

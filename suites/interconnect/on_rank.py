@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
@@ -36,6 +37,7 @@ class Trainer:
         self.strategy = strategy.Wrapped(model, plan, workload.learning_rate)
         self.seen = 0  # batches
         self.after_update: list[Any] = []  # called with this trainer after each update
+        self.traced: list[Event] = []  # the last update's, where it was traced
         for module, settings in plan.changes:
             import_module(module).on_rank(self, settings)
 
@@ -141,6 +143,7 @@ def trace(memory: Memory, key: str) -> list[Event]:
         trainer.update(batches)
         seen.ended()
     trainer.strategy.backward = backward
+    trainer.traced = seen.events
     return seen.events
 
 
@@ -155,25 +158,32 @@ def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tens
     return drained
 
 
-def collectives(memory: Memory, events: list[Event], count: int) -> list[list[float]]:
-    """When a traced update's collectives began and were over on this rank, so many times.
+def collectives(memory: Memory, key: str) -> list[list[float]]:
+    """The last traced update again, asleep where it computed: when its collectives began and were over.
 
-    They are begun and waited for in the update's order, and nothing is computed between: how long gloo takes
-    for one hangs on which rank is first, and that on the one before.
+    In the update's own order and pace, for how long gloo takes for one hangs on which rank is first.
     """
+    events = memory[key].traced
     begin = {event[1]: _begin(*event[2:]) for event in events if event[0] == "begin"}
-    found = []
-    for _ in range(count):
+    begun_s: list[float] = []
+    with ThreadPoolExecutor(1) as watcher:
+        over_s: dict[int, Future[float]] = {}
         dist.barrier()
-        works: dict[int, Any] = {}
-        begun_s = time.monotonic()
-        for kind, number, *_ in (*events, *(["wait", number] for number in begin)):
-            if kind == "begin":
-                works[number] = begin[number]()
-            elif number in works:
-                works.pop(number).wait()
-        found.append([begun_s, time.monotonic()])
-    return found
+        for kind, value, *_ in events:
+            if kind == "compute":
+                time.sleep(value)
+            elif kind == "begin":
+                begun_s.append(time.monotonic())
+                over_s[value] = watcher.submit(_over_s, begin[value]())
+            else:
+                over_s[value].result()
+    return [[begun, over.result()] for begun, over in zip(begun_s, over_s.values(), strict=True)]
+
+
+def _over_s(work: Any) -> float:
+    """When it is over."""
+    work.wait()
+    return time.monotonic()
 
 
 def _begin(name: str, elements: int, dtype: str) -> Callable[[], Any]:

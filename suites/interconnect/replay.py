@@ -10,7 +10,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 Events = Sequence[Sequence[Any]]
+
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 class Collective(NamedTuple):
@@ -21,46 +26,46 @@ class Collective(NamedTuple):
     dtype: str
 
 
-ELEMENT_B = {"float64": 8, "float32": 4, "bfloat16": 2}
-HALVES = {"all_gather": 1, "all_reduce": 2, "reduce_scatter": 2}
-"""Of the tensor: what each of two ranks sends of it."""
-
-
 class Service(NamedTuple):
-    """What a collective takes without computation: `latency_s`, and `bytes_B` over the link's rate."""
+    """What a collective takes by itself, at a few rates."""
 
-    latency_s: float
-    bytes_B: float
+    rates_B_per_s: tuple[float, ...]  # rising
+    taken_s: tuple[float, ...]
 
     def seconds(self, rate_B_per_s: float) -> float:
-        """At that rate."""
-        return self.latency_s + self.bytes_B / rate_B_per_s
+        """At any rate: between two that were tried a line over logarithms; below them bytes alone count, so
+        what the slowest took grows as the rate falls; above them latency alone."""
+        slower = max(self.rates_B_per_s[0] / rate_B_per_s, 1.0)
+        rates, taken_s = np.log(self.rates_B_per_s), np.log(self.taken_s)
+        return slower * float(np.exp(np.interp(np.log(rate_B_per_s), rates, taken_s)))
 
 
 def collectives(events: Events) -> list[Collective]:
-    """Those of a trace, each once."""
-    return list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
+    """Those of a trace, each kind once; raises ValueError for one that is none of `KINDS`."""
+    found = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
+    for one in found:
+        if one.name not in KINDS:
+            raise ValueError(f"a collective of {one.elements} elements is none that is timed by itself")
+    return found
 
 
-def without_computation(events: Events) -> Events:
-    """The update's collectives alone; raises ValueError for one that is not timed by itself."""
-    for one in collectives(events):
-        if one.name not in HALVES or one.dtype not in ELEMENT_B:
-            raise ValueError(
-                f"a collective of {one.elements} elements in {one.dtype} is none that is foretold"
-            )
-    return [event for event in events if event[0] != "compute"]
+def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[Collective, list[float]]:
+    """What collectives of each kind took where ranks slept instead of computing.
 
-
-def shared(events: Events, together: Service) -> dict[Collective, Service]:
-    """Each collective's part of what all of an update's take together: of bytes by its own, of latency alike.
-
-    On gloo's way, where a reduce-scatter moves as much as an all-reduce, and an all-gather half of that.
+    `times[rank][number]` is when it began and was over, by one clock. It took from when all ranks had begun
+    it, and the one that was over before it was, until it was over on all.
     """
+    taken_s: dict[Collective, list[float]] = {one: [] for one in collectives(events)}
+    last = [
+        (max(over_s for _, over_s in ranks), max(begun_s for begun_s, _ in ranks))
+        for ranks in zip(*times, strict=True)
+    ]
     begun = [Collective(*event[2:]) for event in events if event[0] == "begin"]
-    moved_B = {one: one.elements * ELEMENT_B[one.dtype] * HALVES[one.name] for one in begun}
-    per_byte = together.bytes_B / max(sum(moved_B[one] for one in begun), 1)
-    return {one: Service(together.latency_s / len(begun), moved_B[one] * per_byte) for one in begun}
+    free_s = 0.0
+    for (over_s, begun_s), one in sorted(zip(last, begun, strict=True)):
+        taken_s[one].append(over_s - min(max(begun_s, free_s), over_s))
+        free_s = over_s
+    return taken_s
 
 
 def computed_s(events: Events) -> float:
@@ -100,30 +105,19 @@ def step_seconds(events: Events, service_s: Callable[[Collective], float]) -> fl
     return max([now_s, *over_s.values()])
 
 
-def fitted(samples: Mapping[float, float]) -> Service:
-    """Latency and bytes from seconds at several rates (B/s), errors counted relative to the seconds.
+def service(samples: Mapping[float, Sequence[float]]) -> Service:
+    """From seconds, several at each rate (B/s): their mean, and never nothing.
 
-    Weighted least squares of t = a + b / rate. Neither is below zero: where the best would be, it is zero.
-    Raises ValueError for fewer than two rates.
+    Raises ValueError without a rate.
     """
-    if len(samples) < 2:
-        raise ValueError("latency and bytes are told apart by two rates at least")
-    rows = [(1 / t_s, 1 / (rate * t_s)) for rate, t_s in samples.items()]  # a x + b y = 1
-    xx, xy, yy = (sum(p * q for p, q in pairs) for pairs in _products(rows))
-    x, y = sum(row[0] for row in rows), sum(row[1] for row in rows)
-    determinant = xx * yy - xy * xy
-    latency_s, bytes_B = (x * yy - y * xy) / determinant, (y * xx - x * xy) / determinant
-    if latency_s < 0:
-        return Service(0.0, y / yy)
-    if bytes_B < 0:
-        return Service(x / xx, 0.0)
-    return Service(latency_s, bytes_B)
+    if not samples:
+        raise ValueError("a collective is timed at one rate at least")
+    rates = tuple(sorted(samples))
+    return Service(rates, tuple(max(statistics.fmean(samples[rate]), LEAST_S) for rate in rates))
 
 
-def _products(
-    rows: Sequence[tuple[float, float]],
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]:
-    return [(x, x) for x, _ in rows], list(rows), [(y, y) for _, y in rows]
+LEAST_S = 1e-7
+"""Of a collective that was over together with the one before."""
 
 
 def _shape(event: Sequence[Any]) -> tuple[Any, ...]:
