@@ -74,7 +74,12 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
     if subject.updates_together == 1:
         sent_B = told["link_bytes", ""].value  # what crossed the link cannot have crossed it any faster
         assert time.value >= 0.5 * sent_B / rate
-    if name not in ("powersgd", "local_sgd", "hybrid_shard"):  # those are not foretold
+    if name not in (
+        "powersgd",
+        "local_sgd",
+        "hybrid_shard",
+        "gradient_accumulation",
+    ):  # those are not foretold
         assert sampled["time", "model"].value > sampled["time", "without network"].value
     assert cluster.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
     assert 0 < told["loss", ""].value < 10
@@ -102,6 +107,16 @@ def test_a_wrong_arm_is_caught(settings, said):
     try:
         with pytest.raises(WrongResult, match=said):
             interconnect.check(replace(subject, plan=replace(subject.plan, changes=changes)), None)
+    finally:
+        interconnect.close(subject)
+
+
+def test_an_arm_that_does_not_learn_is_caught():
+    subject = subject_of({**RUN.workloads["ddp"], **SMALL, "learning_rate": 0.0}, "local_sgd")
+    interconnect.check(subject, None)
+    try:
+        with pytest.raises(WrongResult, match=r"it does not learn: loss 3\..* first, 3\..* after 8 updates"):
+            list(interconnect.prepare(subject))
     finally:
         interconnect.close(subject)
 

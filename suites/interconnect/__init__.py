@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
-from harness.records import Json, Origin, Reading, Remark, Unavailable
+from harness.records import Json, Origin, Reading, Remark, Unavailable, WrongResult
 from suites.interconnect import formula
 from suites.interconnect.against_baseline import check_losses
 from suites.interconnect.cluster import Cluster, cluster_of, leave_cluster
@@ -87,8 +88,8 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
     yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
     cluster.shape(None)
     yield Reading("link_bytes", "B", cluster.link_B(key, subject.updates_together) / batches, Origin.MEASURED)
-    if subject.plan.changes or subject.plan.shard_within is not None:
-        yield Remark("model: steps over all ranks, without a hook, are foretold; this is none")
+    if subject.plan.changes or subject.plan.shard_within is not None or batches > 1:
+        yield Remark("model: steps of one batch over all ranks, without a hook, are foretold; this is none")
     else:
         try:
             if not cluster.foretells(subject.plan):
@@ -105,14 +106,22 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
 
 
 def final_loss(subject: Subject, cluster: Cluster) -> float:
-    """The loss after `loss_steps` batches a rank: the mean of the last eighth of them."""
+    """The loss after `loss_steps` batches a rank: the mean of the last eighth of them.
+
+    Raises `WrongResult` where it is no lower than that of the first eighth.
+    """
     plan, workload = subject.plan, subject.workload
     with cluster.trainer("loss", workload, plan, subject.seed):
         count = workload.loss_steps // plan.accumulate
         told = cluster.call("updates", key="loss", count=count)
-    late = max(count // 8, 1)
-    last = [one for rank in told for one in rank["loss"][-late:]]
-    return float(sum(last) / len(last))
+    part = max(count // 8, 1)
+    first = fmean(one for rank in told for one in rank["loss"][:part])
+    last = fmean(one for rank in told for one in rank["loss"][-part:])
+    if not last < first:
+        raise WrongResult(
+            f"it does not learn: a loss of {first:.4g} first, of {last:.4g} after {count} updates"
+        )
+    return last
 
 
 def tokens(subject: Subject, cluster: Cluster) -> int:

@@ -40,6 +40,8 @@ CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
 """Links of the paper's run, at whose scaled rates collectives are timed without computation."""
 
 REPEATS = 4
+"""Times that an update's collectives are timed without computation, at each rate."""
+
 TRIES = 3
 
 
