@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from scipy.stats import linregress
+
 from harness.records import Json, Origin, Reading, Remark, Unavailable, WrongResult
 from suites.interconnect import formula
 from suites.interconnect.against_baseline import check_losses
@@ -108,20 +110,18 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
 def final_loss(subject: Subject, cluster: Cluster) -> float:
     """The loss after `loss_steps` batches a rank: the mean of the last eighth of them.
 
-    Raises `WrongResult` where it is no lower than that of the first eighth.
+    Raises `WrongResult` where losses do not fall: by a line through them all, at the 1 % level.
     """
     plan, workload = subject.plan, subject.workload
     with cluster.trainer("loss", workload, plan, subject.seed):
         count = workload.loss_steps // plan.accumulate
         told = cluster.call("updates", key="loss", count=count)
-    part = max(count // 8, 1)
-    first = fmean(one for rank in told for one in rank["loss"][:part])
-    last = fmean(one for rank in told for one in rank["loss"][-part:])
-    if not last < first:
-        raise WrongResult(
-            f"it does not learn: a loss of {first:.4g} first, of {last:.4g} after {count} updates"
-        )
-    return last
+    losses = [rank["loss"] for rank in told]
+    line = linregress([*range(count)] * len(losses), [one for rank in losses for one in rank])
+    if not (line.slope < 0 and line.pvalue < 0.01):
+        first, last = (fmean(rank[at] for rank in losses) for at in (0, -1))
+        raise WrongResult(f"it does not learn: loss {first:.4g} first, {last:.4g} after {count} updates")
+    return fmean(one for rank in losses for one in rank[-max(count // 8, 1) :])
 
 
 def tokens(subject: Subject, cluster: Cluster) -> int:
