@@ -1,0 +1,104 @@
+"""What torchrun or srun says of a process started beside others: which it is, of how many, where they meet.
+
+Standard library only, for the parent asks it first of all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from harness.instruments.ranks import Place
+
+REMOTE = "harness.instruments.remote"
+STORE = "HARNESS_STORE"
+"""Names the store to the processes of `REMOTE`: host and port."""
+
+PATIENCE_S = 30.0
+
+
+class LaunchError(ValueError):
+    """A launcher said something that cannot be made use of; the text says what, and what to do."""
+
+
+class Launch(NamedTuple):
+    """This process among all: `local` of `per_node` on its node. `hosts`: nobody else opens the store."""
+
+    rank: int
+    world: int
+    local: int
+    per_node: int
+    address: str
+    port: int
+    hosts: bool
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return self.world // self.per_node
+
+    @property
+    def store(self) -> str:
+        """Where all meet."""
+        return f"{self.address}:{self.port}"
+
+
+def launch(said: Mapping[str, str] | None = None) -> Launch | None:
+    """What the environment says; None for a process started by itself. Raises LaunchError."""
+    said = os.environ if said is None else said
+    if "TORCHELASTIC_RUN_ID" in said:
+        numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        rank, world, local, per_node = (int(said[name]) for name in numbers)
+        hosts = said.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    elif "SLURM_STEP_NUM_TASKS" in said and "SLURM_PROCID" in said:
+        numbers = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
+        rank, world, local, nodes = (int(said[name]) for name in numbers)
+        per_node, hosts = world // nodes, True
+    else:
+        return None
+    if world == 1:
+        return None
+    if world % per_node:
+        raise LaunchError(f"{world} processes are not as many on each node: {per_node} are on this one")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name not in said:
+            raise LaunchError(
+                f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
+                "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
+            )
+    return Launch(rank, world, local, per_node, said["MASTER_ADDR"], int(said["MASTER_PORT"]), hosts)
+
+
+def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
+    """Where the ranks of a pool run: rank 0 here, the others where they were started."""
+    relay = (sys.executable, "-u", "-m", REMOTE, "relay")
+    given = {**environment, STORE: launch.store}
+    here = Place((), {**given, "LOCAL_RANK": str(launch.local)})
+    return [here, *(Place(relay, given) for _ in range(1, launch.world))]
+
+
+def serve(launch: Launch) -> None:
+    """Become the process that runs this rank whenever rank 0 asks for it; does not return."""
+    os.environ[STORE] = launch.store
+    os.execv(
+        sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
+    )
+
+
+@contextmanager
+def attended(launch: Launch | None) -> Iterator[None]:
+    """While rank 0 is in here, in whatever way it leaves, the other ranks are there; then they end."""
+    if launch is None:
+        yield
+        return
+    words = [sys.executable, "-u", "-m", REMOTE, "keep", "host" if launch.hosts else "visit"]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, env={**os.environ, STORE: launch.store})
+    try:
+        yield
+    finally:
+        with suppress(subprocess.TimeoutExpired):
+            keeper.communicate(timeout=PATIENCE_S)

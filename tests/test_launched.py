@@ -1,0 +1,165 @@
+"""Ranks that a launcher started beside rank 0: they answer as a pool's own, and end with it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from marked import MARK, marked, running, wait_for, wait_until_none
+
+from harness.instruments.launched import REMOTE, STORE, Launch, LaunchError, attended, launch, places
+from harness.instruments.ranks import Pool, RankFailed, RankTimeout
+
+HERE = Path(__file__).parent
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "RANK": "3",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "3",
+    "LOCAL_WORLD_SIZE": "8",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_PROCID": "9",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_what_torchrun_says():
+    found = launch(TORCHRUN)
+    assert found == Launch(3, 16, 3, 8, "node1", 29500, False)
+    assert found.nodes == 2
+
+
+def test_what_srun_says():
+    assert launch(SRUN) == Launch(9, 16, 1, 8, "node1", 29500, True)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"RANK": "1", "WORLD_SIZE": "2"}, TORCHRUN | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}]
+)
+def test_a_process_by_itself_was_launched_by_nobody(said):
+    assert launch(said) is None
+
+
+def test_in_a_batch_script_srun_has_started_nothing():
+    assert launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}) is None
+
+
+def test_without_a_place_to_meet_it_says_what_to_export():
+    said = {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"}
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR is missing: .* process 9 of 16.* export MASTER_ADDR"):
+        launch(said)
+    with pytest.raises(LaunchError, match="15 processes are not as many on each node: 8"):
+        launch(TORCHRUN | {"WORLD_SIZE": "15"})
+
+
+@contextmanager
+def served(world, monkeypatch):
+    """As many servers as a launcher would start beside rank 0; what it says to that one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    here = Launch(0, world, 0, world, "127.0.0.1", port, True)
+    environment = {**os.environ, STORE: here.store, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+    servers = [
+        subprocess.Popen([sys.executable, "-u", "-m", REMOTE, "serve", str(n), str(n)], env=environment)
+        for n in range(1, world)
+    ]
+    try:
+        with attended(here):
+            yield here
+        assert [server.wait(timeout=60) for server in servers] == [0] * (world - 1)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def pool_of(here, timeout_s=100.0):
+    environment = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+    return Pool(places(here, environment), here.address, timeout_s=timeout_s)
+
+
+def ranks(mark):
+    """The ranks themselves, not their relays."""
+    relays = {process.pid for process in running(mark, REMOTE)}
+    return [one for one in running(mark, "harness.instruments.rank") if one.pid not in relays]
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    return marked(monkeypatch)
+
+
+def test_they_answer_as_a_pools_own_in_one_pool_after_another(monkeypatch, mark):
+    with served(3, monkeypatch) as here:
+        for _ in range(2):
+            with pool_of(here) as pool:
+                assert pool.call("on_ranks:number") == [0, 1, 2]
+                assert pool.call("on_ranks:reduced", elements=10) == [[6.0 * i for i in range(10)]] * 3
+                assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 3
+                assert len(ranks(mark)) == 3
+            wait_for(lambda: not ranks(mark))
+    wait_until_none(mark)
+
+
+def test_one_that_dies_is_told_with_what_it_printed_and_the_next_pool_is_whole(monkeypatch, mark):
+    with served(2, monkeypatch) as here:
+        with (
+            pool_of(here) as pool,
+            pytest.raises(RankFailed, match="rank 1 was killed by SIGSEGV"),
+        ):
+            pool.call("on_ranks:misbehave", who=1, how="SIGSEGV", wait_s=0.1)
+        with pool_of(here) as pool:
+            assert pool.call("on_ranks:number") == [0, 1]
+    wait_until_none(mark)
+
+
+def test_one_that_hangs_is_told_within_the_limit_and_leaves_nothing(monkeypatch, mark):
+    with served(2, monkeypatch) as here:
+        with pool_of(here) as pool, pytest.raises(RankTimeout, match="rank 1 gave no answer to misbehave"):
+            pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
+        wait_for(lambda: not ranks(mark))
+    wait_until_none(mark)
+
+
+def test_a_relay_that_is_killed_takes_its_rank_along(monkeypatch, mark):
+    with served(2, monkeypatch) as here, pool_of(here) as pool:
+        os.kill(pool.pids[1], signal.SIGKILL)
+        wait_for(lambda: len(ranks(mark)) == 1)
+        with pytest.raises(RankFailed):
+            pool.call("on_ranks:number")
+    wait_until_none(mark)
+
+
+def test_servers_end_with_whoever_started_them(monkeypatch, mark):
+    """Rank 0's harness is killed: its keeper tells."""
+    assert MARK in os.environ
+    code = (
+        "import os, signal\n"
+        "from harness.instruments.launched import attended, launch\n"
+        "with attended(launch()):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    said = SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, **said, "MASTER_PORT": port, "PYTHONPATH": str(HERE.parent)}
+    server = subprocess.Popen(
+        [sys.executable, "-m", REMOTE, "serve", "1", "1"],
+        env={**environment, STORE: f"127.0.0.1:{port}"},
+    )
+    first = subprocess.run([sys.executable, "-c", code], env=environment | {"SLURM_PROCID": "0"}, check=False)
+    assert first.returncode == -signal.SIGKILL
+    assert server.wait(timeout=60) == 0
+    wait_until_none(mark)
