@@ -110,8 +110,16 @@ KINDS: Mapping[str, _Fields] = {
         "unit": _MUST,
         "across": _TEXT,
     },
-    # one line an arm over its workloads, both axes logarithmic; `references`: label to value, horizontal
-    "lines": {"where": _MAP, "x": {"type": "dict"}, "y": {"type": "dict"}, "references": _MAP},
+    # one line an arm over its workloads, or where `line` says so, one a workload over its arms; both axes
+    # logarithmic. `references`: label to value, horizontal. `mark`: where on its line a ring stands (MARK)
+    "lines": {
+        "where": _MAP,
+        "line": {"type": "str", "default": "optimization", "one_of": ["optimization", "workload"]},
+        "x": {"type": "dict"},
+        "y": {"type": "dict"},
+        "references": _MAP,
+        "mark": _MAP,
+    },
     # the errors of each method, every cell a point
     "spread": {"where": _MAP, "metric": _MUST, "across": _TEXT},
 }
@@ -131,6 +139,8 @@ COLUMN: _Fields = {
     "claim": _TEXT,  # instead of a figure, what the paper quotes: a claim's id, with {workload} in it
 }
 BESIDE: _Fields = {"alone": _MUST, "within": _MUST}
+# a metric along x of a line's first cell that has it; `title` says in the tip what holds from there
+MARK: _Fields = {"metric": _MUST, "method": _TEXT, "title": _TEXT}
 AXIS: _Fields = {
     "metric": _TEXT,
     "field": _TEXT,  # instead of a metric, a field of the workload
@@ -200,6 +210,10 @@ def _block(where: str, data: Any) -> Block:
     for axis in ("x", "y"):
         if axis in fields:
             fields[axis] = _axis(f"{where}.{axis}", fields[axis])
+    if fields.get("line") == "workload" and fields["x"]["field"]:
+        raise ConfigError(f"{where}.x: a workload's field is the same all along its line; expected metric")
+    if fields.get("mark"):
+        fields["mark"] = check_fields(f"{where}.mark", fields["mark"], MARK)
     for name, workloads in fields.get("rates", {}).items():
         if not isinstance(workloads, list):
             raise ConfigError(f"{where}.rates.{name}: {workloads!r}; expected a list of workloads")

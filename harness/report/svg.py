@@ -113,6 +113,13 @@ class Canvas:
             f"<title>{_plain(tip)}</title></circle>"
         )
 
+    def ring(self, x: float, y: float, radius: float, role: str, tip: str) -> None:
+        """A hollow circle that says `tip` when pointed at."""
+        self.shapes.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="@ground" stroke="@{role}" '
+            f'stroke-width="2.2"><title>{_plain(tip)}</title></circle>'
+        )
+
     def text(
         self, x: float, y: float, text: str, anchor: str = "start", role: str = "ink", size: float = FONT
     ) -> None:
