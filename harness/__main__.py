@@ -13,6 +13,7 @@ from harness.claims import load_claims
 from harness.config import Arm, Run, load, names, optimizations
 from harness.environment import Environment, describe
 from harness.fields import ConfigError
+from harness.instruments.launched import LaunchError, attended, launch, serve
 from harness.judge import judge
 from harness.plan import plan, read_plan, write_plan
 from harness.progress import Progress
@@ -108,10 +109,14 @@ def main(words: Sequence[str]) -> int:
         print(usage())
         return 0
     try:
-        answer(words)
-    except (ConfigError, StoreError) as error:
+        started = launch()
+        if started is not None and started.rank:
+            serve(started)
+        with attended(started):
+            answer(words)
+    except (ConfigError, LaunchError, StoreError) as error:
         print(f"harness: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+        return 1 if isinstance(error, StoreError) else 2
     return 0
 
 

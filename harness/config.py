@@ -184,6 +184,7 @@ def parse(words: Sequence[str]) -> list[Override]:
 def load_suite(name: str, chosen: Mapping[str, str], values: Sequence[Override]) -> Run:
     """The run of one suite."""
     config = compose_suite(name, chosen)
+    fill_defaults(config)
     for override in values:
         apply_override(config, override)
     try:
@@ -205,6 +206,14 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
             return compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"conf/: {first_line(error)}") from None
+
+
+def fill_defaults(config: DictConfig) -> None:
+    """Let every workload have every field that has a default, so that a word may change it."""
+    fields = config.suite.fields
+    for name, workload in config.suite.workloads.items():
+        given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
+        config.suite.workloads[name] = {**given, **workload}
 
 
 def apply_override(config: DictConfig, override: Override) -> None:

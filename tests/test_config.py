@@ -111,3 +111,11 @@ def test_a_config_json_is_a_workload():
 
 def test_the_baseline_comes_first():
     assert load(["suite=memory"])[0].arms[0].name == "baseline"
+
+
+def test_a_field_that_a_workload_leaves_to_its_default_may_be_set():
+    (run,) = load(["suite=interconnect", "suite.workloads.ddp.layers=1"])
+    assert run.workloads["ddp"]["layers"] == 1
+    assert run.workloads["fsdp2"]["layers"] > 1
+    with pytest.raises(ConfigError, match=r"suite.workloads.ddp.layer: no such name; did you mean layers\?"):
+        load(["suite=interconnect", "suite.workloads.ddp.layer=1"])

@@ -9,7 +9,6 @@ from harness.config import load
 from harness.instruments.network import privileges
 from harness.records import Origin, Reading, Unavailable, WrongResult
 from suites import interconnect
-from suites.interconnect.cluster import cluster_of
 from suites.interconnect.scaling import paper_run
 
 RUN = load(["suite=interconnect"])[0]
@@ -41,7 +40,7 @@ def workload(request):
     interconnect.check(held, None)  # one arm stays, so that all others find its ranks
     yield given
     interconnect.close(held)
-    assert cluster_of.cache_info().currsize == 0
+    assert interconnect.shared_ranks.cache_info().currsize == 0
 
 
 def subject_of(workload, name):

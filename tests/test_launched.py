@@ -13,6 +13,8 @@ from marked import MARK, marked, running, wait_for, wait_until_none
 
 from harness.instruments.launched import REMOTE, STORE, Launch, LaunchError, attended, launch, places
 from harness.instruments.ranks import Pool, RankFailed, RankTimeout
+from harness.records import Origin, Status, measurement
+from harness.store import read_records
 
 HERE = Path(__file__).parent
 TORCHRUN = {
@@ -162,4 +164,39 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
     first = subprocess.run([sys.executable, "-c", code], env=environment | {"SLURM_PROCID": "0"}, check=False)
     assert first.returncode == -signal.SIGKILL
     assert server.wait(timeout=60) == 0
+    wait_until_none(mark)
+
+
+def torchrun(node, port, words):
+    """One of two nodes, with one rank, on this machine."""
+    where = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
+    meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, *meeting, "-m", "harness", *words]
+    return subprocess.Popen(
+        command, cwd=HERE.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_torchrun_starts_a_sweep_over_the_machines_own_network(tmp_path, mark):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    small = {"layers": 1, "seq_len": 32, "loss_steps": 8}
+    words = ["suite=interconnect", "workloads=[ddp,fsdp2_two_a_node]", "only=[baseline_again,link.20g]"]
+    words += [f"suite.workloads.ddp.{name}={value}" for name, value in small.items()]
+    words += ["repeats=1", "suite.sampling.rounds=2", "suite.sampling.budget_s=0.2", f"out={tmp_path}"]
+    nodes = [torchrun(node, port, words) for node in (1, 0)]
+    said = [node.communicate(timeout=240)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    records = {(one.cell.workload, one.cell.optimization): one for one in read_records(tmp_path)}
+    found = records["ddp", "baseline"]
+    assert found.status == Status.OK
+    time = measurement(found, "time", "packets")
+    assert time.origin == Origin.MEASURED
+    assert all(sample > 0 for sample in time.samples)
+    assert found.conditions["network"] == "real"
+    assert measurement(found, "time", "model") is None
+    other, misfit = records["ddp", "link.20g"], records["fsdp2_two_a_node", "baseline"]
+    assert other.status == misfit.status == Status.UNAVAILABLE
+    assert "no other link can be tried" in other.reason
+    assert "2 nodes of 2 ranks, and 2 of 1 were started" in misfit.reason
     wait_until_none(mark)

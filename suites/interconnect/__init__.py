@@ -1,24 +1,28 @@
 """The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
 
 The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All arms of a workload
-share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn.
+share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where torchrun
+or srun started the harness on several machines, arms share those ranks, on the machines' own network.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
 from scipy.stats import linregress
 
+from harness.instruments.launched import Launch, launch
 from harness.records import Json, Origin, Reading, Remark, Unavailable, WrongResult
-from suites.interconnect import formula
+from suites.interconnect import formula, machines
 from suites.interconnect.against_baseline import check_losses
-from suites.interconnect.cluster import Cluster, cluster_of, leave_cluster
+from suites.interconnect.cluster import Cluster
 from suites.interconnect.replay import computed_s
 from suites.interconnect.subject import Plan, Subject, Workload
+from suites.interconnect.trainers import Trainers
 
 KEYS = itertools.count()
 
@@ -27,14 +31,18 @@ def build(workload: Json, seed: int) -> Subject:
     """The baseline: the workload's strategy as it comes, over its own link."""
     given = Workload(**workload)
     if given.parameters is None:
-        refuse_misfits(given)
+        refuse_misfits(given, launch())
     return Subject(given, seed, Plan(given.strategy), given.link_B_per_s)
 
 
-def refuse_misfits(workload: Workload) -> None:
-    """Raises `Unavailable` for a head that rotary positions cannot halve, and for more nodes than two."""
-    if workload.nodes != 2:
-        raise Unavailable(f"two nodes are made on one machine, not {workload.nodes}")
+def refuse_misfits(workload: Workload, here: Launch | None) -> None:
+    """Raises `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
+    if here is not None:
+        machines.refuse_other(workload, here)
+    elif workload.nodes != 2:
+        raise Unavailable(
+            f"two nodes are made on one machine, not {workload.nodes}: more are had by torchrun or srun"
+        )
     if (workload.hidden // workload.heads) % 2:
         raise Unavailable(f"rotary halves a head: {workload.hidden // workload.heads} elements are odd")
 
@@ -54,6 +62,8 @@ def check(subject: Subject, module: Any) -> None:
         formula.refuse_other(subject)
         return
     refuse_uneven(subject)
+    if launch() is not None:
+        machines.refuse_links(subject)
     cluster = cluster_for(subject)
     subject.held["key"] = f"{subject.plan.strategy}{next(KEYS)}"
     cluster.enter(subject.held["key"], subject.workload, subject.plan, subject.seed)
@@ -65,15 +75,19 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     workload = subject.workload
     if workload.parameters is not None:
         return {**formula.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
+    here = launch()
+    where = (
+        {"device": "cpu", "backend": "gloo", "network": "emulated"}
+        if here is None
+        else machines.conditions(here)
+    )
     return {
-        "device": "cpu",
-        "backend": "gloo",
+        **where,
         "strategy": subject.plan.strategy,
-        "link_B_per_s": f"{subject.link_B_per_s:g}",
+        "link_B_per_s": f"{subject.link_B_per_s:g}" if here is None else "unknown",
         "nodes": str(workload.nodes),
         "ranks_per_node": str(workload.ranks_per_node),
         "parameters": str(workload.shape.parameters),
-        "network": "emulated",
     }
 
 
@@ -82,32 +96,39 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
     if subject.workload.parameters is not None:
         yield from formula.readings(subject)
         return
-    cluster, key = cluster_for(subject), subject.held["key"]
-    batches = subject.plan.accumulate
+    cluster = cluster_for(subject)
+    if isinstance(cluster, Cluster):
+        yield from prepare_link(subject, cluster)
+    yield Reading("tokens_per_step", "1", tokens(subject, cluster), Origin.CALCULATED)
+    if subject.held["max_error"] is not None:
+        yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "plain PyTorch")
+    loss = cluster.once(("loss", repr(subject.plan)), lambda: final_loss(subject, cluster))
+    yield Reading("loss", "1", loss, Origin.MEASURED)
+
+
+def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Remark]:
+    """The link here, what it carries, bytes on it; whether steps are foretold. Leaves links unshaped."""
+    key, plan = subject.held["key"], subject.plan
     rate = cluster.rate(subject.link_B_per_s)
     yield Reading("link_rate", "B/s", subject.link_B_per_s, Origin.CALCULATED, "paper")
     yield Reading("link_rate", "B/s", rate, Origin.CALCULATED, "scaled")
     yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
     cluster.shape(None)
-    yield Reading("link_bytes", "B", cluster.link_B(key, subject.updates_together) / batches, Origin.MEASURED)
-    if subject.plan.changes or subject.plan.shard_within is not None or batches > 1:
+    link_B = cluster.link_B(key, subject.updates_together) / plan.accumulate
+    yield Reading("link_bytes", "B", link_B, Origin.MEASURED)
+    if plan.changes or plan.shard_within is not None or plan.accumulate > 1:
         yield Remark("model: steps of one batch over all ranks, without a hook, are foretold; this is none")
-    else:
-        try:
-            if not cluster.foretells(subject.plan):
-                cluster.calibrate(subject.workload, subject.plan, subject.seed)
-            subject.held["foretold"] = True
-        except ValueError as error:
-            yield Remark(f"model: {error}")
-    yield Reading("tokens_per_step", "1", tokens(subject, cluster), Origin.CALCULATED)
-    if subject.held["max_error"] is not None:
-        yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "plain PyTorch")
+        return
+    try:
+        if not cluster.foretells(plan):
+            cluster.calibrate(subject.workload, plan, subject.seed)
+        subject.held["foretold"] = True
+    except ValueError as error:
+        yield Remark(f"model: {error}")
     cluster.shape(None)
-    loss = cluster.once(("loss", repr(subject.plan)), lambda: final_loss(subject, cluster))
-    yield Reading("loss", "1", loss, Origin.MEASURED)
 
 
-def final_loss(subject: Subject, cluster: Cluster) -> float:
+def final_loss(subject: Subject, cluster: Trainers) -> float:
     """The loss after `loss_steps` batches a rank: the mean of the last eighth of them.
 
     Raises `WrongResult` where losses do not fall: by a line through them all, at the 1 % level.
@@ -124,7 +145,7 @@ def final_loss(subject: Subject, cluster: Cluster) -> float:
     return fmean(one for rank in losses for one in rank[-max(count // 8, 1) :])
 
 
-def tokens(subject: Subject, cluster: Cluster) -> int:
+def tokens(subject: Subject, cluster: Trainers) -> int:
     """That all ranks together see a step; an arm that accumulates counts a step a batch."""
     return len(cluster.pool) * subject.workload.batch * subject.workload.seq_len
 
@@ -135,21 +156,31 @@ def timed(subject: Subject) -> bool:
 
 
 def sample(subject: Subject) -> Iterator[Reading | Remark]:
-    """Seconds a step, of the slowest rank: as many updates as it takes for the ranks to agree again.
+    """Seconds a step, of the slowest rank; and on shaped links what the model makes of it.
 
     Before it a step without a network is traced, and what the model makes of that on this link.
     """
-    cluster, count, batches = cluster_for(subject), subject.updates_together, subject.plan.accumulate
+    cluster = cluster_for(subject)
+    if not isinstance(cluster, Cluster):
+        yield Reading("time", "s", step_s(subject, cluster), Origin.MEASURED, "packets")
+        return
     rate = cluster.rate(subject.link_B_per_s)
     foretold = tuple(foretell(subject, cluster, rate)) if "foretold" in subject.held else ()
     cluster.shape(rate)
-    told = cluster.call("updates", key=subject.held["key"], count=count)
-    slowest_s = max(sum(one["seconds"]) for one in told) / (count * batches)
+    slowest_s = step_s(subject, cluster)
     yield Reading("time", "s", slowest_s, Origin.EMULATED, "packets")
     for said in foretold:
         yield said
         if isinstance(said, Reading) and said.method == "model":
             yield Reading("model_error", "1", said.value / slowest_s - 1, Origin.SIMULATED, "model")
+
+
+def step_s(subject: Subject, cluster: Trainers) -> float:
+    """Seconds a batch: of as many updates as it takes for the ranks to agree again."""
+    count = subject.updates_together
+    told = cluster.call("updates", key=subject.held["key"], count=count)
+    slowest_s: float = max(sum(one["seconds"]) for one in told)
+    return slowest_s / (count * subject.plan.accumulate)
 
 
 def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Remark]:
@@ -166,11 +197,23 @@ def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterato
     yield Reading("time", "s", computed_s(events) / batches, Origin.MEASURED, "without network")
 
 
-def cluster_for(subject: Subject) -> Cluster:
-    """The cluster that the subject's workload shares."""
-    return cluster_of(subject.workload, subject.seed)
+def cluster_for(subject: Subject) -> Trainers:
+    """The ranks that the subject's workload shares."""
+    return shared_ranks(subject.workload, subject.seed)
+
+
+@lru_cache(maxsize=1)
+def shared_ranks(workload: Workload, seed: int) -> Trainers:
+    """The ranks that all arms of a workload share: those that were started, else on two nodes made here."""
+    here = launch()
+    return Cluster(workload, seed) if here is None else machines.Machines(here)
 
 
 def close(subject: Subject) -> None:
     """Let the arm's trainers go; with the last of them ranks and network end."""
-    leave_cluster(subject.workload, subject.seed, subject.held.pop("key", None))
+    if shared_ranks.cache_info().currsize:
+        cluster = cluster_for(subject)
+        cluster.leave(subject.held.pop("key", None))
+        if not cluster.arms:
+            cluster.close()
+            shared_ranks.cache_clear()

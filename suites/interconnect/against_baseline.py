@@ -12,8 +12,8 @@ import torch
 
 from harness.records import WrongResult
 from suites.interconnect import data
-from suites.interconnect.cluster import Cluster
 from suites.interconnect.subject import Subject, Workload
+from suites.interconnect.trainers import Trainers
 from suites.model import Transformer
 
 UPDATES = 3
@@ -27,7 +27,7 @@ GRADIENT_FACTOR = 10.0
 do: AdamW hides a gradient of the wrong scale."""
 
 
-def check_losses(subject: Subject, cluster: Cluster) -> float | None:
+def check_losses(subject: Subject, cluster: Trainers) -> float | None:
     """The worst relative error of a loss; None where none was compared. Raises `WrongResult`."""
     count = -(-UPDATES // subject.updates_together) * subject.updates_together
     key = subject.held["key"]
@@ -56,7 +56,7 @@ def check_losses(subject: Subject, cluster: Cluster) -> float | None:
     return worst
 
 
-def check_gradients(subject: Subject, cluster: Cluster, tolerance: float) -> None:
+def check_gradients(subject: Subject, cluster: Trainers, tolerance: float) -> None:
     """The first gradients of a trainer of its own. Raises `WrongResult`."""
     with cluster.trainer("gradients", subject.workload, subject.plan, subject.seed):
         off = max(cluster.call("gradient_error", key="gradients"))

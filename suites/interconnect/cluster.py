@@ -1,4 +1,4 @@
-"""The nodes that a workload's arms share in one process: a network, ranks on it, and what both can do.
+"""Two nodes made on this machine: a network of namespaces, ranks on it, and what both can do.
 
 What a step takes on a link is foretold from a trace of its computation, and from its collectives at a few
 rates without computation; never from steps on a shaped link.
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
-from functools import lru_cache
-from typing import Any
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 from harness.instruments.network import Network
 from harness.instruments.ranks import Place, Pool
 from harness.instruments.topology import two_nodes
 from harness.records import Unavailable
-from suites.interconnect import on_rank
 from suites.interconnect.replay import (
     Collective,
     Events,
@@ -32,6 +28,7 @@ from suites.interconnect.replay import (
 )
 from suites.interconnect.scaling import Run, paper_run, scaled
 from suites.interconnect.subject import Plan, Workload
+from suites.interconnect.trainers import Trainers, made
 
 WARM_UP, UPDATES = 2, 5
 """Updates that are left out, and that are looked at, where a median of a few will do."""
@@ -44,46 +41,33 @@ REPEATS = 4
 
 TRIES = 3
 
+THREADS = {"OMP_NUM_THREADS": "1"}
+"""A rank computes with one thread; torch.distributed has others to move bytes with."""
 
-class Cluster:
+
+class Cluster(Trainers):
     """Two nodes on a switch, `ranks_per_node` ranks on each; `run` is what one fsdp2 step takes of both."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
-        self.network = Network(two_nodes(None))
         self._rate_B_per_s: float | None = None
         self._verified: dict[float, float] = {}
         self._tracers: set[str] = set()
-        self.arms: set[str] = set()
         self._services: dict[str, dict[Collective, Service]] = {}  # by tracer
-        self._known: dict[tuple[Any, ...], float] = {}
         with ExitStack() as stack:
-            stack.callback(self.network.close)
-            self.pool = self._start(workload.ranks_per_node)
-            stack.callback(self.pool.close)
+            self.network = stack.enter_context(Network(two_nodes(None)))
+            super().__init__(stack.enter_context(started(self.network, workload.ranks_per_node)))
             self.run = self._measure(replace(workload, strategy="fsdp2"), seed)
             stack.pop_all()
 
     def close(self) -> None:
         """End the ranks, remove the network."""
-        self.pool.close()
+        super().close()
         self.network.close()
 
     def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
         """Make an arm's trainers, which last until it leaves."""
-        self.arms.add(key)
         self.shape(None)
-        self.call("make", **made(key, workload, plan, seed))
-
-    def leave(self, key: str | None) -> None:
-        """Let an arm's trainers go, if it has any."""
-        if key in self.arms:
-            self.arms.remove(key)
-            if len(self.pool):
-                self.call("drop", key=key)
-
-    def call(self, function: str, **arguments: Any) -> list[Any]:
-        """What `function` of `on_rank` returned on each rank."""
-        return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
+        super().enter(key, workload, plan, seed)
 
     def rate(self, link_B_per_s: float) -> float:
         """The rate here, B/s, of a link of the paper's run."""
@@ -161,12 +145,6 @@ class Cluster:
         """Whether the plan's collectives are timed."""
         return tracer(plan) in self._services
 
-    def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
-        """What `work` gave the first time, for arms that differ in their link alone."""
-        if key not in self._known:
-            self._known[key] = work()
-        return self._known[key]
-
     def _measure(self, workload: Workload, seed: int) -> Run:
         plan = Plan("fsdp2")
         with self.trainer("scale", workload, plan, seed):
@@ -175,53 +153,18 @@ class Cluster:
         computed = [computed_s(self.trace(workload, plan, seed)) for _ in range(UPDATES)]
         return Run(link_B, statistics.median(computed))
 
-    @contextmanager
-    def trainer(self, key: str, workload: Workload, plan: Plan, seed: int) -> Iterator[None]:
-        """A trainer of that name on every rank."""
-        self.call("make", **made(key, workload, plan, seed))
-        try:
-            yield
-        finally:
-            if len(self.pool):
-                self.call("drop", key=key)
 
-    def _places(self, ranks_per_node: int) -> list[Place]:
-        network = self.network
-        return [
-            Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | THREADS)
-            for host in network.topology.hosts
-            for _ in range(ranks_per_node)
-        ]
-
-    def _start(self, ranks_per_node: int) -> Pool:
-        return Pool(self._places(ranks_per_node), self.network.address(self.network.topology.hosts[0]))
-
-
-THREADS = {"OMP_NUM_THREADS": "1"}
-"""A rank computes with one thread; torch.distributed has others to move bytes with."""
-
-
-@lru_cache(maxsize=1)
-def cluster_of(workload: Workload, seed: int) -> Cluster:
-    """The cluster that all arms of a workload share."""
-    return Cluster(workload, seed)
-
-
-def leave_cluster(workload: Workload, seed: int, key: str | None) -> None:
-    """Let the arm of that name go, and end the cluster with the last."""
-    if cluster_of.cache_info().currsize:
-        cluster = cluster_of(workload, seed)
-        cluster.leave(key)
-        if not cluster.arms:
-            cluster.close()
-            cluster_of.cache_clear()
+def started(network: Network, ranks_per_node: int) -> Pool:
+    """Ranks on every node of the network."""
+    hosts = network.topology.hosts
+    places = [
+        Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | THREADS)
+        for host in hosts
+        for _ in range(ranks_per_node)
+    ]
+    return Pool(places, network.address(hosts[0]))
 
 
 def tracer(plan: Plan) -> str:
     """The name of the trainer whose updates are traced."""
     return f"trace of {plan}"
-
-
-def made(key: str, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:
-    """The arguments of `on_rank.make`."""
-    return {"key": key, "workload": asdict(workload), "plan": asdict(plan), "seed": seed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +34,7 @@ class Trainer:
         self.workload, self.plan, self.seed = workload, plan, seed
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         strategy = STRATEGIES[plan.strategy]
-        model = Transformer(workload.shape, attention="sdpa")
+        model = Transformer(workload.shape, attention="sdpa").to(device())
         self.strategy = strategy.Wrapped(model, plan, workload.learning_rate)
         self.seen = 0  # batches
         self.after_update: list[Any] = []  # called with this trainer after each update
@@ -46,7 +47,7 @@ class Trainer:
         number = self.seen * self.world + self.rank
         self.seen += 1
         workload = self.workload
-        return data.batch(workload.vocab, (workload.batch, workload.seq_len), self.seed, number)
+        return batch_of(workload, self.seed, number)
 
     def update(self, batches: list[tuple[Tensor, Tensor]]) -> float:
         """One update from `plan.accumulate` batches; their mean loss on this rank."""
@@ -60,8 +61,23 @@ class Trainer:
         return float(torch.stack(losses).mean())
 
 
+def device() -> torch.device:
+    """This rank's GPU where ranks meet by NCCL, else the CPU."""
+    if dist.get_backend() != "nccl":
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """The batch of that number, on this rank's device."""
+    tokens_BT, targets_BT = data.batch(workload.vocab, (workload.batch, workload.seq_len), seed, number)
+    return tokens_BT.to(device()), targets_BT.to(device())
+
+
 def make(memory: Memory, key: str, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> None:
     """Make the arm's trainer."""
+    if device().type == "cuda":
+        torch.cuda.set_device(device())
     changes = tuple((module, settings) for module, settings in plan["changes"])
     memory[key] = Trainer(Workload(**workload), Plan(**{**plan, "changes": changes}), seed)
 
@@ -95,10 +111,9 @@ def gradient_error(memory: Memory, key: str) -> float:
         trainer.strategy.backward(*trainer.batch(), 1 / count, last=index == count - 1)
     ours = trainer.strategy.gradients()
     torch.manual_seed(trainer.seed)
-    plain = Transformer(workload.shape, attention="sdpa")
+    plain = Transformer(workload.shape, attention="sdpa").to(device())
     for number in range(count * world):
-        batch = data.batch(workload.vocab, (workload.batch, workload.seq_len), trainer.seed, number)
-        (plain(*batch) / (count * world)).backward()
+        (plain(*batch_of(workload, trainer.seed, number)) / (count * world)).backward()
     errors = (
         float((ours[name] - one.grad).norm() / one.grad.norm())
         for name, one in plain.named_parameters()
