@@ -92,6 +92,14 @@ def pool_of(here, timeout_s=100.0):
     return Pool(places(here, environment), here.address, timeout_s=timeout_s)
 
 
+def test_a_port_in_use_is_one_line(mark):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        here = Launch(0, 2, 0, 1, "127.0.0.1", used.getsockname()[1], True)
+        with pytest.raises(LaunchError, match=r"cannot meet at 127.0.0.1:\d+: .*in use"), attended(here):
+            pass
+    wait_until_none(mark)
+
+
 def ranks(mark):
     """The ranks themselves, not their relays."""
     relays = {process.pid for process in running(mark, REMOTE)}

@@ -18,6 +18,7 @@ REMOTE = "harness.instruments.remote"
 STORE = "HARNESS_STORE"
 """Names the store to the processes of `REMOTE`: host and port."""
 
+READY = "ready"
 PATIENCE_S = 30.0
 
 
@@ -91,14 +92,22 @@ def serve(launch: Launch) -> None:
 
 @contextmanager
 def attended(launch: Launch | None) -> Iterator[None]:
-    """While rank 0 is in here, in whatever way it leaves, the other ranks are there; then they end."""
+    """While rank 0 is in here, in whatever way it leaves, the other ranks are there; then they end.
+
+    Raises LaunchError where they cannot meet.
+    """
     if launch is None:
         yield
         return
     words = [sys.executable, "-u", "-m", REMOTE, "keep", "host" if launch.hosts else "visit"]
-    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, env={**os.environ, STORE: launch.store})
-    try:
-        yield
-    finally:
-        with suppress(subprocess.TimeoutExpired):
-            keeper.communicate(timeout=PATIENCE_S)
+    environment = {**os.environ, STORE: launch.store}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as keeper:
+        said = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
+        if said != READY:
+            raise LaunchError(f"ranks cannot meet at {launch.store}: {said}")
+        try:
+            yield
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                keeper.communicate(timeout=PATIENCE_S)
+            keeper.kill()

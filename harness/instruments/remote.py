@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.instruments import printed
-from harness.instruments.launched import REMOTE, STORE
+from harness.instruments.launched import READY, REMOTE, STORE
 from harness.instruments.rank import die_with_starter
 
 END = "harness/end"
@@ -52,8 +52,13 @@ def store(host: bool = False) -> Any:
 
 
 def keep(host: bool) -> None:
-    """Until standard input ends: then all servers may go."""
-    held = store(host)
+    """Say that the store is there; until standard input ends; then all servers may go."""
+    try:
+        held = store(host)
+    except RuntimeError as error:
+        sys.stdout.write(f"{str(error).partition(chr(10))[0]}\n")
+        return
+    sys.stdout.write(f"{READY}\n")
     sys.stdin.read()
     held.set(END, "")
     if host:
