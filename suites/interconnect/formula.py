@@ -8,6 +8,7 @@ or its operations over the rate that the paper's run reached.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from harness.records import Origin, Reading, Unavailable
 from suites.interconnect import scaling
@@ -15,6 +16,7 @@ from suites.interconnect.closed_form import (
     Band,
     Cluster,
     Exchange,
+    Strategy,
     achieved_rate,
     compute_left,
     compute_seconds,
@@ -27,9 +29,18 @@ TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024: the defaults of the script that its author published; the run does not say."""
 
 
-def exchange_of(workload: Workload) -> Exchange:
-    """All parameters in shards, in two bytes."""
-    return Exchange(parameters_of(workload), "fsdp", scaling.ELEMENT_B)
+STATE_B = 16
+"""Of a parameter in mixed precision with Adam: arXiv 1910.02054, section 3.1."""
+
+GPU_B = 80e9
+"""An H100's memory, by its data sheet."""
+
+
+def exchange_of(workload: Workload, plan: Plan) -> Exchange:
+    """Parameters in shards, of all GPUs or of a node's, in two bytes; gradients too, once for all batches."""
+    strategy: Strategy = "fsdp" if plan.shard_within is None else "hybrid"
+    gradient_B = scaling.ELEMENT_B / plan.accumulate
+    return Exchange(parameters_of(workload), strategy, scaling.ELEMENT_B, gradient_B)
 
 
 def parameters_of(workload: Workload) -> float:
@@ -49,19 +60,20 @@ def compute_of(workload: Workload) -> Band:
     paper = Exchange(scaling.PARAMETERS, "fsdp", scaling.ELEMENT_B)
     there = Cluster(scaling.NODES, scaling.GPUS_PER_NODE)
     left = compute_left(paper, there, scaling.FAST_B_PER_S, scaling.FAST_STEP_S)
-    if (exchange_of(workload), cluster_of(workload)) == (paper, there):
+    if (parameters_of(workload), cluster_of(workload)) == (paper.parameters, there):
         return left
     rates = (achieved_rate(scaling.PARAMETERS, TOKENS_PER_GPU, seconds) for seconds in left)
     return Band(*(compute_seconds(parameters_of(workload), TOKENS_PER_GPU, rate) for rate in rates))
 
 
 def readings(subject: Subject) -> Iterator[Reading]:
-    """Seconds a step over the subject's link, the gain over 10 Gbit/s, and the rate that suffices."""
+    """Seconds a batch over the subject's link, the gain over the baseline, and the rate that suffices."""
     workload, compute_s = subject.workload, compute_of(subject.workload)
-    exchange, cluster = exchange_of(workload), cluster_of(workload)
+    exchange, cluster = exchange_of(workload, subject.plan), cluster_of(workload)
     rate = subject.link_B_per_s
     step_s = step_band(exchange, cluster, rate, compute_s)
-    slow_s = step_band(exchange, cluster, workload.link_B_per_s, compute_s)
+    baseline = exchange_of(workload, Plan(workload.strategy))
+    slow_s = step_band(baseline, cluster, workload.link_B_per_s, compute_s)
     enough = rate_that_suffices(exchange, cluster, compute_s)
 
     def band(metric: str, unit: str, figures: Band) -> Iterator[Reading]:
@@ -76,9 +88,17 @@ def readings(subject: Subject) -> Iterator[Reading]:
 
 
 def refuse_other(subject: Subject) -> None:
-    """Raises `Unavailable` for an arm that does more than change the link."""
-    if subject.plan != Plan(subject.workload.strategy):
-        raise Unavailable("at this size there is a formula for FSDP as it comes, over whatever link")
+    """Raises `Unavailable` for an arm without a formula, and for shards that a node's GPUs cannot hold."""
+    plan, workload = subject.plan, subject.workload
+    known = replace(Plan(workload.strategy), accumulate=plan.accumulate, shard_within=plan.shard_within)
+    if plan != known:
+        raise Unavailable("of FSDP, hybrid shards and accumulated batches alone there are formulas")
+    share_B = STATE_B * parameters_of(workload) / (plan.shard_within or cluster_of(workload).gpus)
+    if plan.shard_within is not None and share_B > GPU_B:
+        raise Unavailable(
+            f"states of {share_B / 1e9:.0f} GB for each of a node's {plan.shard_within} GPUs, which have "
+            f"{GPU_B / 1e9:.0f} GB"
+        )
 
 
 def conditions(workload: Workload) -> Mapping[str, str]:
