@@ -187,6 +187,8 @@ def load_suite(name: str, chosen: Mapping[str, str], values: Sequence[Override])
     fill_defaults(config)
     for override in values:
         apply_override(config, override)
+        if override.is_add():
+            fill_defaults(config)
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -212,6 +214,8 @@ def fill_defaults(config: DictConfig) -> None:
     """Let every workload have every field that has a default, so that a word may change it."""
     fields = config.suite.fields
     for name, workload in config.suite.workloads.items():
+        if not isinstance(workload, DictConfig):
+            continue  # refused later, by name
         given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
         config.suite.workloads[name] = {**given, **workload}
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.instruments.launched import launch
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
@@ -43,6 +44,7 @@ class Environment(NamedTuple):
     driver: str  # of the GPUs; empty without
     commit: str  # empty outside a git checkout
     dirty: bool  # whether the checkout differs from its commit
+    ranks: str = ""  # nodes and ranks a node that a launcher started; empty where none did
 
     @property
     def digest(self) -> str:
@@ -57,13 +59,16 @@ class Environment(NamedTuple):
         """
         gpus = [(gpu.name, gpu.memory_B >> 30) for gpu in self.gpus]
         memory_GiB = round(self.memory_B / 2**30)
-        return digest([self.cpu, self.cores, memory_GiB, self.python, self.versions, gpus, self.driver])
+        launched = [self.ranks] if self.ranks else []
+        parts = [self.cpu, self.cores, memory_GiB, self.python, self.versions, gpus, self.driver]
+        return digest([*parts, *launched])
 
 
 def describe() -> Environment:
     """This machine, now."""
     gpus, driver = _gpus()
     commit, dirty = _commit(ROOT)
+    started = launch()
     return Environment(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=cpu_model(),
@@ -75,6 +80,7 @@ def describe() -> Environment:
         driver=driver,
         commit=commit,
         dirty=dirty,
+        ranks="" if started is None else f"{started.nodes} x {started.per_node}",
     )
 
 

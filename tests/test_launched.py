@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from marked import MARK, marked, running, wait_for, wait_until_none
 
-from harness.instruments.launched import REMOTE, STORE, Launch, LaunchError, attended, launch, places
+from harness.instruments.launched import REMOTE, RUN, Launch, LaunchError, attended, launch, places
+from harness.instruments.rank import STORE
 from harness.instruments.ranks import Pool, RankFailed, RankTimeout
 from harness.records import Origin, Status, measurement
 from harness.store import read_records
@@ -24,6 +25,7 @@ TORCHRUN = {
     "WORLD_SIZE": "16",
     "LOCAL_RANK": "3",
     "LOCAL_WORLD_SIZE": "8",
+    "TORCHELASTIC_RESTART_COUNT": "1",
     "MASTER_ADDR": "node1",
     "MASTER_PORT": "29500",
 }
@@ -32,6 +34,8 @@ SRUN = {
     "SLURM_STEP_NUM_TASKS": "16",
     "SLURM_LOCALID": "1",
     "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
     "MASTER_ADDR": "node1",
     "MASTER_PORT": "29500",
 }
@@ -39,12 +43,12 @@ SRUN = {
 
 def test_what_torchrun_says():
     found = launch(TORCHRUN)
-    assert found == Launch(3, 16, 3, 8, "node1", 29500, False)
+    assert found == Launch(3, 16, 3, 8, "node1", 29500, False, "none/1")
     assert found.nodes == 2
 
 
 def test_what_srun_says():
-    assert launch(SRUN) == Launch(9, 16, 1, 8, "node1", 29500, True)
+    assert launch(SRUN) == Launch(9, 16, 1, 8, "node1", 29500, True, "17.0")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +68,8 @@ def test_without_a_place_to_meet_it_says_what_to_export():
         launch(said)
     with pytest.raises(LaunchError, match="15 processes are not as many on each node: 8"):
         launch(TORCHRUN | {"WORLD_SIZE": "15"})
+    with pytest.raises(LaunchError, match="3 processes are not as many on each node: 2"):
+        launch(SRUN | {"SLURM_STEP_NUM_TASKS": "3"})
 
 
 @contextmanager
@@ -72,8 +78,8 @@ def served(world, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    here = Launch(0, world, 0, world, "127.0.0.1", port, True)
-    environment = {**os.environ, STORE: here.store, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+    here = Launch(0, world, 0, world, "127.0.0.1", port, True, "a/0")
+    environment = {**os.environ, **here.environment, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
     servers = [
         subprocess.Popen([sys.executable, "-u", "-m", REMOTE, "serve", str(n), str(n)], env=environment)
         for n in range(1, world)
@@ -94,7 +100,7 @@ def pool_of(here, timeout_s=100.0):
 
 def test_a_port_in_use_is_one_line(mark):
     with socket.create_server(("127.0.0.1", 0)) as used:
-        here = Launch(0, 2, 0, 1, "127.0.0.1", used.getsockname()[1], True)
+        here = Launch(0, 2, 0, 1, "127.0.0.1", used.getsockname()[1], True, "a/0")
         with pytest.raises(LaunchError, match=r"cannot meet at 127.0.0.1:\d+: .*in use"), attended(here):
             pass
     wait_until_none(mark)
@@ -137,8 +143,11 @@ def test_one_that_dies_is_told_with_what_it_printed_and_the_next_pool_is_whole(m
 
 def test_one_that_hangs_is_told_within_the_limit_and_leaves_nothing(monkeypatch, mark):
     with served(2, monkeypatch) as here:
-        with pool_of(here) as pool, pytest.raises(RankTimeout, match="rank 1 gave no answer to misbehave"):
+        with pool_of(here) as pool, pytest.raises(RankTimeout) as caught:
             pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
+        said = str(caught.value)
+        assert said.startswith("rank 0 and rank 1 gave no answer to misbehave within 3 s")
+        assert "in _hang" in said.partition("\nrank 1; its stack:")[2]
         wait_for(lambda: not ranks(mark))
     wait_until_none(mark)
 
@@ -167,7 +176,7 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
     environment = {**os.environ, **said, "MASTER_PORT": port, "PYTHONPATH": str(HERE.parent)}
     server = subprocess.Popen(
         [sys.executable, "-m", REMOTE, "serve", "1", "1"],
-        env={**environment, STORE: f"127.0.0.1:{port}"},
+        env={**environment, STORE: f"127.0.0.1:{port}", RUN: "17.0"},
     )
     first = subprocess.run([sys.executable, "-c", code], env=environment | {"SLURM_PROCID": "0"}, check=False)
     assert first.returncode == -signal.SIGKILL
@@ -201,7 +210,7 @@ def test_torchrun_starts_a_sweep_over_the_machines_own_network(tmp_path, mark):
     time = measurement(found, "time", "packets")
     assert time.origin == Origin.MEASURED
     assert all(sample > 0 for sample in time.samples)
-    assert found.conditions["network"] == "real"
+    assert found.conditions["network"] == "loopback"
     assert measurement(found, "time", "model") is None
     other, misfit = records["ddp", "link.20g"], records["fsdp2_two_a_node", "baseline"]
     assert other.status == misfit.status == Status.UNAVAILABLE

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
+from uuid import uuid4
 
+from harness.instruments.rank import POOL, STORE
 from harness.instruments.ranks import Place
 
 REMOTE = "harness.instruments.remote"
-STORE = "HARNESS_STORE"
-"""Names the store to the processes of `REMOTE`: host and port."""
+RUN = "HARNESS_RUN"
+"""Tells the keys of one start of a job from those of another in the same store."""
 
 READY = "ready"
 PATIENCE_S = 30.0
@@ -27,7 +29,10 @@ class LaunchError(ValueError):
 
 
 class Launch(NamedTuple):
-    """This process among all: `local` of `per_node` on its node. `hosts`: nobody else opens the store."""
+    """This process among all: `local` of `per_node` on its node. `hosts`: nobody else opens the store.
+
+    `run` names this start of the job.
+    """
 
     rank: int
     world: int
@@ -36,6 +41,7 @@ class Launch(NamedTuple):
     address: str
     port: int
     hosts: bool
+    run: str
 
     @property
     def nodes(self) -> int:
@@ -47,6 +53,11 @@ class Launch(NamedTuple):
         """Where all meet."""
         return f"{self.address}:{self.port}"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells a process of `REMOTE` where to meet."""
+        return {STORE: self.store, RUN: self.run}
+
 
 def launch(said: Mapping[str, str] | None = None) -> Launch | None:
     """What the environment says; None for a process started by itself. Raises LaunchError."""
@@ -55,36 +66,40 @@ def launch(said: Mapping[str, str] | None = None) -> Launch | None:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         rank, world, local, per_node = (int(said[name]) for name in numbers)
         hosts = said.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        run = f"{said['TORCHELASTIC_RUN_ID']}/{said.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        nodes = world // per_node
     elif "SLURM_STEP_NUM_TASKS" in said and "SLURM_PROCID" in said:
         numbers = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
         rank, world, local, nodes = (int(said[name]) for name in numbers)
-        per_node, hosts = world // nodes, True
+        per_node, hosts = -(-world // nodes), True
+        run = f"{said.get('SLURM_JOB_ID', '')}.{said.get('SLURM_STEP_ID', '')}"
     else:
         return None
     if world == 1:
         return None
-    if world % per_node:
-        raise LaunchError(f"{world} processes are not as many on each node: {per_node} are on this one")
+    if world != nodes * per_node:
+        raise LaunchError(f"{world} processes are not as many on each node: {per_node} are on one")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if name not in said:
             raise LaunchError(
                 f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
                 "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
             )
-    return Launch(rank, world, local, per_node, said["MASTER_ADDR"], int(said["MASTER_PORT"]), hosts)
+    port = int(said["MASTER_PORT"])
+    return Launch(rank, world, local, per_node, said["MASTER_ADDR"], port, hosts, run)
 
 
 def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
-    """Where the ranks of a pool run: rank 0 here, the others where they were started."""
+    """Where the ranks of one pool run: rank 0 here, the others where they were started."""
     relay = (sys.executable, "-u", "-m", REMOTE, "relay")
-    given = {**environment, STORE: launch.store}
+    given = {**environment, **launch.environment, POOL: uuid4().hex}
     here = Place((), {**given, "LOCAL_RANK": str(launch.local)})
     return [here, *(Place(relay, given) for _ in range(1, launch.world))]
 
 
 def serve(launch: Launch) -> None:
     """Become the process that runs this rank whenever rank 0 asks for it; does not return."""
-    os.environ[STORE] = launch.store
+    os.environ.update(launch.environment)
     os.execv(
         sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
     )
@@ -99,8 +114,9 @@ def attended(launch: Launch | None) -> Iterator[None]:
     if launch is None:
         yield
         return
-    words = [sys.executable, "-u", "-m", REMOTE, "keep", "host" if launch.hosts else "visit"]
-    environment = {**os.environ, STORE: launch.store}
+    role = "host" if launch.hosts else "visit"
+    words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
+    environment = {**os.environ, **launch.environment}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as keeper:
         said = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
         if said != READY:
@@ -109,5 +125,7 @@ def attended(launch: Launch | None) -> Iterator[None]:
             yield
         finally:
             with suppress(subprocess.TimeoutExpired):
-                keeper.communicate(timeout=PATIENCE_S)
+                keeper.communicate(timeout=2 * PATIENCE_S)
             keeper.kill()
+            if keeper.wait() and not launch.hosts:  # it was killed, and has told nobody
+                subprocess.run(words, stdin=subprocess.DEVNULL, env=environment, check=False)

@@ -17,7 +17,7 @@ def last(path: Path, count: int) -> str:
 
     Where faulthandler has printed a stack: its innermost frames, and what was printed just before.
     """
-    lines = _tail(path)
+    lines = tail(path)
     stacks = [number for number, line in enumerate(lines) if line.endswith(STACK) and "C stack" not in line]
     if not stacks:
         return "; last printed:\n" + "\n".join(lines[-count:]) if lines else ""
@@ -27,9 +27,11 @@ def last(path: Path, count: int) -> str:
     return "; its stack:\n" + "\n".join(frames) + said
 
 
-def _tail(path: Path) -> list[str]:
+def tail(path: Path, count: int | None = None) -> list[str]:
+    """The last `count` lines of the file, None: of its last 64 KiB; without those that are empty."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL_B, 0))
         text = file.read().decode("utf-8", "replace")
-        return [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]
+        lines = [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]
+        return lines if count is None else lines[-count:]
     return []

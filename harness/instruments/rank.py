@@ -32,6 +32,9 @@ MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
 MEET_SHARE = 0.8
 """Of the limit, how long a rank tries to reach rank 0: it is to say so itself, before the limit is over."""
 
+STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
+"""Where ranks of several machines meet, as host:port, and by what name those of one pool tell each other."""
+
 Memory = dict[str, Any]
 
 
@@ -79,7 +82,12 @@ def answer(call: dict[str, Any], memory: Memory) -> str:
 
 
 def listen(memory: Memory, timeout_s: float) -> int:
-    """Rank 0 opens the store that all meet at, on its own address alone; its port, a free one."""
+    """Rank 0 opens the store that all meet at, on its own address alone; its port, a free one.
+
+    0 where there is a store already.
+    """
+    if POOL in os.environ:
+        return 0
     host = os.environ["MASTER_ADDR"]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
@@ -94,6 +102,8 @@ def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]
     import torch.distributed as dist
 
     rank = int(os.environ["RANK"])
+    if POOL in os.environ:
+        memory["store"] = _common_store(timeout_s)
     if "store" not in memory:
         _reach(port, max(begin_s + MEET_SHARE * timeout_s - time.monotonic(), 0.1))
         memory["store"] = _store(port, timeout_s, is_master=False)
@@ -103,8 +113,27 @@ def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]
         rank=rank,
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=timedelta(seconds=timeout_s),
+        device_id=gpu() if backend == "nccl" else None,
     )
     return [dist.get_rank(), dist.get_world_size()]
+
+
+def gpu() -> Any:
+    """This rank's GPU: the one that it sees, or of several the one of its number on its node."""
+    import torch
+
+    alone = torch.cuda.device_count() == 1
+    return torch.device("cuda", 0 if alone else int(os.environ["LOCAL_RANK"]))
+
+
+def _common_store(timeout_s: float) -> Any:
+    """The launcher's, where only the ranks of this pool find what they say."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    host, _, port = os.environ[STORE].rpartition(":")
+    limit = timedelta(seconds=timeout_s)
+    common = TCPStore(host, int(port), wait_for_workers=False, timeout=limit)
+    return PrefixStore(os.environ[POOL], common)
 
 
 def _reach(port: int, patience_s: float) -> None:

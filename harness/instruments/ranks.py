@@ -26,8 +26,11 @@ RANK = "harness.instruments.rank"
 LOOPBACK = ("127.", "::1", "localhost")
 CHUNK_B = 1 << 16
 GRACE_S = 5.0
-STACK_S = 0.5
-"""How long a rank may take to print its stack; or to be gone, where another has lost the connection to it."""
+GONE_S = 0.5
+"""How long a rank may take to be gone, where another has lost the connection to it."""
+
+STACK_S = 2.0
+"""How long a rank that hangs, maybe on another machine, may take to print its stack and die."""
 
 LINES = 12
 """Of what ranks printed last, in a reason: together so many, and no fewer than the next of each."""
@@ -187,7 +190,7 @@ class Pool:
 
     def _raised(self, number: int, function: str, said: str) -> str:
         """What a rank raised; after whom it has lost, if that is why."""
-        dead = self._dead(STACK_S)
+        dead = self._dead(GONE_S)
         if not dead:
             return f"rank {number}, {_name(function)}: {said}"
         return f"{self._deaths(dead, function)}; rank {number}: {said}{self._last(dead[0], LINES)}"

@@ -26,6 +26,9 @@ from suites.interconnect.trainers import Trainers
 
 KEYS = itertools.count()
 
+FEWEST = 6
+"""Losses of which it can be said whether they fall."""
+
 
 def build(workload: Json, seed: int) -> Subject:
     """The baseline: the workload's strategy as it comes, over its own link."""
@@ -75,16 +78,12 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     workload = subject.workload
     if workload.parameters is not None:
         return {**formula.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
-    here = launch()
-    where = (
-        {"device": "cpu", "backend": "gloo", "network": "emulated"}
-        if here is None
-        else machines.conditions(here)
-    )
+    ranks = cluster_for(subject)
+    own = ranks.conditions if isinstance(ranks, machines.Machines) else None
     return {
-        **where,
+        **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
         "strategy": subject.plan.strategy,
-        "link_B_per_s": f"{subject.link_B_per_s:g}" if here is None else "unknown",
+        "link_B_per_s": "unknown" if own else f"{subject.link_B_per_s:g}",
         "nodes": str(workload.nodes),
         "ranks_per_node": str(workload.ranks_per_node),
         "parameters": str(workload.shape.parameters),
@@ -131,18 +130,19 @@ def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Remar
 def final_loss(subject: Subject, cluster: Trainers) -> float:
     """The loss after `loss_steps` batches a rank: the mean of the last eighth of them.
 
-    Raises `WrongResult` where losses do not fall: by a line through them all, at the 1 % level.
+    Raises `WrongResult` where losses, averaged over ranks, do not fall: by a line through them, at the 1 %
+    level. Fewer than `FEWEST` tell nothing.
     """
     plan, workload = subject.plan, subject.workload
     with cluster.trainer("loss", workload, plan, subject.seed):
         count = workload.loss_steps // plan.accumulate
         told = cluster.call("updates", key="loss", count=count)
-    losses = [rank["loss"] for rank in told]
-    line = linregress([*range(count)] * len(losses), [one for rank in losses for one in rank])
-    if not (line.slope < 0 and line.pvalue < 0.01):
-        first, last = (fmean(rank[at] for rank in losses) for at in (0, -1))
-        raise WrongResult(f"it does not learn: loss {first:.4g} first, {last:.4g} after {count} updates")
-    return fmean(one for rank in losses for one in rank[-max(count // 8, 1) :])
+    losses = [fmean(ranks) for ranks in zip(*(one["loss"] for one in told), strict=True)]
+    if count >= FEWEST and not linregress(range(count), losses, alternative="less").pvalue < 0.01:
+        raise WrongResult(
+            f"it does not learn: loss {losses[0]:.4g} first, {losses[-1]:.4g} after {count} updates"
+        )
+    return fmean(losses[-max(count // 8, 1) :])
 
 
 def tokens(subject: Subject, cluster: Trainers) -> int:

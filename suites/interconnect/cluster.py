@@ -41,8 +41,8 @@ REPEATS = 4
 
 TRIES = 3
 
-THREADS = {"OMP_NUM_THREADS": "1"}
-"""A rank computes with one thread; torch.distributed has others to move bytes with."""
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""A rank computes on the CPU, with one thread; torch.distributed has others to move bytes with."""
 
 
 class Cluster(Trainers):
@@ -158,7 +158,7 @@ def started(network: Network, ranks_per_node: int) -> Pool:
     """Ranks on every node of the network."""
     hosts = network.topology.hosts
     places = [
-        Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | THREADS)
+        Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)
         for host in hosts
         for _ in range(ranks_per_node)
     ]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from harness.instruments.rank import gpu
 from suites.interconnect import data
 from suites.interconnect.strategies import ddp, fsdp2, local, zero3
 from suites.interconnect.subject import Plan, Workload
@@ -63,9 +65,14 @@ class Trainer:
 
 def device() -> torch.device:
     """This rank's GPU where ranks meet by NCCL, else the CPU."""
-    if dist.get_backend() != "nccl":
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return gpu() if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def whereabouts(memory: Memory) -> tuple[str, int, str]:
+    """What tells this machine from others, this rank's number on its node, its device's name."""
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    name = torch.cuda.get_device_name(device()) if device().type == "cuda" else "cpu"
+    return machine, int(os.environ["LOCAL_RANK"]), name
 
 
 def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor]:
