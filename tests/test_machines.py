@@ -19,7 +19,7 @@ def test_a_gpu_for_each_rank_is_nccls(monkeypatch, seen, backend):
 
 def test_gpus_that_do_not_suffice_are_no_silent_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(Unavailable, match="2 GPUs for the 4 ranks of a node"):
+    with pytest.raises(Unavailable, match="2 GPUs are too few for the 4 ranks of a node"):
         backend_of(HERE._replace(per_node=4))
 
 
