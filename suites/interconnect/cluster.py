@@ -30,7 +30,7 @@ from suites.interconnect.scaling import Run, paper_run, scaled
 from suites.interconnect.subject import Plan, Workload
 from suites.interconnect.trainers import Trainers, made
 
-WARM_UP, UPDATES = 2, 5
+WARM_UP, UPDATES = 2, 11
 """Updates that are left out, and that are looked at, where a median of a few will do."""
 
 CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
