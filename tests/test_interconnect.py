@@ -9,12 +9,13 @@ from harness.config import load
 from harness.instruments.network import privileges
 from harness.records import Origin, Reading, Unavailable, WrongResult
 from suites import interconnect
+from suites.interconnect import cluster
 from suites.interconnect.scaling import paper_run
 
 RUN = load(["suite=interconnect"])[0]
 ARMS = {arm.name: arm for arm in RUN.arms}
 SMALL = {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 2, "ffn": 24, "vocab": 32}
-SMALL |= {"batch": 2, "seq_len": 64, "loss_steps": 8}
+SMALL |= {"batch": 2, "seq_len": 64, "loss_steps": 8, "link_B_per_s": 2e10}
 TECHNIQUES = sorted(name for name in ARMS if not name.startswith(("link.", "baseline")))
 SHARDED = {"baseline", "gradient_accumulation", "bf16_reduce", "overlap"}
 RUNS = {
@@ -31,6 +32,15 @@ def _needs_namespaces():
         privileges()
     except Unavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _calibrated_quickly():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "REPEATS", 1)
+        patch.setattr(cluster, "UPDATES", 3)
+        patch.setattr(cluster, "CALIBRATION_B_PER_S", (2e10, 3.2e11))
+        yield
 
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp2", "zero3", "fsdp2_two_a_node"])
@@ -65,7 +75,7 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
     request.addfinalizer(lambda: interconnect.close(subject))
     told = readings(interconnect.prepare(subject))
     sampled = readings(interconnect.sample(subject))
-    cluster = interconnect.cluster_for(subject)
+    ranks = interconnect.cluster_for(subject)
     rate = told["link_rate", "scaled"].value
     assert told["link_rate", "carried"].value == pytest.approx(rate, rel=0.05)
     time = sampled["time", "packets"]
@@ -80,14 +90,14 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
         "gradient_accumulation",
     ):  # those are not foretold
         assert sampled["time", "model"].value > sampled["time", "without network"].value
-    assert cluster.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
+    assert ranks.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
     assert 0 < told["loss", ""].value < 10
 
 
 def test_communication_stands_to_computation_as_in_the_papers_run(workload):
-    cluster = interconnect.cluster_for(subject_of(workload, "baseline"))
+    ranks = interconnect.cluster_for(subject_of(workload, "baseline"))
     there = paper_run()
-    here_s = cluster.run.link_B / cluster.rate(1.25e9) / cluster.run.compute_s
+    here_s = ranks.run.link_B / ranks.rate(1.25e9) / ranks.run.compute_s
     assert here_s == pytest.approx(there.link_B / 1.25e9 / there.compute_s)
     assert there.link_B / 1.25e9 == pytest.approx(29.3, abs=0.05)
 
@@ -122,8 +132,8 @@ def test_an_arm_that_does_not_learn_is_caught():
 
 def test_a_trace_has_every_collective_and_every_parameter(workload):
     subject = subject_of(workload, "baseline")
-    cluster = interconnect.cluster_for(subject)
-    events = cluster.trace(subject.workload, subject.plan, subject.seed)
+    ranks = interconnect.cluster_for(subject)
+    events = ranks.trace(subject.workload, subject.plan, subject.seed)
     elements = {}
     for event in events:
         if event[0] == "begin":
@@ -147,11 +157,11 @@ def test_bytes_on_the_link_are_those_of_the_collectives(workload):
     subject = subject_of(workload, "baseline")
     if subject.workload.ranks_per_node > 1 or subject.plan.strategy == "zero3":
         pytest.skip("two ranks a node, and what deepspeed sends beside, are not counted by hand")
-    cluster = interconnect.cluster_for(subject)
+    ranks = interconnect.cluster_for(subject)
     interconnect.check(subject, None)
-    sent_B = cluster.link_B(subject.held["key"], 4)
+    sent_B = ranks.link_B(subject.held["key"], 4)
     interconnect.close(subject)
-    events = cluster.trace(subject.workload, subject.plan, subject.seed)
+    events = ranks.trace(subject.workload, subject.plan, subject.seed)
     due_B = sum(
         4 * event[3] * (0.5 if event[2] == "all_gather" else 1.0) for event in events if event[0] == "begin"
     )

@@ -136,9 +136,10 @@ def test_a_network_whose_process_was_killed_says_so_and_leaves_nothing(mark, wor
 
 
 OWNER = """
-import time
+import signal
 from harness.instruments.network import Network
 from harness.instruments.topology import two_nodes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
 with Network(two_nodes(5e6)) as network:
     print("made", flush=True)
     while True:

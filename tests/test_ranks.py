@@ -196,8 +196,10 @@ def test_an_exception_of_the_owner_ends_the_ranks(mark):
 
 
 OWNER = """
+import signal
 import sys
 from harness.instruments.ranks import Place, Pool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
 with Pool([Place()] * 2, "127.0.0.1") as pool:
     print("made", flush=True)
     pool.call("on_ranks:misbehave", 600.0, who=1, how=sys.argv[1])
