@@ -13,10 +13,11 @@ ARMS = {arm.name: arm for arm in RUN.arms}
 
 
 def figures_of(workload, name):
-    """By metric and method."""
+    """By metric and method; `workload`: a name, or its fields."""
     arm = ARMS[name]
     module = import_module(f"suites.interconnect.{arm.module}")
-    subject = module.apply(interconnect.build(RUN.workloads[workload], 1), module.Settings(**arm.settings))
+    fields = RUN.workloads[workload] if isinstance(workload, str) else workload
+    subject = module.apply(interconnect.build(fields, 1), module.Settings(**arm.settings))
     interconnect.check(subject, None)
     said = [one for one in interconnect.prepare(subject) if isinstance(one, Reading)]
     assert {one.origin for one in said} == {Origin.CALCULATED}
@@ -29,6 +30,12 @@ def test_twelve_billion_over_ethernet():
     found = figures_of("gemma_12b", "baseline")
     assert found["time", "at best"] == pytest.approx(3 * 12.2e9 / 1.25e9)
     assert figures_of("gemma_12b", "link.3200g")["speedup", "at best"] == pytest.approx(29.28 / 4.4)
+
+
+def test_latency_counts_three_times_a_layer():
+    workload = {**RUN.workloads["gemma_12b"], "latency_s": 1e-3}
+    found = figures_of(workload, "baseline")
+    assert found["time", "at best"] == pytest.approx(3 * 12.2e9 / 1.25e9 + 3 * 48 * 1e-3)
 
 
 def test_four_batches_to_an_update_reduce_once():

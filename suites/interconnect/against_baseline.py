@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from harness.records import WrongResult
-from suites.interconnect import data
+from suites import text
 from suites.interconnect.subject import Subject, Workload
 from suites.interconnect.trainers import Trainers
 from suites.model import Transformer
@@ -75,7 +75,7 @@ def plain_losses(workload: Workload, accumulate: int, ranks: int, seed: int, cou
     losses, size = [], (workload.batch, workload.seq_len)
     for update in range(count):
         numbers = range(update * accumulate * ranks, (update + 1) * accumulate * ranks)
-        batches = [data.batch(workload.vocab, size, seed, number) for number in numbers]
+        batches = [text.batch(workload.vocab, size, seed, number) for number in numbers]
         loss = torch.zeros(())
         for tokens_BT, targets_BT in batches:
             part = model(tokens_BT, targets_BT) / len(batches)

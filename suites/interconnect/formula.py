@@ -37,10 +37,13 @@ GPU_B = 80e9
 
 
 def exchange_of(workload: Workload, plan: Plan) -> Exchange:
-    """Parameters in shards, of all GPUs or of a node's, in two bytes; gradients too, once for all batches."""
+    """Parameters in shards, of all GPUs or of a node's, in two bytes; gradients too, once for all batches.
+
+    Each layer is gathered and reduced apart; latency counts as if with every batch.
+    """
     strategy: Strategy = "fsdp" if plan.shard_within is None else "hybrid"
     gradient_B = scaling.ELEMENT_B / plan.accumulate
-    return Exchange(parameters_of(workload), strategy, scaling.ELEMENT_B, gradient_B)
+    return Exchange(parameters_of(workload), strategy, scaling.ELEMENT_B, gradient_B, workload.layers)
 
 
 def parameters_of(workload: Workload) -> float:
@@ -52,7 +55,7 @@ def parameters_of(workload: Workload) -> float:
 
 def cluster_of(workload: Workload) -> Cluster:
     """Its nodes."""
-    return Cluster(workload.nodes, workload.ranks_per_node)
+    return Cluster(workload.nodes, workload.ranks_per_node, workload.latency_s)
 
 
 def compute_of(workload: Workload) -> Band:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from harness.instruments.rank import gpu
-from suites.interconnect import data
+from suites import text
 from suites.interconnect.strategies import ddp, fsdp2, local, zero3
 from suites.interconnect.subject import Plan, Workload
 from suites.interconnect.trace import Event, Trace, traced
@@ -77,7 +77,7 @@ def whereabouts(memory: Memory) -> tuple[str, int, str]:
 
 def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor]:
     """The batch of that number, on this rank's device."""
-    tokens_BT, targets_BT = data.batch(workload.vocab, (workload.batch, workload.seq_len), seed, number)
+    tokens_BT, targets_BT = text.batch(workload.vocab, (workload.batch, workload.seq_len), seed, number)
     return tokens_BT.to(device()), targets_BT.to(device())
 
 

@@ -32,6 +32,7 @@ class Workload:
     source: str
     parameters: float | None = None
     nodes: int = 2
+    latency_s: float = 0.0  # of a collective between nodes without bytes; a formula's
 
     @property
     def shape(self) -> ModelShape:

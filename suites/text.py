@@ -1,4 +1,4 @@
-"""Text to learn: a Markov chain's, made from a seed, whose entropy is known, so that a loss has a floor."""
+"""Text that suites train on: a Markov chain's, made from a seed, whose entropy is known, so that a loss has a floor."""
 
 from __future__ import annotations
 
