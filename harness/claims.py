@@ -29,7 +29,7 @@ _CLAIM: _Fields = {
     "quoted_by": _TEXT,
     "value": {"type": "float"},
     "unit": {"type": "str", "one_of": sorted(UNITS)},
-    "relation": {"type": "str", "one_of": ["about", "at_least", "at_most", "within"]},
+    "relation": {"type": "str", "one_of": ["about", "at_least", "at_most", "within", "rising"]},
     "upper": {"type": "float", "default": None},
     "tolerance": {"type": "float", "at_least": 0},
     "readings": {"type": "list"},
@@ -39,6 +39,7 @@ _CLAIM: _Fields = {
     "source": _TEXT,
     "caveats": {"type": "list", "default": []},
 }
+_RISING: _Fields = {**_CLAIM, "tolerance": {"type": "float", "at_least": 0, "default": 0.0}}
 _READING: _Fields = {
     "name": _TEXT,
     "metric": _TEXT,
@@ -48,6 +49,13 @@ _READING: _Fields = {
     "per": {"type": "str", "default": ""},
     "against": {"type": "str", "default": ""},
     "text": _TEXT,
+}
+_INSTEAD = ("optimization", "per", "against")
+"""What a reading with an order of arms has none of."""
+
+_ORDERED: _Fields = {
+    **{name: field for name, field in _READING.items() if name not in _INSTEAD},
+    "order": {"type": "list"},
 }
 
 
@@ -97,10 +105,11 @@ def as_mapping(where: str, data: Any) -> Mapping[str, Any]:
 def _claim(where: str, data: Any, suite: str, sources: _Fields, workloads: _Fields) -> Claim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
-    data = check_fields(where, data, _CLAIM)
+    data = check_fields(where, data, _RISING if data.get("relation") == "rising" else _CLAIM)
     if not data["value"] > 0:
         raise ConfigError(f"{where}.value: {data['value']}; expected a figure above 0")
     _check_range(where, data)
+    _check_rising(where, data)
     if data["source"] not in sources:
         raise ConfigError(f"{where}.source: {data['source']!r}; allowed: {', '.join(sorted(sources))}")
     if not data["readings"]:
@@ -108,7 +117,8 @@ def _claim(where: str, data: Any, suite: str, sources: _Fields, workloads: _Fiel
     source = sources[data["source"]]
     requires = _required(f"{where}.requires", data["requires"])
     readings = tuple(
-        _reading(f"{where}.readings[{i}]", r, requires, workloads) for i, r in enumerate(data["readings"])
+        _reading(f"{where}.readings[{i}]", r, data["relation"], requires, workloads)
+        for i, r in enumerate(data["readings"])
     )
     if data["unit"] != "1" and (ratio := next((r.name for r in readings if r.against), "")):
         raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for the reading {ratio!r} is a ratio")
@@ -138,11 +148,23 @@ def _check_range(where: str, data: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where}.upper: {shown}; expected a number above value, {data['value']:g}")
 
 
-def _reading(where: str, data: Any, requires: Mapping[str, Any], workloads: _Fields) -> ClaimReading:
+def _check_rising(where: str, data: Mapping[str, Any]) -> None:
+    """A step from arm to arm is a ratio, and no rise below 1; raises ConfigError."""
+    if data["relation"] != "rising":
+        return
+    if data["unit"] != "1":
+        raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for relation rising compares by ratios")
+    if data["value"] * (1 - data["tolerance"]) < 1:
+        off = f" with tolerance {data['tolerance']:g}" if data["tolerance"] else ""
+        raise ConfigError(f"{where}.value: {data['value']:g}{off}; expected at least 1, for less is no rise")
+
+
+def _reading(
+    where: str, data: Any, relation: str, requires: Mapping[str, Any], workloads: _Fields
+) -> ClaimReading:
     """The reading, which requires its workload's fields and those of its claim."""
-    values = check_fields(where, as_mapping(where, data), _READING)
-    if values["per"] and values["against"]:
-        raise ConfigError(f"{where}: per and against are both given; keep one")
+    data = as_mapping(where, data)
+    values = _ordered(where, data) if relation == "rising" else _of_one_arm(where, data)
     name = values["workload"]
     if name not in workloads:
         raise unknown(f"{where}.workload: {name!r} is not described under workloads", name, workloads)
@@ -152,6 +174,30 @@ def _reading(where: str, data: Any, requires: Mapping[str, Any], workloads: _Fie
                 f"{where}: the claim's requires has {field}, which workloads.{name} has already; keep one"
             )
     return ClaimReading(**values, requires={**workloads[name], **requires})
+
+
+def _of_one_arm(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a reading of one arm, or of one against another; raises ConfigError."""
+    if "order" in data:
+        raise ConfigError(f"{where}.order: allowed with relation rising alone")
+    values = check_fields(where, data, _READING)
+    if values["per"] and values["against"]:
+        raise ConfigError(f"{where}: per and against are both given; keep one")
+    return values
+
+
+def _ordered(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a reading that puts arms in order; raises ConfigError."""
+    if "order" not in data:
+        raise ConfigError(f"{where}.order: missing; relation rising expects at least two arms here")
+    if both := [name for name in _INSTEAD if name in data]:
+        raise ConfigError(f"{where}: order and {both[0]} are both given; keep order")
+    values = check_fields(where, data, _ORDERED)
+    order = values["order"]
+    if len(order) < 2 or not all(isinstance(arm, str) and arm for arm in order):
+        raise ConfigError(f"{where}.order={order!r}: expected the names of at least two arms")
+    _refuse_doubles(f"{where}.order", order)
+    return {**values, "optimization": "", "order": tuple(order)}
 
 
 def _required(where: str, data: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from harness.order import Order, order_of, order_outcome, order_sentence
 from harness.readings import Cells, Figure, NoFigureError, figure_of
 from harness.records import Claim, ClaimReading, Origin, Record, Status, Verdict
 from harness.report.units import human
@@ -72,12 +73,12 @@ def _meets(found: str, allowed: str) -> bool:
 
 
 def _verdict(claim: Claim, reading: ClaimReading, cells: Cells) -> Verdict:
-    records = cells.get(reading.optimization, ())
     try:
-        figure = figure_of(claim, reading, cells)
+        if reading.order:
+            return _ordered(claim, reading, order_of(reading, cells))
+        return _compared(claim, reading, figure_of(claim, reading, cells))
     except NoFigureError as reason:
-        cell = records[0].cell.id if records else ""
-        sentence = f"No figure for “{reading.name}”: {reason}."
+        records = cells.get(reading.optimization, ())
         return Verdict(
             claim.id,
             reading.name,
@@ -89,10 +90,13 @@ def _verdict(claim: Claim, reading: ClaimReading, cells: Cells) -> Verdict:
             None,
             claim.unit,
             "",
-            cell,
+            reason.cell or (records[0].cell.id if records else ""),
             (),
-            sentence,
+            f"No figure for “{reading.name}”: {reason}.",
         )
+
+
+def _compared(claim: Claim, reading: ClaimReading, figure: Figure) -> Verdict:
     differ = differences(claim.conditions, figure.conditions, figure.origin, figure.record.status)
     found = outcome(claim, figure.low, figure.high)
     return Verdict(
@@ -110,6 +114,39 @@ def _verdict(claim: Claim, reading: ClaimReading, cells: Cells) -> Verdict:
         differs=tuple(differ),
         sentence=_sentence(claim, reading, figure, found),
     )
+
+
+def _ordered(claim: Claim, reading: ClaimReading, order: Order) -> Verdict:
+    """Ours is the smallest step, its cell the one that it leads to."""
+    differ = _differences_of_arms(claim.conditions, order)
+    found = order_outcome(claim, order.steps)
+    least = order.least
+    return Verdict(
+        claim=claim.id,
+        reading=reading.name,
+        outcome=found,
+        where="elsewhere" if differ else "as stated",
+        ours=least.ratio,
+        low=least.low,
+        high=least.high,
+        ratio=least.ratio / claim.value,
+        unit=claim.unit,
+        origin=order.origin,
+        cell=order.records[least.after][0].cell.id,
+        differs=tuple(differ),
+        sentence=order_sentence(claim, reading, order, found),
+    )
+
+
+def _differences_of_arms(stated: Mapping[str, str], order: Order) -> list[str]:
+    """What differs in any record of any arm, with the arms where it is not all of them."""
+    arms: dict[str, dict[str, None]] = {}
+    for arm, records in order.records.items():
+        for record in records:
+            for text in differences(stated, record.conditions, order.origin, record.status):
+                arms.setdefault(text, {})[arm] = None
+    every = len(order.records)
+    return [text if len(of) == every else f"{text} ({', '.join(of)})" for text, of in arms.items()]
 
 
 def _sentence(claim: Claim, reading: ClaimReading, figure: Figure, found: str) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.pairs import AGAIN, NoPairsError, inverse, paired_ratio
 from harness.records import Claim, ClaimReading, Measurement, Record, Status, measurement
 from harness.report.units import human
+
+if TYPE_CHECKING:
+    from harness.statistics import Ratio
 
 AGAINST = "against "
 """Before a condition's name: that of the arm which the reading is held against."""
@@ -33,7 +36,11 @@ Cells = Mapping[str, Sequence[Record]]
 
 
 class NoFigureError(Exception):
-    """There is nothing to hold the claim against; the text says why."""
+    """There is nothing to hold the claim against; the text says why, `cell` whose record tells."""
+
+    def __init__(self, text: str, cell: str = "") -> None:
+        super().__init__(text)
+        self.cell = cell
 
 
 def figure_of(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
@@ -45,7 +52,7 @@ def figure_of(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
 
 def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> Figure:
     """The samples of all repeats together; raises `NoFigureError`."""
-    usable = _usable(reading, records)
+    usable = usable_of(reading, records)
     samples: list[float] = []
     for record in usable:
         found = measurement(record, reading.metric, reading.method)
@@ -55,13 +62,13 @@ def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> F
         raise NoFigureError(f"{reading.metric} by {reading.method} holds no finite sample")
     worst = _worst(usable)
     median = statistics.median(samples)
-    return Figure(median, min(samples), max(samples), _origin(reading, usable), worst, worst.conditions)
+    return Figure(median, min(samples), max(samples), origin_of(reading, usable), worst, worst.conditions)
 
 
 def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
     """The other arm's samples over the reading's own, pair by pair; raises `NoFigureError`."""
-    usable = _usable(reading, cells.get(reading.optimization, ()))
-    base = _usable(reading._replace(optimization=reading.against), cells.get(reading.against, ()))
+    usable = usable_of(reading, cells.get(reading.optimization, ()))
+    base = usable_of(reading._replace(optimization=reading.against), cells.get(reading.against, ()))
     if claim.unit != "1":
         raise NoFigureError(f"a ratio has no unit, the claim is in {claim.unit}")
     try:
@@ -69,21 +76,22 @@ def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
     except NoPairsError as reason:
         raise NoFigureError(str(reason)) from None
     worst = _worst(usable)
+    noise = within_noise(reading, ratio.value, base, cells.get(reading.against + AGAIN, ()))
     other = {f"{AGAINST}{name}": value for name, value in _worst(base).conditions.items()}
     return Figure(
         ours=ratio.value,
         low=ratio.low,
         high=ratio.high,
-        origin=_origin(reading, [*usable, *base]),
+        origin=origin_of(reading, [*usable, *base]),
         record=worst,
         conditions={**other, **worst.conditions},
-        told=f"{_counted(ratio.processes, 'process', 'es')}, {_counted(ratio.rounds, 'round', 's')}",
-        warning=_noise(reading, ratio.value, base, cells.get(reading.against + AGAIN, ())),
+        told=resting(ratio),
+        warning=f"it lies {noise}" if noise else "",
     )
 
 
-def _noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Sequence[Record]) -> str:
-    """What is to be said where the other arm, against itself, differs as much; "" where it does not."""
+def within_noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Sequence[Record]) -> str:
+    """In words, that `base` differs by as much from itself as by the ratio `ours`; "" where it does not."""
     try:
         noise = paired_ratio(again, base, reading.metric, reading.method)
     except NoPairsError:
@@ -91,14 +99,19 @@ def _noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Se
     band = max(noise.high, 1 / noise.low)
     if not 1 / band <= ours <= band:
         return ""
-    return f"it lies within this run's noise ({human(1 / band, '1', 'x')} to {human(band, '1', 'x')})"
+    return f"within this run's noise ({human(1 / band, '1', 'x')} to {human(band, '1', 'x')})"
+
+
+def resting(ratio: Ratio) -> str:
+    """In words, what a ratio rests on."""
+    return f"{_counted(ratio.processes, 'process', 'es')}, {_counted(ratio.rounds, 'round', 's')}"
 
 
 def _counted(count: int, what: str, more: str) -> str:
     return f"{count} {what}{more if count != 1 else ''}"
 
 
-def _usable(reading: ClaimReading, records: Sequence[Record]) -> list[Record]:
+def usable_of(reading: ClaimReading, records: Sequence[Record]) -> list[Record]:
     """The records of the claim's workload that have the metric, by repeat; raises `NoFigureError`."""
     if not records:
         raise NoFigureError(f"no record of {reading.optimization} on {reading.workload}")
@@ -112,11 +125,12 @@ def _usable(reading: ClaimReading, records: Sequence[Record]) -> list[Record]:
         if record.status != Status.WRONG_RESULT and measurement(record, reading.metric, reading.method)
     ]
     if not usable:
-        raise NoFigureError(_why_not(reading, records[0]))
+        raise NoFigureError(why_not(reading, records[0]))
     return sorted(usable, key=lambda record: record.cell.repeat)
 
 
-def _origin(reading: ClaimReading, records: Sequence[Record]) -> str:
+def origin_of(reading: ClaimReading, records: Sequence[Record]) -> str:
+    """The one origin of the reading's metric in all records that have it; raises `NoFigureError`."""
     found = (measurement(record, reading.metric, reading.method) for record in records)
     origins = {one.origin for one in found if one is not None}
     if len(origins) > 1:
@@ -162,7 +176,8 @@ def _in_unit(claim: Claim, reading: ClaimReading, record: Record, found: Measure
     return [value / divisor for value in found.samples]
 
 
-def _why_not(reading: ClaimReading, record: Record) -> str:
+def why_not(reading: ClaimReading, record: Record) -> str:
+    """In words, why the record has no figure for the reading."""
     what = f"{reading.metric} by {reading.method}"
     if record.status != Status.OK:
         reason = f" ({record.reason.strip().rstrip('.')})" if record.reason.strip() else ""

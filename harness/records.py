@@ -140,12 +140,18 @@ class ClaimReading(NamedTuple):
     name: str
     metric: str
     workload: str
-    optimization: str
+    optimization: str  # "" where `order` names the arms
     method: str
     per: str = ""  # a metric to divide by, of the same cell: bytes per parameter
     text: str = ""  # the reading in words
     against: str = ""  # an arm: the figure is that arm's metric over this one's, round by round: a speed-up
     requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
+    order: tuple[str, ...] = ()  # arms, the metric rising from each to the next; relation rising alone
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Those whose figure it is, in rising order where it gives one."""
+        return self.order or (self.optimization,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class Claim:
     quoted_by: str  # table or sentence
     value: float
     unit: str
-    relation: str  # about | at_least | at_most | within
+    relation: str  # about | at_least | at_most | within | rising
     tolerance: float  # relative: how far off still counts as the same figure
     readings: tuple[ClaimReading, ...]
     conditions: Mapping[str, str]  # those the claim states, or its source

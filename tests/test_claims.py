@@ -69,6 +69,34 @@ def test_a_range_and_a_ratio_are_read(tmp_path: Path) -> None:
     assert claim.readings[0].against == "baseline"
 
 
+RISING = {"relation": "rising", "unit": "1", "value": 1.0}
+
+
+def ordered(claim: dict[str, Any], order: Any, **reading: Any) -> None:
+    """Turn the good claim into one of an order."""
+    claim.update(RISING)
+    del claim["tolerance"], claim["readings"][0]["optimization"]
+    claim["readings"][0].update(order=order, **reading)
+
+
+def test_an_order_of_arms_is_read_and_needs_no_tolerance(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path, lambda _, c: ordered(c, ["low", "moderate", "high"]))
+    assert (claim.relation, claim.value, claim.unit, claim.tolerance) == ("rising", 1.0, "1", 0.0)
+    assert claim.readings[0].order == claim.readings[0].arms == ("low", "moderate", "high")
+    assert claim.readings[0].requires == {"layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
+    (claim,) = load(tmp_path)
+    assert (claim.readings[0].order, claim.readings[0].arms) == ((), ("o",))
+
+
+def test_an_order_may_ask_for_more_than_merely_more(tmp_path: Path) -> None:
+    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
+        ordered(claim, ["a", "b"])
+        claim.update(value=1.25, tolerance=0.2)
+
+    (claim,) = load(tmp_path, edit)
+    assert (claim.value, claim.tolerance) == (1.25, 0.2)
+
+
 def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
     assert load_claims("invented", tmp_path) == ()
 
@@ -104,6 +132,29 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: c.update(relation="within", upper=100), ["(first).upper", "100", "above value"]),
         (lambda d, c: c["readings"][0].update(against="b"), ["(first).unit", "B", "'r' is a ratio"]),
         (lambda d, c: c["readings"][0].update(against="b", per="p"), ["readings[0]", "per and against"]),
+        (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
+        (lambda d, c: c["readings"][0].pop("optimization"), ["readings[0].optimization", "missing"]),
+        (lambda d, c: ordered(c, ["a"]), ["readings[0].order", "['a']", "at least two arms"]),
+        (lambda d, c: ordered(c, []), ["readings[0].order", "at least two arms"]),
+        (lambda d, c: ordered(c, "ab"), ["readings[0].order", "'ab'", "a list"]),
+        (lambda d, c: ordered(c, ["a", 2]), ["readings[0].order", "names of at least two arms"]),
+        (lambda d, c: ordered(c, ["a", "b", "a"]), ["readings[0].order", "'a' stands twice"]),
+        (lambda d, c: ordered(c, ["a", "b"], optimization="a"), ["readings[0]", "order and optimization"]),
+        (lambda d, c: ordered(c, ["a", "b"], against="c"), ["readings[0]", "order and against"]),
+        (lambda d, c: ordered(c, ["a", "b"], per="p"), ["readings[0]", "order and per are both given"]),
+        (lambda d, c: ordered(c, None), ["readings[0].order", "missing"]),
+        (lambda d, c: c.update(RISING, tolerance=0), ["readings[0].order", "missing", "relation rising"]),
+        (
+            lambda d, c: c["readings"][0].update(order=["a", "b"]),
+            ["readings[0].order", "relation rising alone"],
+        ),
+        (lambda d, c: [ordered(c, ["a", "b"]), c.update(unit="B")], ["(first).unit", "B", "expected 1"]),
+        (lambda d, c: [ordered(c, ["a", "b"]), c.update(value=0.9)], ["(first).value", "0.9", "no rise"]),
+        (
+            lambda d, c: [ordered(c, ["a", "b"]), c.update(tolerance=0.1)],
+            ["(first).value", "1 with tolerance 0.1", "no rise"],
+        ),
+        (lambda d, c: [ordered(c, ["a", "b"]), c.update(upper=2)], ["(first).upper", "within alone"]),
         (lambda d, c: d.update(suite="other"), ["invented.yaml.suite", "'other'"]),
         (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
     ],
@@ -165,7 +216,7 @@ def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
 
 def test_both_readings_of_checkpointing_are_tried() -> None:
     for claim in load_claims("memory"):
-        arms = {reading.optimization for reading in claim.readings}
+        arms = {arm for reading in claim.readings for arm in reading.arms}
         assert "mixed_checkpointed" in arms, claim.id
         assert arms & {"mixed_precision.autocast", "mixed_flash"}, claim.id
 
@@ -193,4 +244,4 @@ def test_every_reading_names_a_workload_and_an_arm_that_the_suite_has() -> None:
     for claim in load_claims("memory"):
         for reading in claim.readings:
             assert reading.workload in suite["workloads"], reading
-            assert reading.optimization in arms, reading
+            assert set(reading.arms) <= arms, reading

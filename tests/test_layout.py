@@ -55,7 +55,7 @@ def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
         assert claim.quoted
         for reading in claim.readings:
             assert reading.workload in run.workloads, f"{claim.id}: no workload {reading.workload}"
-            assert reading.optimization in arms, f"{claim.id}: no arm {reading.optimization}"
+            assert set(reading.arms) <= arms, f"{claim.id}: no arm {set(reading.arms) - arms}"
             workload = run.workloads[reading.workload]
             assert reading.requires
             assert reading.requires == {name: workload.get(name) for name in reading.requires}, claim.id

@@ -41,10 +41,19 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
 
 
 def quoted(claim: Claim) -> str:
-    """The paper's figure with the claim's relation to it."""
+    """The paper's figure with the claim's relation to it; of a rise, its arms in their order."""
+    if claim.relation == "rising":
+        return _rises(claim)
     per = f" per {claim.readings[0].per.removesuffix('s')}" if claim.readings[0].per else ""
     upper = "" if claim.upper is None else f" … {_figure(claim, claim.upper)}"
     return RELATIONS[claim.relation] + _figure(claim, claim.value) + upper + per
+
+
+def _rises(claim: Claim) -> str:
+    """`rises from a to b to c`, and by how much where merely more is not enough."""
+    orders = dict.fromkeys(" to ".join(reading.order) for reading in claim.readings)
+    least = f", each step ≥ {_figure(claim, claim.value)}" if claim.value > 1 else ""
+    return "; ".join(f"rises from {order}" for order in orders) + least
 
 
 def ours(claim: Claim, verdict: Verdict) -> str:
@@ -64,7 +73,7 @@ def _figure(claim: Claim, value: float) -> str:
 
 
 def _is_ratio(claim: Claim) -> bool:
-    return any(reading.against for reading in claim.readings)
+    return any(reading.against or reading.order for reading in claim.readings)
 
 
 def outcome_text(verdict: Verdict) -> str:

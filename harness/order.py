@@ -1,0 +1,178 @@
+"""A reading that orders arms, records -> the step from each arm to the next. Beneath the judge; pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from harness.pairs import AGAIN, NoPairsError, paired_ratio
+from harness.readings import Cells, NoFigureError, origin_of, resting, usable_of, why_not, within_noise
+from harness.records import Claim, ClaimReading, Record, Status, measurement
+from harness.report.units import human
+
+BASELINE = "baseline"
+RANGES = "ranges of all samples"
+
+
+class Step(NamedTuple):
+    """The later arm's figure over the earlier one's, dimensionless, and the ends between which it lies."""
+
+    before: str
+    after: str
+    ratio: float
+    low: float
+    high: float
+    told: str = ""  # what it rests on
+    paired: bool = False  # the ends are those of an interval over processes, not of the samples' ranges
+
+
+class Order(NamedTuple):
+    """Arms in the order that a claim gives them."""
+
+    steps: tuple[Step, ...]
+    origin: str
+    records: Mapping[str, Sequence[Record]]  # of each arm, those that have the metric
+    warning: str = ""  # what keeps the smallest step from being taken at its face
+
+    @property
+    def least(self) -> Step:
+        """The smallest step, by which the order stands or falls."""
+        return min(self.steps, key=lambda step: step.ratio)
+
+
+def order_of(reading: ClaimReading, cells: Cells) -> Order:
+    """What the records say of the reading's arms; raises `NoFigureError`, which names the arm."""
+    records = {arm: _of_arm(reading, arm, cells.get(arm, ())) for arm in reading.order}
+    origins = {arm: origin_of(reading, found) for arm, found in records.items()}
+    _refuse_unlike("origins", origins)
+    _refuse_unlike("units", {arm: _unit(reading, found[0]) for arm, found in records.items()})
+    samples = {arm: _samples(reading, found) for arm, found in records.items()}
+    steps = tuple(_step(reading, pair, records, samples) for pair in pairwise(reading.order))
+    order = Order(steps, origins[reading.order[0]], records)
+    return order._replace(warning=_noise(reading, order.least, cells))
+
+
+def rises(claim: Claim, ratio: float) -> bool:
+    """Whether a step of this ratio counts as a rise: more than 1, and as much as the claim asks for."""
+    return ratio > 1 and ratio >= claim.value * (1 - claim.tolerance)
+
+
+def order_outcome(claim: Claim, steps: Sequence[Step]) -> str:
+    """Holds where every step surely rises, falls short where one surely does not; else undecided."""
+    if _failing(claim, steps):
+        return "falls short"
+    return "undecided" if _open(claim, steps) else "holds"
+
+
+def order_sentence(claim: Claim, reading: ClaimReading, order: Order, found: str) -> str:
+    """What an engineer reads: every step in order, their origin, and which of them decides."""
+    verb = "rises" if found == "holds" else "goes"
+    steps = ", ".join(f"{_shown(step)} to {step.after}" for step in order.steps)
+    rests_on = dict.fromkeys(step.told for step in order.steps if step.told)
+    origin = f"{order.origin}, {' or '.join(rests_on)}" if rests_on else order.origin
+    asked = f", where each step is to be at least {_times(claim.value)}" if claim.value > 1 else ""
+    warning = f"; {order.warning}" if order.warning else ""
+    end = _end(claim, order.steps, found)
+    return f"{reading.text} {verb} from {reading.order[0]} by {steps} ({origin}){asked}: {end}{warning}."
+
+
+def _end(claim: Claim, steps: Sequence[Step], found: str) -> str:
+    if found == "holds":
+        return "the claim holds"
+    if found == "falls short":
+        enough = " enough" if claim.value > 1 else ""
+        return f"it does not rise{enough} {_named(_failing(claim, steps))}, so the claim does not hold"
+    undecided = _open(claim, steps)
+    spread = "the interval lies" if all(step.paired for step in undecided) else "the samples lie"
+    return f"{_named(undecided)} {spread} on both sides of what counts as a rise"
+
+
+def _failing(claim: Claim, steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if not rises(claim, step.high)]
+
+
+def _open(claim: Claim, steps: Sequence[Step]) -> list[Step]:
+    return [step for step in steps if rises(claim, step.high) and not rises(claim, step.low)]
+
+
+def _named(steps: Sequence[Step]) -> str:
+    return " and ".join(f"from {step.before} to {step.after}" for step in steps)
+
+
+def _shown(step: Step) -> str:
+    low, high = _times(step.low), _times(step.high)
+    return _times(step.ratio) + (f" ({low} to {high})" if low != high else "")
+
+
+def _times(ratio: float) -> str:
+    return human(ratio, "1", "x")
+
+
+def _of_arm(reading: ClaimReading, arm: str, records: Sequence[Record]) -> list[Record]:
+    """The arm's records that have the metric, one of them ended well; raises `NoFigureError`."""
+    if not records:
+        raise NoFigureError(f"no record of {arm} on {reading.workload}")
+    try:
+        found = usable_of(reading._replace(optimization=arm), records)
+        if not any(record.status == Status.OK for record in found):
+            raise NoFigureError(why_not(reading, found[0]))
+        origin_of(reading, found)
+        samples = _samples(reading, found)
+        if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
+            raise NoFigureError(f"{reading.metric} by {reading.method} is not all numbers above 0")
+    except NoFigureError as reason:
+        raise NoFigureError(f"{arm}: {reason}", records[0].cell.id) from None
+    return found
+
+
+def _samples(reading: ClaimReading, records: Sequence[Record]) -> list[float]:
+    """Those of the records that ended well, all repeats together."""
+    well = (record for record in records if record.status == Status.OK)
+    found = (measurement(record, reading.metric, reading.method) for record in well)
+    return [value for one in found if one is not None for value in one.samples]
+
+
+def _unit(reading: ClaimReading, record: Record) -> str:
+    found = measurement(record, reading.metric, reading.method)
+    return found.unit if found is not None else ""
+
+
+def _refuse_unlike(what: str, of_arms: Mapping[str, str]) -> None:
+    if len(set(of_arms.values())) > 1:
+        told = ", ".join(f"{arm} {value}" for arm, value in of_arms.items())
+        raise NoFigureError(f"its arms have different {what} ({told})")
+
+
+def _step(
+    reading: ClaimReading,
+    arms: tuple[str, str],
+    records: Mapping[str, Sequence[Record]],
+    samples: Mapping[str, Sequence[float]],
+) -> Step:
+    """By pairs where several processes have both arms, else by the ranges of all samples."""
+    before, after = arms
+    own, other = samples[after], samples[before]
+    exact = len({*own}) == len({*other}) == 1  # bytes that never differ have no interval, and need none
+    if not exact:
+        try:
+            ratio = paired_ratio(records[after], records[before], reading.metric, reading.method)
+        except NoPairsError:
+            pass
+        else:
+            if ratio.processes > 1:
+                return Step(*arms, ratio.value, ratio.low, ratio.high, resting(ratio), paired=True)
+    middle = statistics.median(own) / statistics.median(other)
+    told = "" if exact else RANGES
+    return Step(*arms, middle, min(own) / max(other), max(own) / min(other), told)
+
+
+def _noise(reading: ClaimReading, least: Step, cells: Cells) -> str:
+    """What is to be said where the first arm, or the baseline, differs as much from itself; else ""."""
+    arm = next((one for one in (reading.order[0], BASELINE) if one + AGAIN in cells), "")
+    if not arm or not least.paired:
+        return ""
+    words = within_noise(reading, least.ratio, cells.get(arm, ()), cells[arm + AGAIN])
+    return f"the step from {least.before} to {least.after} lies {words}" if words else ""
