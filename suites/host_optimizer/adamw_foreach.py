@@ -1,0 +1,15 @@
+"""torch.optim.AdamW with foreach=True: each pass over all tensors together; torch's default on CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from suites.host_optimizer.baseline import Settings, unavailable
+from suites.host_optimizer.subject import Subject, torch_adamw
+
+__all__ = ["Settings", "apply", "unavailable"]
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject updated by foreach functions."""
+    return replace(subject, make=torch_adamw(foreach=True, fused=False), implementation="foreach")

@@ -1,0 +1,92 @@
+"""Right first: parameters and moments against AdamW in float64, written from its formula.
+
+Part of `check`. An error is |ours - float64| over the largest movement of the same tensor, since an update
+moves a parameter by a thousandth of its size, and what is held to its size alone may not have moved at all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from harness.records import WrongResult
+from suites.host_optimizer.subject import ADAMW, Subject, Tensors, Workload, made, optimizer_of, shared
+
+UPDATES = 3
+"""Several, so that moments that are kept wrong show."""
+
+TOLERANCE = 1e-3
+"""Of the largest movement. In three updates a parameter of 4 to 8, rounded twice an update to half of 2^-21,
+may be off by 1.4e-6, and the largest moves by some 3e-3: 5e-4. Moments are closer: 1 - 0.999 taken in fp32 is
+off by 1.3e-5 of itself."""
+
+AWKWARD = Workload(3 * 10_007, 3)
+"""Three vectors of a prime length: a multiple of no vector's width, and of no number of threads."""
+
+LOOKED_AT = 2**20
+"""Elements of a tensor that are compared: all, or so many from its first to its last."""
+
+
+def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Parameters and moments after `UPDATES` updates with the same gradient, counted from the first.
+
+    arXiv 1711.05101, Algorithm 2, its decay times the learning rate as torch.optim.AdamW has it.
+    """
+    lr, (beta1, beta2), eps, decay = ADAMW.values()
+    for t in range(1, UPDATES + 1):
+        m_N = beta1 * m_N + (1 - beta1) * g_N
+        v_N = beta2 * v_N + (1 - beta2) * g_N**2
+        direction_N = m_N / (1 - beta1**t) / ((v_N / (1 - beta2**t)).sqrt() + eps)
+        p_N = p_N - lr * (direction_N + decay * p_N)
+    return p_N, m_N, v_N
+
+
+def check(subject: Subject) -> None:
+    """Raises WrongResult where a tensor is off by more than `TOLERANCE`, or not finite.
+
+    On awkward lengths, and on the very tensors that are timed, with the optimizer that is: `held` keeps it.
+    Leaves the worst error there too.
+    """
+    awkward = made(AWKWARD, subject.seed)
+    worst = held(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
+    subject.held["optimizer"] = optimizer_of(subject, shared(subject))
+    own = held(subject.held["optimizer"], shared(subject), f"{subject.workload.parameters:,} parameters")
+    subject.held["max_error"] = max(worst, own)
+
+
+def held(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> float:
+    """The worst error after `UPDATES` updates; raises WrongResult."""
+    before = [wide(tensors, index) for index in range(len(tensors))]
+    for _ in range(UPDATES):
+        optimizer.step()
+    worst = 0.0
+    for index, (p_N, g_N, m_N, v_N) in enumerate(before):
+        expected = adamw(p_N, g_N, m_N, v_N)
+        after = wide(tensors, index)
+        ours = after[0], after[2], after[3]
+        names = ("parameter", "first moment", "second moment")
+        for name, one, due, begun in zip(names, ours, expected, (p_N, m_N, v_N), strict=True):
+            worst = max(worst, error_of(one, due, begun, f"{name} {index} of {where}"))
+    return worst
+
+
+def wide(tensors: Tensors, index: int) -> list[Tensor]:
+    """Parameter, gradient and moments of one tensor in float64, where they are looked at."""
+    parameter, exp_avg, exp_avg_sq = tensors[index]
+    size = parameter.numel()
+    places = torch.linspace(0, size - 1, min(size, LOOKED_AT), dtype=torch.float64).round().long()
+    assert parameter.grad is not None
+    return [one.detach()[places].double() for one in (parameter, parameter.grad, exp_avg, exp_avg_sq)]
+
+
+def error_of(ours_N: Tensor, due_N: Tensor, begun_N: Tensor, what: str) -> float:
+    """The error of one tensor; raises WrongResult with the worst element's place."""
+    off_N, moved = (ours_N - due_N).abs(), float((due_N - begun_N).abs().max())
+    at = int(off_N.nan_to_num(nan=torch.inf).argmax())
+    error = float(off_N[at]) / moved
+    if not error <= TOLERANCE:
+        raise WrongResult(
+            f"{what} is {float(ours_N[at]):.8g} and in float64 {float(due_N[at]):.8g} after {UPDATES} "
+            f"updates: off by {error:.1e} of the largest movement, allowed {TOLERANCE:.0e}"
+        )
+    return error

@@ -1,0 +1,23 @@
+"""torch.optim.AdamW's for-loop: a dozen passes over each tensor, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.records import Host
+from suites.host_optimizer.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """Runs everywhere."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject as the suite builds it."""
+    return subject

@@ -1,0 +1,117 @@
+"""What the host_optimizer suite hands around: the tensors that all arms update, and how one arm does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+"""What every arm is told, so that work is equal: torch.optim.AdamW's defaults."""
+
+COPY_B = 2**28
+"""Of the copy that tells the host's bandwidth: 256 MiB, beyond the caches that most hosts have."""
+
+HELD_B = 24
+"""For one parameter: itself, its gradient and two moments, 4 B each; and at most two temporaries, for the
+for-loop holds the root of the second moment and its quotient at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One update; the fields of `conf/suite/host_optimizer.yaml`."""
+
+    parameters: int
+    tensors: int = 1  # of equal size, over which they are spread
+    source: str = ""
+
+
+class Updated(NamedTuple):
+    """One tensor (N,) with its gradient in `.grad`, and its first and second moment, fp32."""
+
+    parameter: nn.Parameter
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+
+class Tensors(list[Updated]):
+    """All tensors of a workload; a class, so that it can be referred to weakly."""
+
+
+Make = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+
+
+def in_a_tensor() -> Tensor:
+    """No updates done yet, as torch's optimizers count them."""
+    return torch.tensor(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """How one arm updates. `count` makes the number of updates done, none, in the optimizer's own type."""
+
+    workload: Workload
+    seed: int
+    make: Make
+    implementation: str
+    count: Callable[[], Any] = in_a_tensor
+    held: dict[str, Any] = field(default_factory=dict)
+
+
+def torch_adamw(**how: Any) -> Make:
+    """Makes torch.optim.AdamW, told by which of its implementations."""
+    return partial(torch.optim.AdamW, **ADAMW, **how)
+
+
+def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
+    """The arm's optimizer, which updates `tensors` in place and counts its updates from none."""
+    optimizer = subject.make([one.parameter for one in tensors])
+    for parameter, exp_avg, exp_avg_sq in tensors:
+        optimizer.state[parameter] = {"step": subject.count(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
+    return optimizer
+
+
+def made(workload: Workload, seed: int) -> Tensors:
+    """Normal parameters and gradients, moments of zero; the same for the same seed."""
+    generator, size = torch.Generator().manual_seed(seed), workload.parameters // workload.tensors
+    tensors = Tensors()
+    for _ in range(workload.tensors):
+        parameter = nn.Parameter(torch.randn(size, generator=generator))
+        parameter.grad = torch.randn(size, generator=generator)
+        tensors.append(Updated(parameter, torch.zeros(size), torch.zeros(size)))
+    return tensors
+
+
+_shared: WeakValueDictionary[tuple[Workload, int], Tensors] = WeakValueDictionary()
+
+
+def shared(subject: Subject) -> Tensors:
+    """The tensors of the workload, the same for all arms of a process, as long as one of them is open.
+
+    Where tensors lie in memory makes identical code differ (docs/trust.md), and five sets of them would not
+    fit. Raises MemoryError where even one does not.
+    """
+    key = subject.workload, subject.seed
+    tensors = subject.held.get("tensors") or _shared.get(key)
+    if tensors is None:
+        require_memory(subject.workload)
+        tensors = _shared[key] = made(*key)
+    subject.held["tensors"] = tensors
+    return tensors
+
+
+def require_memory(workload: Workload) -> None:
+    """Raises MemoryError before an allocation that would take all of the machine's memory."""
+    need_B = HELD_B * workload.parameters + 2 * COPY_B
+    free_B = psutil.virtual_memory().available
+    if need_B > free_B:
+        raise MemoryError(
+            f"{workload.parameters:,} parameters with gradients, states and temporaries take "
+            f"{need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free"
+        )
