@@ -13,12 +13,13 @@ from torch import nn
 
 from harness.instruments.allocator import watch
 from harness.instruments.fake_tensors import StorageLog, logged
+from harness.instruments.host_temporaries import host_workspace
 from harness.records import Reading, Remark, Unavailable
 from suites import memory
 from suites.memory import activation_checkpointing, mixed_precision
 from suites.memory.measure import losses, measure_peak
 from suites.memory.training import build_model, plain_optimizer, shape_of
-from suites.memory.walk import fake_step, host_workspace, walk
+from suites.memory.walk import fake_step, walk
 from suites.model import Block, Transformer
 
 ALLOWED = 5e-4

@@ -14,10 +14,10 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from harness.instruments.allocator import watch
 from harness.instruments.fake_ranks import fake_ranks, rank_mesh
+from harness.instruments.host_temporaries import chunk_cat_bytes
 from harness.instruments.torch_private import ChunksWhenAsked
 from harness.records import Unavailable
 from suites.memory import fsdp2, mixed_precision
-from suites.memory.copy_temporaries import chunk_cat_bytes
 from suites.memory.measure import losses
 from suites.memory.step import TrainingStep
 from suites.memory.training import LEARNING_RATE, blocks_of, build_model

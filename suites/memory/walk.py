@@ -1,11 +1,11 @@
 """A whole training step on fake tensors: the peak of live bytes and what they are for, without the memory.
 
-`fake_step` is the method of that name; alike layers are not walked one by one (`suites.memory.short_walk`).
+`fake_step` is the method of that name; alike layers are not walked one by one (`instruments.short_walk`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from harness.instruments.fake_tensors import StorageLog, logged
+from harness.instruments.host_temporaries import host_workspace
 from harness.instruments.ledger import KINDS, Moment, Place
+from harness.instruments.short_walk import carry_on, layers_to_walk
 from harness.records import Unavailable
-from suites.memory.cast_temporaries import cast_temporary_bytes
-from suites.memory.copy_temporaries import copy_temporary_bytes
 from suites.memory.cuda_program import (
     BLOCK_B,
     CUBLAS_HANDLES,
@@ -26,7 +26,6 @@ from suites.memory.cuda_program import (
     cuda_workspace,
 )
 from suites.memory.measure import device_here
-from suites.memory.short_walk import carry_on, layers_to_walk
 from suites.memory.step import TrainingStep
 from suites.memory.training import held_gradients, set_up, state_tensors, tensors_by_kind, train_once
 
@@ -103,10 +102,3 @@ def program_of(step: TrainingStep) -> Program:
         return Program(log, cuda_operations, as_on_cuda, reserved_B, random_states=False)
     log = partial(StorageLog, host_workspace, ask_host=step.workload.train)
     return Program(log, nullcontext, lambda same: same, reserved_B=0, random_states=True)
-
-
-def host_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """What the CPU's operations hold beside their results, where a rule says it."""
-    return copy_temporary_bytes(operation, arguments, result) or cast_temporary_bytes(
-        operation, arguments, result
-    )

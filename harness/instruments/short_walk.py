@@ -1,4 +1,4 @@
-"""Carries a walk of few layers on to many alike ones, for `suites.memory.walk`.
+"""Carries a walk of few layers on to many alike ones, for walks on fake tensors.
 
 At one place of the step (phase, operation, shape of its first result) the most live bytes grow linearly with
 the number of layers; the peak of the whole step does not, for it moves from place to place.
