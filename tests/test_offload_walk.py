@@ -1,0 +1,158 @@
+"""The offload suite's `fake_step` against the allocator's own events of real steps by the arms' engines."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from harness.instruments.allocator import watch
+from harness.instruments.fake_ranks import fake_ranks
+from harness.records import Unavailable
+from suites.model import Transformer
+from suites.offload import activations, walk
+from suites.offload.host import Host
+from suites.offload.subject import DISK, HOST, Plan, Workload
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU the device is the CPU")
+
+CPU = torch.device("cpu")
+CLOSE = 1e-5  # relative: numbers that torch makes tensors of, 8 bytes each
+
+SMALL = Workload(
+    layers=3,
+    hidden=128,
+    heads=4,
+    kv_heads=2,
+    ffn=344,
+    vocab=1000,
+    batch=2,
+    seq_len=48,
+    precision="bf16",
+    ranks=1,
+    learning_rate=1e-3,
+    loss_steps=8,
+)
+
+
+def measured_B(workload, plan, steps=3):
+    """Peak of the last of a few steps, on real tensors, by the engine itself in the present process group."""
+    engines = import_module(f"suites.offload.engines.{plan.engine}")
+    data = torch.Generator().manual_seed(0)
+    with watch(CPU) as allocator:
+        allocator.mark("build")
+        model, host = Transformer(workload.shape, attention="sdpa"), Host(CPU)
+        activations.place(model, plan.activations, host)
+        engine = engines.Engine(model, plan, workload, host)
+        for step in range(steps):
+            allocator.mark(f"step {step}")
+            size = (workload.batch, workload.seq_len)
+            engine.step(*(torch.randint(workload.vocab, size, generator=data) for _ in range(2)))
+        del engine, model
+    return allocator.peaks[-1].live_B
+
+
+@pytest.fixture
+def one_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def sends_nothing(monkeypatch):
+    """Fake ranks hold no copies of what they pretend to send."""
+    monkeypatch.setattr(walk, "COPIED_BY_GLOO", {})
+    walk.walk.cache_clear()
+    yield
+    walk.walk.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("kept", ["kept", "recomputed"])
+@pytest.mark.parametrize("sizes", [{}, {"seq_len": 7, "batch": 1}], ids=["activations", "states"])
+def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
+    """Also where the peak is in the optimizer, few tokens against many parameters."""
+    workload, plan = replace(SMALL, precision=precision, **sizes), Plan("ddp", activations=kept)
+    assert walk.fake_step_B(workload, plan) == pytest.approx(measured_B(workload, plan), rel=CLOSE)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("kept", ["kept", "recomputed"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, precision, kept, ranks):
+    workload = replace(SMALL, precision=precision, ranks=ranks)
+    plan = Plan("fsdp2", activations=kept)
+    with fake_ranks(ranks):
+        real_B = measured_B(workload, plan)
+    assert walk.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("collective", "operation"),
+    [
+        (dist.all_gather_into_tensor, torch.ops.c10d._allgather_base_),
+        (dist.reduce_scatter_tensor, torch.ops.c10d._reduce_scatter_base_),
+    ],
+)
+def test_what_gloo_holds_beside_the_buffers(one_rank, collective, operation):
+    first, second = torch.ones(50_000), torch.ones(50_000)
+    collective(first, second)
+    with watch(CPU) as allocator:
+        allocator.mark("collective")
+        collective(first, second)
+    said_B = walk.workspace(operation.default, (first, second), None)
+    assert said_B == allocator.peaks[0].live_B == 200_000
+
+
+def test_gloos_copies_count(sends_nothing, monkeypatch):
+    workload, plan = replace(SMALL, ranks=2), Plan("fsdp2")
+    without_B = walk.fake_step_B(workload, plan)
+    monkeypatch.undo()
+    walk.walk.cache_clear()
+    assert walk.fake_step_B(workload, plan) > without_B
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan("fsdp2"), Plan("fsdp2", activations="recomputed")])
+@pytest.mark.parametrize("sizes", [{}, {"batch": 16, "vocab": 50}], ids=["states", "activations"])
+def test_the_short_way_equals_the_full_one(plan, sizes):
+    workload = replace(SMALL, layers=7, ranks=2, **sizes)
+    full_B = max(one.total_B for one in walk.walk(workload, plan).values())
+    assert walk.fake_step_B(workload, plan) == full_B
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
+def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
+    walked = []
+    original = walk.walk
+    monkeypatch.setattr(walk, "walk", lambda work, plan: walked.append(work.layers) or original(work, plan))
+    assert walk.fake_step_B(replace(SMALL, layers=500, ranks=2), Plan(engine)) > 0
+    assert max(walked) <= 4
+
+
+@pytest.mark.parametrize(
+    ("plan", "reason"),
+    [
+        (Plan("deepspeed", 2), "deepspeed"),
+        (Plan("host_update", optimizer=HOST), "host_update"),
+        (Plan("fsdp2", optimizer=HOST, parameters=HOST), "floor"),
+        (Plan("ddp", optimizer=DISK), "floor"),
+        (Plan("ddp", activations="offloaded_ahead"), "floor"),
+    ],
+)
+def test_what_cannot_be_walked_says_why(plan, reason):
+    with pytest.raises(Unavailable, match=reason):
+        walk.fake_step_B(SMALL, plan)
+
+
+def test_a_rank_cannot_stand_for_others(one_rank):
+    with pytest.raises(Unavailable, match="rank itself"):
+        walk.fake_step_B(SMALL, Plan("fsdp2"))
+
+
+def test_nothing_is_told_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(Unavailable, match="GPU"):
+        walk.fake_step_B(SMALL, Plan())
