@@ -1,0 +1,196 @@
+"""Plain PyTorch with parameters, gradients and moments in managed memory: pages come when they are touched.
+
+On a GPU that is CUDA's managed memory (`suites.offload.managed_memory`). Without one it is emulated: all of
+it lies in files that are mapped into memory, and a memory cgroup lets so much of them stay in RAM; the kernel
+moves the rest to the disk and back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable
+from typing import Protocol
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.instruments.cgroup import PAGE_B, Cgroup, can_leave
+from harness.records import Unavailable
+from suites.model import Transformer
+from suites.offload.engines import adamw, autocast
+from suites.offload.host import Host
+from suites.offload.managed_memory import ManagedMemory
+from suites.offload.subject import Plan, Workload
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""mallopt(3), of glibc."""
+
+MS_SYNC = 4
+"""msync(2), on Linux."""
+
+REHEARSALS = 2
+"""The first makes what libraries keep."""
+
+SPARE_B = 4 * 2**20
+"""Room beyond what was rehearsed: for what no rehearsal takes, and for pages that move many at a time."""
+
+
+class Memory(Protocol):
+    """Where the working set goes."""
+
+    def hold(
+        self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
+    ) -> None:
+        """Have `fill` put the working set there, with room on the device for `resident` times its bytes.
+
+        What `rehearse` takes has room beside it. None: no bound.
+        """
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A copy of the tensor there."""
+
+    def moved(self) -> dict[str, int]:
+        """What has moved so far; empty where nobody counts it."""
+
+    def close(self) -> None:
+        """Give up the bound."""
+
+
+class Engine:
+    """As `engines.ddp` with one rank, but for where things lie. Raises `Unavailable` with several ranks.
+
+    A plan without `resident` sets no bound: for what a profiler watches, whose own memory would be in it.
+    """
+
+    host_private_B = 0
+
+    def __init__(self, model: Transformer, plan: Plan, workload: Workload, host: Host) -> None:
+        if dist.get_world_size() > 1:
+            raise Unavailable("one process's memory is managed: there must be one rank")
+        self.model, self.workload, self.device = model, workload, host.device
+        cuda = host.device.type == "cuda"
+        self.memory: Memory = ManagedMemory() if cuda else PagedFiles(host, workload.folder)
+        try:
+            size_B = 4 * sum(one.nbytes for one in model.parameters())
+            self.optimizer = adamw(model.parameters(), workload)
+            self.memory.hold(self._fill, self._rehearse, size_B, plan.resident)
+        except BaseException:
+            self.memory.close()
+            raise
+
+    def step(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """See `suites.offload.engines.Engine`."""
+        loss = self._backward(tokens_BT, targets_BT)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+        return loss
+
+    def moved(self) -> dict[str, int]:
+        """So far: major_faults, pages_in, pages_out, and page_B; empty on a GPU, and without a bound.
+
+        A page goes out whether or not it must be written: what leaves a device's memory has to be sent.
+        """
+        return self.memory.moved()
+
+    def close(self) -> None:
+        """Give up the bound."""
+        self.memory.close()
+
+    def _backward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        with autocast(self.device, self.workload.precision):
+            loss: Tensor = self.model(tokens_BT, targets_BT)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _rehearse(self) -> None:
+        """A step without its update, each gradient let go of at once: it takes what is no working set."""
+        size = (self.workload.batch, self.workload.seq_len)
+        tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
+        hooks = [
+            one.register_post_accumulate_grad_hook(_let_go)  # type: ignore[no-untyped-call]
+            for one in self.model.parameters()
+        ]
+        self._backward(tokens_BT, tokens_BT)
+        for hook in hooks:
+            hook.remove()
+
+    def _fill(self) -> None:
+        """Parameters, their gradients and moments into managed memory."""
+        for parameter in self.model.parameters():
+            parameter.data = self.memory.put(parameter.data)
+            parameter.grad = self.memory.put(torch.zeros_like(parameter))
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self.device),
+                "exp_avg": self.memory.put(torch.zeros_like(parameter)),
+                "exp_avg_sq": self.memory.put(torch.zeros_like(parameter)),
+            }
+
+
+class PagedFiles:
+    """The emulation: files on a disk, mapped into memory, and this process in a memory cgroup.
+
+    Files are on the group's account since it is in it that they are first touched.
+    """
+
+    def __init__(self, host: Host, folder: str) -> None:
+        folder = folder or tempfile.gettempdir()
+        if not can_leave(folder):
+            raise Unavailable(f"pages of files in {folder} have no disk to go to: set another `folder`")
+        self.host, self.libc, self.group = host, ctypes.CDLL(None), Cgroup()
+        self.came_pages: int | None = None  # by being written first, none of them read; None: no bound
+
+    def hold(
+        self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
+    ) -> None:
+        """Fill without a limit, then set it to what is private, and `resident` times the rest.
+
+        Private memory is then at its peak, for what is freed is kept: else it were given back after each step
+        and taken again, and pages of files had that room meanwhile.
+        """
+        if resident is None:
+            fill()
+            return
+        if hasattr(self.libc, "mallopt"):
+            self.libc.mallopt(M_TRIM_THRESHOLD, -1)
+            self.libc.mallopt(M_MMAP_MAX, 0)
+        self.group.enter()
+        for _ in range(REHEARSALS):
+            rehearse()
+        fill()
+        now = self.group.account()
+        self.came_pages = now.file_pages - read_pages()
+        self.group.limit(int(now.private_B + resident * (now.held_B - now.private_B) + SPARE_B))
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """In a file, written to the disk, so that its pages can leave at once."""
+        kept = self.host.keep(tensor)
+        self.libc.msync(ctypes.c_void_p(kept.data_ptr()), ctypes.c_size_t(kept.nbytes), MS_SYNC)
+        return kept
+
+    def moved(self) -> dict[str, int]:
+        """Pages read again, and those that went: all that ever came, less those that are here."""
+        if self.came_pages is None:
+            return {}
+        now, pages_in = self.group.account(), read_pages()
+        return {
+            "major_faults": now.major_faults,
+            "pages_in": pages_in,
+            "pages_out": self.came_pages + pages_in - now.file_pages,
+            "page_B": PAGE_B,
+        }
+
+    def close(self) -> None:
+        """Leave the group and remove it."""
+        self.group.close()
+
+
+def read_pages() -> int:
+    """What this process has had read from disks, by the kernel's account (proc(5), io)."""
+    return psutil.Process().io_counters().read_bytes // PAGE_B
+
+
+def _let_go(parameter: nn.Parameter) -> None:
+    parameter.grad = None

@@ -1,0 +1,54 @@
+"""What the ranks of tests/test_offload_managed.py are asked to do."""
+
+import ctypes
+import os
+
+from harness.instruments.cgroup import PAGE_B
+from suites.offload import on_rank
+
+
+def course(memory, workload, plan, seed, steps, close=True):
+    """Losses; what has moved before the first step and after each; how much of the working set is in RAM."""
+    trainer = on_rank.made(workload, plan, seed)
+    engine = trainer.engine
+    told = {"pid": os.getpid(), "losses": [], "moved": [], "read_kB": []}
+
+    def look():
+        told["moved"].append(engine.moved() if hasattr(engine, "moved") else {})
+        told["read_kB"].append(read_kB())
+
+    look()
+    for _ in range(steps):
+        told["losses"].append(float(trainer.step()))
+        look()
+    if plan["engine"] == "managed":
+        tensors = [one for parameter in engine.model.parameters() for one in parts(engine, parameter)]
+        told["held_B"] = trainer.host.held_B
+        told["on_host"] = all(trainer.host.holds(one) for one in tensors)
+        told["resident_B"] = sum(resident_B(one) for one in tensors)
+        told["limited"] = str(os.getpid()) in (engine.memory.group.path / "cgroup.procs").read_text().split()
+        if close:
+            engine.close()
+            told["gone"] = not engine.memory.group.path.exists()
+    return told
+
+
+def parts(engine, parameter):
+    state = engine.optimizer.state[parameter]
+    return parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]
+
+
+def resident_B(tensor):
+    """Bytes of the tensor's pages that are in RAM (mincore(2))."""
+    pages = -(-tensor.nbytes // PAGE_B)
+    found = (ctypes.c_ubyte * pages)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    code = libc.mincore(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.nbytes), found)
+    assert code == 0, os.strerror(ctypes.get_errno())
+    return PAGE_B * sum(one & 1 for one in found)
+
+
+def read_kB():
+    """Of all disks of the machine, by all processes."""
+    with open("/proc/vmstat") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("pgpgin "))
