@@ -13,7 +13,6 @@ import importlib
 import json
 import math
 import os
-import re
 import resource
 import select
 import signal
@@ -30,6 +29,7 @@ import psutil
 from harness import environment, faults
 from harness.executors import Began, Conditions, Ended, Event, Read, Remarked, event_to_json, now
 from harness.faults import HARMLESS
+from harness.instruments.private_memory import private_bytes, private_limit
 from harness.records import (
     UNITS,
     Cell,
@@ -260,29 +260,13 @@ def free_memory(torch: ModuleType | None) -> int | None:
 def memory_limit(memory_B: int | None) -> Iterator[None]:
     """Let allocations fail once private memory has grown by `memory_B` from here.
 
-    What Python and the libraries already hold is not counted, nor is memory shared with other
-    processes; the stack of each thread started later is, by its full size. Processes that a cell
-    starts inherit the limit, each for itself. The kernel's own count and limit: VmData, RLIMIT_DATA.
+    What Python and the libraries already hold is not counted.
     """
     if memory_B is None:
         yield
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_B = private_bytes() + memory_B
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_B if hard < 0 else min(limit_B, hard), hard))
-    try:
+    with private_limit(private_bytes() + memory_B):
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def private_bytes() -> int:
-    """Bytes of private writable memory that this process has mapped, as the kernel counts them."""
-    with open("/proc/self/status") as status:
-        found = re.search(r"^VmData:\s*(\d+) kB", status.read(), re.M)
-    if found is None:
-        raise Unavailable("a limit on memory needs the kernel's VmData, which /proc/self/status lacks here")
-    return int(found[1]) * 1024
 
 
 if __name__ == "__main__":

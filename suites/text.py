@@ -1,4 +1,4 @@
-"""Text that suites train on: a Markov chain's, made from a seed, whose entropy is known, so that a loss has a floor."""
+"""Text that suites train on: a Markov chain's, made from a seed; its entropy is the floor of a loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLLOWERS = 4
 def chain(vocab: int, seed: int) -> Tensor:
     """(vocab, FOLLOWERS) int64: the words that may follow each word, all as likely."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.stack([torch.randperm(vocab, generator=generator)[:FOLLOWERS] for _ in range(vocab)])
+    return torch.stack([torch.randperm(vocab, generator=generator)[:FOLLOWERS].clone() for _ in range(vocab)])
 
 
 def batch(vocab: int, size: tuple[int, int], seed: int, number: int) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,18 @@ import torch.distributed as dist
 from torch import nn
 
 
+def choose_accelerator() -> None:
+    """Have deepspeed, before it is imported, take the CPU where there is no GPU."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
     """`deepspeed.initialize` over the process group that there is now, whatever there was before.
 
     Raises RuntimeError where there is none.
     """
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    choose_accelerator()
     import deepspeed
     from deepspeed.utils import groups
 

@@ -64,6 +64,8 @@ int pages_on_demand(int device) {
 }
 """
 
+UNCOUNTED = "migrated: CUDA counts no pages that managed memory moves, without a profiler"
+
 
 class ManagedMemory:
     """Managed memory on the current GPU, never more than was free on it. Raises `Unavailable`."""

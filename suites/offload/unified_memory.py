@@ -12,8 +12,6 @@ from harness.instruments import cgroup
 from harness.records import Host, Unavailable
 from suites.offload.subject import Subject
 
-UNCOUNTED = "CUDA counts no pages that managed memory moves, without a profiler: time alone"
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -1,0 +1,72 @@
+"""Right first: an arm's losses against plain PyTorch's on all ranks' batches, in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from statistics import fmean
+
+import torch
+
+from harness.records import WrongResult
+from suites import text
+from suites.model import Transformer
+from suites.offload.engines import adamw, autocast
+from suites.offload.subject import Subject, Workload
+
+TOLERANCES = {"fp32": 1e-3, "bf16": 3e-2}
+"""Of each of some twenty losses, relative. Engines round at different places, and Adam's first steps follow
+signs of gradients; a wrong gradient, rank or update is off by far more (tests/test_offload.py)."""
+
+
+def check_losses(subject: Subject, ours: Sequence[float]) -> float | None:
+    """The worst relative error of a loss; None where the arm changes mathematics. Raises `WrongResult`."""
+    if not all(map(math.isfinite, ours)):
+        raise WrongResult(f"losses: {', '.join(f'{one:.4g}' for one in ours)}")
+    if subject.tolerance is None:
+        refuse_unlearned(ours)
+        return None
+    theirs = plain_losses(subject.workload, subject.seed, len(ours))
+    errors = [abs(one / other - 1) for one, other in zip(ours, theirs, strict=True)]
+    worst = max(errors)
+    if not worst <= subject.tolerance:
+        step = errors.index(worst)
+        raise WrongResult(
+            f"loss of step {step} is {ours[step]:.6f}, plain PyTorch's {theirs[step]:.6f}: "
+            f"off by {worst:.1e}, "
+            f"allowed {subject.tolerance:.0e}"
+        )
+    return worst
+
+
+def refuse_unlearned(losses: Sequence[float]) -> None:
+    """Raises `WrongResult` where the last quarter of the losses is not below the first, on average."""
+    quarter = max(len(losses) // 4, 1)
+    first, last = fmean(losses[:quarter]), fmean(losses[-quarter:])
+    if not last < first:
+        raise WrongResult(
+            f"it does not learn: loss {first:.4g} at first, {last:.4g} after {len(losses)} steps"
+        )
+
+
+@lru_cache(maxsize=2)
+def plain_losses(workload: Workload, seed: int, steps: int) -> tuple[float, ...]:
+    """What one process gives that takes every rank's batches, one after the other."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(seed)
+    model = Transformer(workload.shape, attention="sdpa").to(device)
+    optimizer = adamw(model.parameters(), workload)
+    losses, size = [], (workload.batch, workload.seq_len)
+    for step in range(steps):
+        parts = []
+        for number in range(step * workload.ranks, (step + 1) * workload.ranks):
+            tokens_BT, targets_BT = text.batch(workload.vocab, size, seed, number)
+            with autocast(device, workload.precision):
+                part = model(tokens_BT.to(device), targets_BT.to(device)) / workload.ranks
+            part.backward()
+            parts.append(float(part.detach()))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(sum(parts))
+    return tuple(losses)

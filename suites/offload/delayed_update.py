@@ -1,0 +1,24 @@
+"""ZeRO-Offload's delayed update: the host updates beside the next step, with gradients one step old."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.offload.subject import HOST, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """torch alone."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """`host_update`, delayed: it changes the mathematics."""
+    plan = replace(subject.plan, engine="host_update", optimizer=HOST, delay=1)
+    return replace(subject, plan=plan, tolerance=None)

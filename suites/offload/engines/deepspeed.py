@@ -1,0 +1,191 @@
+"""deepspeed's ZeRO, stages 1 to 3, with its optimizer and parameters on the device, the host or a disk.
+
+Without a GPU device and host are both `cpu` to it, and page-locking does nothing. There, what it would lock
+becomes a tensor on the host floor, and so do the states that it makes on the host without locking them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.instruments.deepspeed_start import choose_accelerator, initialize
+from suites.model import Transformer
+from suites.offload.engines import BETAS, EPSILON, WEIGHT_DECAY, adamw
+from suites.offload.host import Host
+from suites.offload.subject import DEVICE, DISK, HOST, Plan, Workload
+
+PLACES = {DEVICE: "none", HOST: "cpu", DISK: "nvme"}
+PARAMETER_BUFFERS = 16
+"""For parameters on the way from the disk: those of a block gathered together, and of the one ahead."""
+
+STATE_BUFFERS = 4
+"""Parameter, gradient and two moments of one group, as deepspeed asks at least."""
+
+
+class Engine:
+    """The model in deepspeed's engine."""
+
+    def __init__(self, model: Transformer, plan: Plan, workload: Workload, host: Host) -> None:
+        self.plan, self.host, self._swap = plan, host, None
+        if DISK in (plan.optimizer, plan.parameters):
+            self._swap = tempfile.TemporaryDirectory(dir=workload.folder or None)
+        choose_accelerator()
+        sizes = Sizes(model, dist.get_world_size())
+        settings = config(plan, workload, sizes, self._swap.name if self._swap else "")
+        self._lock_here()
+        if plan.optimizer == DEVICE:
+            optimizer: Any = adamw(model.parameters(), workload)
+        else:
+            optimizer = cpu_adam(model, workload)
+        self.model: Any = initialize(model, optimizer, settings)
+        self.zero: Any = self.model.optimizer
+        self.host_private_B = locked_B(plan, workload, sizes)
+        if plan.optimizer == HOST:
+            self._states_down(optimizer)
+
+    def step(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """See `suites.offload.engines.Engine`."""
+        loss: Tensor = self.model(tokens_BT, targets_BT)
+        self.model.backward(loss)
+        self.model.step()
+        return loss.detach()
+
+    def close(self) -> None:
+        """End the engine; its files go."""
+        self.model.destroy()
+        if self._swap is not None:
+            self._swap.cleanup()
+
+    def _lock_here(self) -> None:
+        """Have what deepspeed page-locks counted, and put on the host floor where nothing can be locked."""
+        from deepspeed.accelerator import get_accelerator
+
+        accelerator, host = get_accelerator(), self.host
+        lock = type(accelerator).pin_memory
+
+        def pin_memory(tensor: Tensor, *arguments: Any, **named: Any) -> Tensor:
+            if host.device.type == "cpu":
+                return host.keep(tensor)
+            locked: Tensor = lock(accelerator, tensor, *arguments, **named)
+            host.note(locked)
+            return locked
+
+        accelerator.pin_memory = pin_memory
+
+    def _states_down(self, optimizer: Any) -> None:
+        """fp32 parameters and moments, which deepspeed keeps on the host without locking them."""
+        if self.plan.stage < 3:
+            for flat in self.zero.single_partition_of_fp32_groups:
+                optimizer.state[flat] = self._moments(flat)
+            return
+        groups = self.zero.fp32_partitioned_groups_flat
+        for index, flat in enumerate(groups):
+            if index >= int((1 - self.plan.ratio) * len(groups)):  # as deepspeed chooses
+                flat.data = self._down(flat.data)
+                optimizer.state[flat] = self._moments(flat)
+            elif self.host.device.type == "cpu":
+                flat.grad = torch.zeros_like(
+                    flat
+                )  # it was locked, and then brought to the device, which is `cpu`
+
+    def _moments(self, flat: Tensor) -> dict[str, Any]:
+        moments = {name: self._down(torch.zeros_like(flat)) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": 0, **moments}
+
+    def _down(self, tensor: Tensor) -> Tensor:
+        if self.host.device.type == "cpu":
+            return self.host.keep(tensor)
+        tensor = tensor.detach().cpu()
+        self.host.note(tensor)
+        return tensor
+
+
+def compile_for(plan: Plan) -> None:
+    """Have deepspeed's operators at hand that the plan needs: its Adam for the host, its file access."""
+    choose_accelerator()
+    from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
+
+    if plan.optimizer != DEVICE:
+        CPUAdamBuilder().load(verbose=False)
+    if DISK in (plan.optimizer, plan.parameters):
+        AsyncIOBuilder().load(verbose=False)
+
+
+class Sizes:
+    """Elements of the model: of a `block`, of the `largest` parameter, of all; `ranks` share them."""
+
+    def __init__(self, model: Transformer, ranks: int) -> None:
+        counts = [one.numel() for one in model.parameters()]
+        self.block = sum(one.numel() for one in model.blocks[0].parameters())
+        self.largest, self.all, self.ranks = max(counts), sum(counts), ranks
+
+
+def cpu_adam(model: Transformer, workload: Workload) -> Any:
+    """deepspeed's Adam for the host, as AdamW."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    return DeepSpeedCPUAdam(
+        model.parameters(),
+        lr=workload.learning_rate,
+        betas=BETAS,
+        eps=EPSILON,
+        weight_decay=WEIGHT_DECAY,
+        adamw_mode=True,
+    )
+
+
+def config(plan: Plan, workload: Workload, sizes: Sizes, swap: str) -> dict[str, Any]:
+    """Its defaults, but for sizes in elements, which are the model's: the defaults are made for billions."""
+    bucket = max(sizes.block, sizes.largest)
+    zero: dict[str, Any] = {
+        "stage": plan.stage,
+        "reduce_bucket_size": bucket + bucket % 2,
+        "allgather_bucket_size": bucket + bucket % 2,
+    }
+    if plan.optimizer != DEVICE:
+        zero["offload_optimizer"] = {"device": PLACES[plan.optimizer], "buffer_count": STATE_BUFFERS}
+        if plan.ratio != 1.0:
+            zero["offload_optimizer"]["ratio"] = plan.ratio
+        if plan.optimizer == DISK:
+            zero["offload_optimizer"]["nvme_path"] = swap
+    if plan.parameters != DEVICE:
+        zero["offload_param"] = {"device": PLACES[plan.parameters]}
+        if plan.parameters == DISK:
+            zero["offload_param"] |= {
+                "nvme_path": swap,
+                "buffer_count": PARAMETER_BUFFERS,
+                "buffer_size": -(-sizes.largest // sizes.ranks),
+                "max_in_cpu": 0,
+            }
+    if plan.stage == 3:
+        zero |= {
+            "sub_group_size": -(-sizes.block // sizes.ranks),
+            "stage3_prefetch_bucket_size": sizes.block,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_max_live_parameters": 2 * sizes.block,
+            "stage3_max_reuse_distance": 2 * sizes.block,
+        }
+    return {
+        "train_micro_batch_size_per_gpu": workload.batch,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        **({"bf16": {"enabled": True}} if workload.precision == "bf16" else {}),
+    }
+
+
+def locked_B(plan: Plan, workload: Workload, sizes: Sizes) -> int:
+    """Bytes of private memory that deepspeed's disk swappers lock: the host's, not the device's."""
+    states = parameters = 0
+    group = -(-max(sizes.block, sizes.largest) // sizes.ranks)
+    if plan.optimizer == DISK:
+        states = STATE_BUFFERS * 4 * group
+    if plan.parameters == DISK:
+        parameters = (
+            PARAMETER_BUFFERS * -(-sizes.largest // sizes.ranks) * (2 if workload.precision == "bf16" else 4)
+        )
+    return states + parameters

@@ -1,0 +1,91 @@
+"""The largest model that trains in a budget of device memory: layers are added until a step dies of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from harness.instruments.ranks import RankFailed
+from suites.offload.ranks import Ranks
+from suites.offload.subject import Subject
+
+STEPS = 3
+"""The second is the first with all states, and one more for what comes late."""
+
+FINE = 0.03
+"""How closely a depth is found; shallow models to the layer."""
+
+SHALLOW = (2, 4)
+"""Layers of the models whose peaks foretell where to begin."""
+
+
+BY_TENSORS = 0.9
+"""Of a budget, what tensors may take: the rest is for what libraries and Python hold beside them."""
+
+
+class Try(NamedTuple):
+    """So many layers; whether they trained, and if not, what was said."""
+
+    layers: int
+    trained: bool
+    said: str
+
+
+def first_guess(subject: Subject, ranks: Ranks) -> int:
+    """Layers that would fit if each took as many bytes as the third and the fourth did."""
+    peaks_B = []
+    for layers in SHALLOW:
+        told = ranks.call("footprint", replace(subject.workload, layers=layers), subject.plan)
+        peaks_B.append(max(max(one["peaks_B"]) for one in told))
+    layer_B = max((peaks_B[1] - peaks_B[0]) / (SHALLOW[1] - SHALLOW[0]), 1.0)
+    budget_B = subject.workload.budget_B or 0.0
+    guess = SHALLOW[0] + (BY_TENSORS * budget_B - peaks_B[0]) / layer_B
+    return int(min(max(guess, 1), subject.workload.layers))
+
+
+def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try]:
+    """Tries, until one trained and one larger by `FINE` did not, or `most` layers did, or one did not.
+
+    From `guess` on in growing strides, then by bisection. That more layers take more memory is presumed.
+    """
+    low, high, layers = 0, most + 1, guess
+    stride = max(guess // 16, 1)
+    while high - low > max(int(low * FINE), 1):
+        tried = attempt(layers)
+        yield tried
+        if tried.trained:
+            low = layers
+        else:
+            high = layers
+        bounded = low > 0 and high <= most
+        layers = (low + high) // 2 if bounded else (low + stride if tried.trained else high - stride)
+        layers = min(max(layers, low + 1), high - 1)
+        stride *= 2
+
+
+def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
+    """The search on real ranks, each try within the budget in processes of its own.
+
+    Raises `RankFailed` where a try dies of something else: without a limit it dies too.
+    """
+    budget_B = int(subject.workload.budget_B or 0)
+
+    def attempt(layers: int) -> Try:
+        try:
+            train(subject, ranks, layers, budget_B)
+        except MemoryError as error:
+            return Try(layers, False, str(error))
+        except RankFailed as error:  # not every library takes a failed allocation for an error
+            train(subject, ranks, layers, None)
+            return Try(layers, False, str(error).partition("\n")[0])
+        return Try(layers, True, "")
+
+    yield from search(first_guess(subject, ranks), subject.workload.layers, attempt)
+
+
+def train(subject: Subject, ranks: Ranks, layers: int, budget_B: int | None) -> None:
+    """One try, on fresh processes; without a limit where `budget_B` is None."""
+    ranks.close()
+    workload = replace(subject.workload, layers=layers)
+    ranks.call("within", workload, subject.plan, budget_B=budget_B, steps=STEPS)

@@ -1,0 +1,218 @@
+"""What a rank of the offload suite does; called by name, see `harness.instruments.ranks`."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.instruments.allocator import watch
+from harness.instruments.private_memory import STACK_KIB, private_bytes, private_limit
+from harness.instruments.rank import gpu
+from harness.instruments.settled import Settled
+from suites import text
+from suites.model import Transformer
+from suites.offload import activations
+from suites.offload.engines import deepspeed
+from suites.offload.host import Host
+from suites.offload.subject import Plan, Workload
+from suites.offload.traffic import Traffic
+
+Memory = dict[str, Any]
+
+SETTLING = 2
+"""Steps before a rank's memory is as it stays: the first makes states, the second is the first with them."""
+
+STEADY = 2
+
+ALLOWANCE_B = 2**20
+"""Beyond a budget, where private memory stands for the device: for Python's own objects."""
+
+NO_MEMORY = "allocate memory"
+"""As torch's CPU allocator says it (c10/core/impl/alloc_cpu.cpp)."""
+
+
+class Trainer:
+    """A rank's part of the training: its batches, its model, and the arm's engine."""
+
+    def __init__(self, workload: Workload, plan: Plan, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.workload, self.seed, self.seen = workload, seed, 0
+        self.host = Host(device(), workload.folder)
+        model = Transformer(workload.shape, attention="sdpa").to(device())
+        activations.place(model, plan.activations, self.host)
+        engine = import_module(f"suites.offload.engines.{plan.engine}")
+        self.engine = engine.Engine(model, plan, workload, self.host)
+
+    def step(self) -> Tensor:
+        """One training step on the next of this rank's batches; no two ranks share one."""
+        number = self.seen * dist.get_world_size() + dist.get_rank()
+        self.seen += 1
+        size = (self.workload.batch, self.workload.seq_len)
+        tokens_BT, targets_BT = text.batch(self.workload.vocab, size, self.seed, number)
+        loss: Tensor = self.engine.step(tokens_BT.to(device()), targets_BT.to(device()))
+        return loss
+
+
+def device() -> torch.device:
+    """This rank's GPU where ranks meet by NCCL, else the CPU."""
+    return gpu() if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def made(workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> Trainer:
+    """A trainer of what travelled as JSON."""
+    if device().type == "cuda":
+        torch.cuda.set_device(device())
+    return Trainer(Workload(**workload), Plan(**plan), seed)
+
+
+def compiled(memory: Memory, plan: Mapping[str, Any]) -> None:
+    """Have deepspeed compile what the plan needs of it, if it has not yet."""
+    if plan["engine"] == "deepspeed":
+        deepspeed.compile_for(Plan(**plan))
+
+
+def course(
+    memory: Memory, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int, steps: int
+) -> dict[str, Any]:
+    """Train so many steps; of each this rank's loss, its seconds, and what an engine counted that counts."""
+    trainer = made(workload, plan, seed)
+    told: dict[str, Any] = {"loss": [], "seconds": [], "counted": []}
+    for _ in range(steps):
+        before = counted(trainer)
+        dist.barrier()
+        begin_s = time.perf_counter()
+        loss = trainer.step()
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+        told["seconds"].append(time.perf_counter() - begin_s)
+        told["loss"].append(float(loss))
+        told["counted"].append({name: now - before[name] for name, now in counted(trainer).items()})
+    trainer.engine.close()
+    return told
+
+
+def counted(trainer: Trainer) -> dict[str, int]:
+    """Bytes migrated and major faults so far, of an engine whose memory is managed; else nothing."""
+    moved: dict[str, int] = getattr(trainer.engine, "moved", dict)()
+    if not moved:
+        return {}
+    pages = moved["pages_in"] + moved["pages_out"]
+    return {"migrated_B": pages * moved["page_B"], "major_faults": moved["major_faults"]}
+
+
+def footprint(
+    memory: Memory, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
+    """Bytes of a steady step: the device's peak, what the host holds, what moves, what disks read and write.
+
+    The peak is by the allocator's events; the host's tensors are not its own, and are counted beside it.
+    """
+    gc.collect()
+    settled = Settled() if device().type == "cpu" else nullcontext()
+    with settled, watch(device()) as watched:
+        watched.mark("build")
+        trainer = made(workload, plan, seed)
+        for step in range(SETTLING + STEADY):
+            watched.mark(f"step {step}")
+            trainer.step()
+    peaks_B = [one.live_B for one in watched.peaks]
+    before = disk_B()
+    with Traffic(trainer.host) as traffic:
+        trainer.step()
+    after = disk_B()
+    told = {
+        "build_B": peaks_B[0],
+        "peaks_B": peaks_B[1 + SETTLING :],
+        "host_B": trainer.host.most_B,
+        "locked_B": trainer.engine.host_private_B,
+        "up_B": traffic.up_B,
+        "down_B": traffic.down_B,
+        "read_B": after["read_bytes"] - before["read_bytes"],
+        "written_B": after["write_bytes"] - before["write_bytes"],
+    }
+    trainer.engine.close()
+    return told
+
+
+def disk_B() -> dict[str, int]:
+    """Bytes that disks read and wrote for this process, by the kernel's account (proc(5))."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return {name: int(count) for name, count in (line.split(": ") for line in lines)}
+
+
+def within(
+    memory: Memory,
+    workload: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    seed: int,
+    budget_B: int | None,
+    steps: int,
+) -> list[float]:
+    """Train so many steps in so many bytes of device memory; the losses. For a rank that did nothing yet.
+
+    A model of one layer is trained first, so that what libraries take once and for all is taken. The limit
+    holds once the model stands. Raises MemoryError where a step does not fit.
+    """
+    course(memory, {**workload, "layers": 1}, plan, seed, steps)
+    give_back()
+    base_B = private_bytes() - stacks_B()
+    trainer = made(workload, plan, seed)
+    give_back()
+    own_B = trainer.engine.host_private_B + stacks_B()
+    with nullcontext() if budget_B is None else device_limit(base_B, budget_B + own_B):
+        losses = [float(trainer.step()) for _ in range(steps)]
+    trainer.engine.close()
+    return losses
+
+
+def stacks_B() -> int:
+    """What the stacks of this process's threads reserve."""
+    return len(os.listdir("/proc/self/task")) * STACK_KIB * 1024
+
+
+def give_back() -> None:
+    """Let the kernel have what nothing lives in (malloc_trim(3))."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def device_limit(base_B: int, budget_B: int) -> Iterator[None]:
+    """Let allocations of device memory fail beyond `budget_B`; raises MemoryError where one does.
+
+    On the CPU a limit on private memory beyond `base_B`, on a GPU the caching allocator's own.
+    """
+    try:
+        if device().type == "cuda":
+            with capped(budget_B):
+                yield
+        else:
+            with private_limit(base_B + budget_B + ALLOWANCE_B):
+                yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            raise MemoryError(str(error).partition("\n")[0]) from None
+        raise
+
+
+@contextmanager
+def capped(budget_B: int) -> Iterator[None]:
+    """Give torch so many bytes of this rank's GPU."""
+    torch.cuda.empty_cache()
+    whole_B = torch.cuda.get_device_properties(device()).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(budget_B / whole_B, 1.0), device())
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device())

@@ -1,0 +1,27 @@
+"""deepspeed's Twin-Flow (ZeRO-Offload++): a share of the optimizer's states on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.offload import needs
+from suites.offload.subject import HOST, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`ratio`: the share of states on the host, from 0 to 1; rounded to whole groups of parameters."""
+
+    ratio: float
+
+
+def unavailable(host: Host) -> str | None:
+    """deepspeed with its own Adam, which is compiled here."""
+    return needs.cpu_adam()
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject under that strategy."""
+    plan = replace(subject.plan, engine="deepspeed", stage=3, optimizer=HOST, ratio=settings.ratio)
+    return replace(subject, plan=plan)

@@ -1,0 +1,24 @@
+"""deepspeed's ZeRO stage 3: partitions over ranks, and puts nothing anywhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.offload import needs
+from suites.offload.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """deepspeed, where it is there."""
+    return needs.deepspeed()
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject under that strategy."""
+    return replace(subject, plan=replace(subject.plan, engine="deepspeed", stage=3))

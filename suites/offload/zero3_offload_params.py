@@ -1,0 +1,26 @@
+"""deepspeed's ZeRO stage 3 with optimizer and parameters on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import Host
+from suites.offload import needs
+from suites.offload.subject import HOST, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set."""
+
+
+def unavailable(host: Host) -> str | None:
+    """deepspeed with its own Adam, which is compiled here."""
+    return needs.cpu_adam()
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """The subject under that strategy."""
+    return replace(
+        subject, plan=replace(subject.plan, engine="deepspeed", stage=3, optimizer=HOST, parameters=HOST)
+    )
