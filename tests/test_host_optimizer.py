@@ -17,6 +17,7 @@ import torch
 
 from harness.config import load
 from harness.faults import of_exception
+from harness.instruments import deepspeed_operators
 from harness.records import Host, Origin, Status, WrongResult
 from harness.source_digest import ROOT
 from suites import host_optimizer
@@ -186,10 +187,12 @@ def test_conditions_name_the_implementation(arm):
 )
 def test_what_is_missing_is_named(monkeypatch, lacks, told):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(cpu_adam.shutil, "which", lambda name: None if name == lacks else f"/bin/{name}")
+    monkeypatch.setattr(
+        deepspeed_operators.shutil, "which", lambda name: None if name == lacks else f"/bin/{name}"
+    )
     there = None if lacks == "deepspeed" else object()
-    monkeypatch.setattr(cpu_adam.importlib.util, "find_spec", lambda name: there)
-    wanted = f"needs {told}: DeepSpeed compiles its CPU Adam at first use" if told else None
+    monkeypatch.setattr(deepspeed_operators.importlib.util, "find_spec", lambda name: there)
+    wanted = f"needs {told}: DeepSpeed compiles its cpu_adam at first use" if told else None
     assert cpu_adam.unavailable(HOST) == wanted
 
 
@@ -199,7 +202,7 @@ def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_p
         lock.parent.mkdir(parents=True)
         lock.touch()
     with held.open():
-        cpu_adam.clear_locks(tmp_path)
+        deepspeed_operators.clear_lock("cpu_adam", tmp_path)
         assert (dead.exists(), held.exists()) == (False, True)
 
 

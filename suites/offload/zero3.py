@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from harness.records import Host
-from suites.offload import needs
 from suites.offload.subject import Subject
 
 
@@ -16,7 +16,7 @@ class Settings:
 
 def unavailable(host: Host) -> str | None:
     """deepspeed, where it is there."""
-    return needs.deepspeed()
+    return None if find_spec("deepspeed") else "deepspeed is not installed"
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

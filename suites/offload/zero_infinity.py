@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.instruments.deepspeed_operators import missing
 from harness.records import Host
-from suites.offload import needs
 from suites.offload.subject import DISK, Subject
 
 
@@ -16,7 +16,7 @@ class Settings:
 
 def unavailable(host: Host) -> str | None:
     """deepspeed with its own Adam, which is compiled here. Its swapping needs libaio."""
-    return needs.disk_swap()
+    return missing("async_io")
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

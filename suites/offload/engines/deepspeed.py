@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from harness.instruments.deepspeed_operators import load
 from harness.instruments.deepspeed_start import choose_accelerator, initialize
 from suites.model import Transformer
 from suites.offload.engines import BETAS, EPSILON, WEIGHT_DECAY, adamw
@@ -106,14 +107,11 @@ class Engine:
 
 
 def compile_for(plan: Plan) -> None:
-    """Have deepspeed's operators at hand that the plan needs: its Adam for the host, its file access."""
-    choose_accelerator()
-    from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
-
+    """Have deepspeed's operators at hand that the plan needs."""
     if plan.optimizer != DEVICE:
-        CPUAdamBuilder().load(verbose=False)
+        load("cpu_adam")
     if DISK in (plan.optimizer, plan.parameters):
-        AsyncIOBuilder().load(verbose=False)
+        load("async_io")
 
 
 class Sizes:

@@ -1,0 +1,58 @@
+"""deepspeed's operators in C++, which it compiles at first use, once a machine: what they need, having them.
+
+They lie in torch's folder for extensions.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+from torch.utils.cpp_extension import get_default_build_root
+
+from harness.instruments.deepspeed_start import choose_accelerator
+
+BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
+"""Its Adam for the host, and its access to files that lets computation go on."""
+
+HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
+
+
+def missing(operator: str) -> str | None:
+    """What `operator` needs and this machine lacks, in one line; None where it can be had."""
+    there: dict[str, object] = {
+        "deepspeed": importlib.util.find_spec("deepspeed"),
+        "a C++ compiler (g++)": shutil.which(os.environ.get("CXX", "c++")),
+        "ninja": shutil.which("ninja"),
+    }
+    if operator == "async_io":
+        header = any(Path(one).exists() for one in HEADERS)
+        there["libaio with its header (libaio-dev)"] = header and ctypes.util.find_library("aio")
+    lacking = [name for name, found in there.items() if not found]
+    return f"needs {', '.join(lacking)}: DeepSpeed compiles its {operator} at first use" if lacking else None
+
+
+def load(operator: str) -> None:
+    """Have `operator` at hand, compiled if it is not yet; takes a minute or two then."""
+    choose_accelerator()
+    clear_lock(operator, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
+    builders = importlib.import_module("deepspeed.ops.op_builder")
+    getattr(builders, BUILDERS[operator])().load(verbose=False)
+
+
+def clear_lock(operator: str, folder: Path) -> None:
+    """Remove the lock of a compilation that was killed, for which torch would wait for ever.
+
+    Who compiles holds it open (torch/utils/file_baton.py).
+    """
+    for lock in folder.rglob(f"{operator}/lock"):
+        every = psutil.process_iter(["open_files"])
+        if not any(
+            file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
+        ):
+            lock.unlink(missing_ok=True)
