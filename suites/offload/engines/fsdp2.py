@@ -1,7 +1,7 @@
 """torch's FSDP2: parameters, gradients and states in shards; with `CPUOffloadPolicy` all of them on the host.
 
 Without a GPU device and host are both `cpu` to it. Then the shards are put on the host from here, and each
-gradient as soon as it is reduced, which is when the policy does it.
+gradient as soon as it is reduced, which is when the policy does it. Buffers stay, as with the policy.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from harness.instruments.fake_ranks import rank_mesh
 from suites.model import Transformer
@@ -35,7 +36,7 @@ class Engine:
         sharded: Any = fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
         self.model = sharded
         if down and not real:
-            self.model._apply(lambda one: on_host(one, host))
+            self.model._apply(lambda one: on_host(one, host) if isinstance(one, DTensor) else one)
             for parameter in self.model.parameters():
                 parameter.register_post_accumulate_grad_hook(self._gradient_down)
         elif down:
