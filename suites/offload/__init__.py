@@ -16,9 +16,9 @@ import torch
 from harness.records import Json, Origin, Reading, Remark, Unavailable
 from suites.offload.against_plain import TOLERANCES, check_losses
 from suites.offload.foretell import METHODS, foretold_B, largest
-from suites.offload.largest import tries
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.ranks import Ranks
+from suites.offload.search import tries
 from suites.offload.subject import Plan, Subject, Workload
 
 UNTIMED = 2
@@ -102,6 +102,9 @@ def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
     yield Reading("host_memory", "B", sum(one["host_B"] + one["locked_B"] for one in told), origin())
     for metric, names in FLOWS.items():
         yield Reading(metric, "B", sum(one[name] for one in told for name in names), origin())
+    for way in ("up", "down"):
+        rate = sum(one[f"{way}_B_per_s"] for one in told)
+        yield Reading("copy_rate", "B/s", rate, origin(), way)
     moved_B = sum(one["up_B"] + one["down_B"] for one in told)
     yield Reading("moved_per_parameter", "B", moved_B / workload.shape.parameters, origin())
     peak_B = max(max(one["peaks_B"]) for one in told)

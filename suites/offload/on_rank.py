@@ -35,6 +35,9 @@ SETTLING = 2
 
 STEADY = 2
 
+COPIED_B, COPIES = 2**26, 5
+"""To tell how fast the floors exchange bytes: more than caches hold."""
+
 ALLOWANCE_B = 2**20
 """Beyond a budget, where private memory stands for the device: for Python's own objects."""
 
@@ -131,7 +134,10 @@ def footprint(
     with Traffic(trainer.host) as traffic:
         trainer.step()
     after = disk_B()
+    up_s, down_s = copying_s(Host(device(), trainer.workload.folder))
     told = {
+        "up_B_per_s": COPIED_B / up_s,
+        "down_B_per_s": COPIED_B / down_s,
         "build_B": peaks_B[0],
         "peaks_B": peaks_B[1 + SETTLING :],
         "host_B": trainer.host.most_B,
@@ -143,6 +149,26 @@ def footprint(
     }
     trainer.engine.close()
     return told
+
+
+def copying_s(host: Host) -> tuple[float, float]:
+    """Seconds to copy `COPIED_B` bytes up to the device, and down; the quicker of some times each."""
+    below = host.empty((COPIED_B,), torch.uint8)
+    above = torch.zeros(COPIED_B, dtype=torch.uint8, device=host.device)
+    below.fill_(0)
+    return copy_s(above, below), copy_s(below, above)
+
+
+def copy_s(target: Tensor, source: Tensor) -> float:
+    """Seconds of one copy."""
+    taken_s = []
+    for _ in range(COPIES):
+        begin_s = time.perf_counter()
+        target.copy_(source)
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+        taken_s.append(time.perf_counter() - begin_s)
+    return min(taken_s)
 
 
 def disk_B() -> dict[str, int]:

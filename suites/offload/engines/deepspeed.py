@@ -45,7 +45,7 @@ class Engine:
             optimizer = cpu_adam(model, workload)
         self.model: Any = initialize(model, optimizer, settings)
         self.zero: Any = self.model.optimizer
-        self.host_private_B = locked_B(plan, workload, sizes)
+        self.host_private_B = locked_B(self.zero, model)
         if plan.optimizer == HOST:
             self._states_down(optimizer)
 
@@ -177,14 +177,12 @@ def config(plan: Plan, workload: Workload, sizes: Sizes, swap: str) -> dict[str,
     }
 
 
-def locked_B(plan: Plan, workload: Workload, sizes: Sizes) -> int:
+def locked_B(zero: Any, model: Transformer) -> int:
     """Bytes of private memory that deepspeed's disk swappers lock: the host's, not the device's."""
-    states = parameters = 0
-    group = -(-max(sizes.block, sizes.largest) // sizes.ranks)
-    if plan.optimizer == DISK:
-        states = STATE_BUFFERS * 4 * group
-    if plan.parameters == DISK:
-        parameters = (
-            PARAMETER_BUFFERS * -(-sizes.largest // sizes.ranks) * (2 if workload.precision == "bf16" else 4)
-        )
-    return states + parameters
+    held = []
+    if getattr(zero, "optimizer_swapper", None) is not None:
+        held += zero.optimizer_swapper.swap_buffer_manager.all_buffers
+    swapper = getattr(next(model.parameters()), "nvme_swapper", None)
+    if swapper is not None:
+        held += [one for one in (swapper.buffers, swapper.partitioned_swap_buffer) if one is not None]
+    return sum(one.nbytes for one in held)
