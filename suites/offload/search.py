@@ -51,7 +51,7 @@ def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try
     """
     low, high, layers = 0, most + 1, guess
     stride = max(guess // 16, 1)
-    while high - low > max(int(low * FINE), 1):
+    while high - low > (max(int(low * FINE), 1) if high <= most else 1):
         tried = attempt(layers)
         yield tried
         if tried.trained:

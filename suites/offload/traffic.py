@@ -19,10 +19,11 @@ COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 class Traffic(TorchDispatchMode):
     """Within it, `up_B` counts what went from the host to the device, `down_B` the other way.
 
-    An operation that reads from one floor and writes to the other moves what it reads, each storage once; a
-    copy between types moves the target's, for torch converts before it sends (ATen/native/cuda/Copy.cu). What
-    an operation on one floor alone touches crosses nothing, nor does what no operation of torch does: an
-    optimizer written in C++ that works on the host's tensors. What other threads carry the host counts.
+    An operation that reads from one floor and writes to the other moves what it reads, each part of a storage
+    once; a copy between types moves the target's, for torch converts before it sends
+    (ATen/native/cuda/Copy.cu). What an operation on one floor alone touches crosses nothing, nor does what no
+    operation of torch does: an optimizer written in C++ that works on the host's tensors. What other threads
+    carry the host counts.
     """
 
     def __init__(self, host: Host) -> None:
@@ -53,7 +54,7 @@ class Traffic(TorchDispatchMode):
         ]
         if targets:
             known = {address_of(one) for one in targets}
-            sources = {address_of(one): one for one in given if address_of(one) not in known}
+            sources = {part_of(one): one for one in given if address_of(one) not in known}
             self._cross(targets[0], list(sources.values()))
         return result
 
@@ -68,6 +69,11 @@ class Traffic(TorchDispatchMode):
             self.down_B += moved_B
         else:
             self.up_B += moved_B
+
+
+def part_of(tensor: Tensor) -> tuple[int, int, int]:
+    """Where a tensor's storage begins, and which part of it the tensor is."""
+    return address_of(tensor), tensor.storage_offset(), tensor.numel()
 
 
 def _pairs(targets: Any, sources: Any) -> Iterator[tuple[Tensor, Tensor]]:

@@ -48,6 +48,8 @@ class Engine:
         self.host_private_B = locked_B(self.zero, model)
         if plan.optimizer == HOST:
             self._states_down(optimizer)
+        if plan.stage == 3 and plan.optimizer != DEVICE and host.device.type == "cpu":
+            self._gradients_up()
 
     def step(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """See `suites.offload.engines.Engine`."""
@@ -93,6 +95,13 @@ class Engine:
                 flat.grad = torch.zeros_like(
                     flat
                 )  # it was locked, and then brought to the device, which is `cpu`
+
+    def _gradients_up(self) -> None:
+        """Stage 3 has each gradient brought up again, to widen it there; `.to` does nothing here."""
+        offload = self.zero._offload_grad_partition_at_boundary
+        self.zero._offload_grad_partition_at_boundary = lambda parameter, gradient, *rest: offload(
+            parameter, gradient.clone(), *rest
+        )
 
     def _moments(self, flat: Tensor) -> dict[str, Any]:
         moments = {name: self._down(torch.zeros_like(flat)) for name in ("exp_avg", "exp_avg_sq")}
