@@ -7,8 +7,10 @@ down: private memory stands for the device, files mapped into memory for the hos
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +34,8 @@ def build(workload: Json, seed: int) -> Subject:
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
     if (given.hidden // given.heads) % 2:
         raise Unavailable(f"rotary halves a head: {given.hidden // given.heads} elements are odd")
+    if given.folder and not (Path(given.folder).is_dir() and os.access(given.folder, os.W_OK | os.X_OK)):
+        raise Unavailable(f"folder={given.folder} is no folder that can be written")
     return Subject(given, seed, Plan(), TOLERANCES[given.precision])
 
 
@@ -93,6 +97,7 @@ def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
     if held["max_error"] is not None:
         yield Reading("max_error", "1", held["max_error"], Origin.MEASURED, "plain PyTorch")
     yield Reading("loss", "1", held["losses"][-1], Origin.MEASURED)
+    yield from (Reading("loss_by_step", "1", loss, Origin.MEASURED) for loss in held["losses"])
     if subject.plan.resident is not None:
         yield from migrations(held["counted"])
         return

@@ -10,7 +10,9 @@ from suites.offload.subject import HOST, Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set."""
+    """`after`: steps that are ordinary, since early in training gradients change much from step to step."""
+
+    after: int
 
 
 def unavailable(host: Host) -> str | None:
@@ -20,5 +22,5 @@ def unavailable(host: Host) -> str | None:
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """`host_update`, delayed: it changes the mathematics."""
-    plan = replace(subject.plan, engine="host_update", optimizer=HOST, delay=1)
+    plan = replace(subject.plan, engine="host_update", optimizer=HOST, delay=1, delay_after=settings.after)
     return replace(subject, plan=plan, tolerance=None)

@@ -49,8 +49,8 @@ class Plan:
     `engine` names the module of `suites.offload.engines`. `stage` is ZeRO's. `optimizer` and `parameters`
     name the floor on which fp32 states and parameters lie; of the states, only the share `ratio` goes down.
     `activations`: kept | recomputed | offloaded | offloaded_ahead. `delay`: updates take gradients that are
-    so many steps old. `resident`: bytes of device memory for each byte of parameters, gradients and states,
-    where the engine has all of them in managed memory; None: no bound.
+    so many steps old, after the first `delay_after` steps. `resident`: bytes of device memory for each byte
+    of parameters, gradients and states, where the engine has all of them in managed memory; None: no bound.
     """
 
     engine: str = "ddp"
@@ -60,6 +60,7 @@ class Plan:
     ratio: float = 1.0
     activations: str = "kept"
     delay: int = 0
+    delay_after: int = 0
     resident: float | None = None
 
 

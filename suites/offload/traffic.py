@@ -73,7 +73,7 @@ class Traffic(TorchDispatchMode):
 
 def part_of(tensor: Tensor) -> tuple[int, int, int]:
     """Where a tensor's storage begins, and which part of it the tensor is."""
-    return address_of(tensor), tensor.storage_offset(), tensor.numel()
+    return address_of(tensor), int(tensor.storage_offset()), tensor.numel()
 
 
 def _pairs(targets: Any, sources: Any) -> Iterator[tuple[Tensor, Tensor]]:

@@ -30,7 +30,7 @@ class Engine:
 
     def __init__(self, model: Transformer, plan: Plan, workload: Workload, host: Host) -> None:
         self.model = model.to(torch.bfloat16 if workload.precision == "bf16" else torch.float32)
-        self.delay = plan.delay
+        self.delay, self.ordinary = plan.delay, plan.delay_after
         owners = owners_of(list(model.parameters()), dist.get_world_size())
         self.owned = [Owned(one, host) for one, owner in owners.items() if owner == dist.get_rank()]
         self.owners = owners
@@ -48,7 +48,8 @@ class Engine:
         """See `suites.offload.engines.Engine`."""
         loss: Tensor = self.model(tokens_BT, targets_BT)
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.delay:
+        self.ordinary -= 1
+        if self.delay and self.ordinary < 0:
             self._finish()
             self._widen()
             self.running = self.beside.submit(self._update)
