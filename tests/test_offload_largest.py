@@ -1,0 +1,274 @@
+"""The largest model in a budget: what is tried and told, and that the budget bites on real ranks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import suites.offload as offload
+from harness.instruments.ranks import RankFailed
+from harness.records import Reading, Remark
+from suites.offload import search as searching
+from suites.offload.against_plain import plain_losses
+from suites.offload.ranks import Ranks
+from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Try, first_guess, search, tries
+from suites.offload.subject import HOST, Plan, Subject, Workload
+
+WORKLOAD = Workload(
+    layers=256,
+    hidden=64,
+    heads=4,
+    kv_heads=2,
+    ffn=176,
+    vocab=64,
+    batch=2,
+    seq_len=16,
+    precision="fp32",
+    ranks=1,
+    learning_rate=3e-3,
+    loss_steps=8,
+    budget_B=20e6,
+)
+
+
+def subject_of(workload=WORKLOAD, plan=None):
+    return Subject(workload, seed=3, plan=plan or Plan(), tolerance=1e-3)
+
+
+# The search, against an oracle that knows the answer.
+
+
+SEARCHES = st.integers(1, 2000).flatmap(
+    lambda most: st.tuples(st.just(most), st.integers(0, 2 * most), st.integers(1, most))
+)
+"""The most layers that are tried, how many fit, and the first guess."""
+
+
+@given(SEARCHES)
+@example((256, 252, 250))  # close beneath the most
+def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
+    most, fits, guess = sizes
+    tried = list(search(guess, most, lambda layers: Try(layers, layers <= fits, "")))
+    good = {one.layers for one in tried if one.trained}
+    bad = {one.layers for one in tried if not one.trained}
+    found = max(good, default=0)
+    assert tried[0].layers == guess
+    assert all(1 <= one.layers <= most for one in tried)
+    assert len(good | bad) == len(tried)  # nothing twice
+    assert len(tried) <= 2 * math.log2(most + 1) + 2
+    if found == most:
+        assert fits >= most
+        return
+    assert found <= fits < min(bad)
+    assert min(bad) - found <= max(int(found * FINE), 1)
+
+
+@pytest.mark.parametrize(("fits", "tried"), [(0, [1]), (1, [1])])
+def test_a_model_of_one_layer(fits, tried):
+    found = list(search(1, 1, lambda layers: Try(layers, layers <= fits, "")))
+    assert [one.layers for one in found] == tried
+
+
+def test_by_hand():
+    """From 32 in strides of 2, 4, 8, then halves, to within 3 % of 41."""
+    found = [one.layers for one in search(32, 256, lambda layers: Try(layers, layers <= 41, ""))]
+    assert found == [32, 34, 38, 46, 42, 40, 41]
+
+
+# The first guess, and what becomes of a rank's death.
+
+
+class Told:
+    """Ranks that answer by rule: peaks that grow with layers, and `within` as `ends` says."""
+
+    def __init__(self, peak_B=None, ends=None):
+        self.peak_B, self.ends = peak_B, ends
+        self.calls, self.closed = [], 0
+
+    def call(self, function, workload, plan, **arguments):
+        self.calls.append((function, workload.layers, arguments))
+        if function == "footprint":
+            return [{"peaks_B": [1.0, self.peak_B(workload.layers)]}, {"peaks_B": [0.5, 0.5]}]
+        return self.ends(workload.layers, arguments["budget_B"])
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    ("base_B", "layer_B", "guess"),
+    [
+        (1e6, 0.5e6, 34),  # (0.9 * 20 - 1) / 0.5
+        (1e6, 1.6e6, 10),
+        (30e6, 1e6, 1),
+        (0.0, 1e3, 256),
+        (5e6, 0.0, 256),
+    ],
+)
+def test_the_first_guess_goes_by_shallow_models(base_B, layer_B, guess):
+    ranks = Told(lambda layers: base_B + layer_B * layers)
+    assert BY_TENSORS == 0.9
+    assert first_guess(subject_of(), ranks) == guess
+    assert [layers for _, layers, _ in ranks.calls] == list(SHALLOW)
+
+
+def grown(layers):
+    return 1e6 * layers
+
+
+def test_a_try_that_runs_out_of_memory_tells_why():
+    def ends(layers, budget_B):
+        assert budget_B == 20_000_000
+        if layers > 7:
+            raise MemoryError("rank 0, within: can't allocate memory")
+
+    ranks = Told(grown, ends)
+    found = list(tries(subject_of(), ranks))
+    assert max(one.layers for one in found if one.trained) == 7
+    assert {one.said for one in found} == {"", "rank 0, within: can't allocate memory"}
+    assert ranks.closed == len(found)  # each try has fresh processes
+    assert all(arguments["steps"] == STEPS for name, _, arguments in ranks.calls if name == "within")
+
+
+def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
+    def ends(layers, budget_B):
+        if layers > 7 and budget_B is not None:
+            raise RankFailed("rank 0 was killed by SIGSEGV in within\nits last words")
+
+    found = list(tries(subject_of(), Told(grown, ends)))
+    assert max(one.layers for one in found if one.trained) == 7
+    assert {one.said for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
+
+
+def test_a_rank_that_dies_without_the_limit_too_is_an_error():
+    def ends(layers, budget_B):
+        if layers > 7:
+            raise RankFailed("rank 0, within: ValueError: three heads")
+
+    with pytest.raises(RankFailed, match="three heads"):
+        list(tries(subject_of(), Told(grown, ends)))
+
+
+# What is told of it.
+
+
+@pytest.fixture
+def largest_of(monkeypatch):
+    """What the suite tells of tries that a table gives."""
+
+    def told(table, workload=WORKLOAD):
+        monkeypatch.setattr(offload, "METHODS", {"half": None})
+        monkeypatch.setattr(offload, "largest", lambda *given: workload.layers // 2)
+        found = [Try(layers, trained, "no memory") for layers, trained in table.items()]
+        monkeypatch.setattr(offload, "tries", lambda *given: iter(found))
+        subject = subject_of(workload)
+        subject.held["ranks"] = None
+        return list(offload.sample_largest(subject))
+
+    return told
+
+
+def value(told, metric, method="tried"):
+    return [
+        one.value for one in told if isinstance(one, Reading) and (one.metric, one.method) == (metric, method)
+    ]
+
+
+def remarks(told):
+    return [one.text for one in told if isinstance(one, Remark)]
+
+
+def parameters_by_hand(layers):
+    """Query and output, key and value of half the heads, the MLP, two norms; embedding and head, norm."""
+    return layers * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 2 * 64 * 64 + 64
+
+
+def test_the_most_that_trained_is_reached(largest_of):
+    told = largest_of({10: True, 12: False, 11: True})
+    assert value(told, "largest_layers") == [11]
+    assert value(told, "largest_parameters") == [parameters_by_hand(11)]
+    assert value(told, "budget_per_parameter") == [pytest.approx(20e6 / parameters_by_hand(11))]
+    assert value(told, "largest_parameters", "half") == [parameters_by_hand(128)]
+    error = parameters_by_hand(128) / parameters_by_hand(11) - 1
+    assert value(told, "largest_error", "half") == [pytest.approx(error)]
+    ends = [one.split(": ")[1] for one in remarks(told)]
+    assert ends == ["trained", "died (no memory)", "trained"]
+
+
+def test_where_all_trained_it_may_be_larger_and_no_error_is_told(largest_of):
+    told = largest_of({128: True, 256: True})
+    assert value(told, "largest_layers") == [256]
+    assert "may be larger" in remarks(told)[-1]
+    assert value(told, "largest_error", "half") == []
+
+
+def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
+    with pytest.raises(
+        MemoryError, match=rf"2e\+07 B a rank .* one layer \({parameters_by_hand(1)} parameters\)"
+    ):
+        largest_of({2: False, 1: False})
+
+
+# The limit, on real ranks.
+
+
+def within(workload, budget_B, plan=None):
+    """The losses of each rank's steps in so many bytes."""
+    ranks = Ranks(workload, seed=3, exact=True)
+    try:
+        return ranks.call("within", workload, plan or Plan(), budget_B=budget_B, steps=STEPS)
+    finally:
+        ranks.close()
+
+
+DEEP = replace(WORKLOAD, layers=60, batch=1, seq_len=8, budget_B=None)
+COUNT = DEEP.shape.parameters  # 2.8 million; 45 MB of parameters, gradients and moments, 3 MB of activations
+
+
+@pytest.mark.slow
+def test_a_model_whose_states_exceed_the_budget_does_not_train_and_ranks_start_anew():
+    """Parameters and gradients stand at 8 bytes a parameter; the moments are made in the first step."""
+    shallow = replace(DEEP, layers=1)
+    ranks = Ranks(DEEP, seed=3, exact=True)
+    try:
+        with pytest.raises(MemoryError, match=r"rank 0, within: .*memory"):
+            ranks.call("within", DEEP, Plan(), budget_B=12 * COUNT, steps=STEPS)
+        told = ranks.call("course", shallow, Plan(), steps=1)
+    finally:
+        ranks.close()
+    assert told[0]["loss"] == pytest.approx(plain_losses(shallow, 3, 1), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_one_within_trains_and_sees_the_same_losses():
+    (losses,) = within(DEEP, 24 * COUNT)
+    assert losses == pytest.approx(plain_losses(DEEP, 3, 3), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_what_lies_on_the_host_is_not_counted():
+    """A budget too small for 16 bytes a parameter on the device is large enough for 4 and a gradient."""
+    (losses,) = within(DEEP, 12 * COUNT, Plan("host_update", optimizer=HOST))
+    assert losses == pytest.approx(plain_losses(DEEP, 3, 3), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_largest_on_real_ranks_is_what_its_states_allow(monkeypatch):
+    """16 bytes a parameter and little else: activations of 8 tokens, Python's objects, what is left over."""
+    monkeypatch.setattr(searching, "FINE", 0.2)  # fewer tries
+    budget_B = 20e6
+    subject = subject_of(replace(WORKLOAD, budget_B=budget_B, batch=1, seq_len=8))
+    ranks = Ranks(subject.workload, seed=3, exact=True)
+    try:
+        found = list(tries(subject, ranks))
+    finally:
+        ranks.close()
+    most = max(one.layers for one in found if one.trained)
+    least_bad = min(one.layers for one in found if not one.trained)
+    assert 16 * parameters_by_hand(most) < budget_B + 2**20
+    assert 16 * parameters_by_hand(least_bad) > 0.6 * budget_B
+    assert least_bad - most <= max(int(0.2 * most), 1)
