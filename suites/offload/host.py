@@ -17,6 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from harness.records import Unavailable
+
 
 class Host:
     """Gives out tensors on the floor beneath `device`; files, where it needs any, lie in `folder`, unlinked.
@@ -36,7 +38,7 @@ class Host:
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor there, of no particular values (zeros where it is a file).
 
-        Raises OSError where the folder cannot be written, or its disk is full.
+        Raises `Unavailable` where the folder cannot be written, or its disk is full.
         """
         size_B = math.prod(shape) * dtype.itemsize
         if size_B == 0:
@@ -85,9 +87,15 @@ class Host:
         return index >= 0 and address < self._ends[self._starts[index]]
 
     def _map(self, size_B: int) -> mmap.mmap:
-        with tempfile.TemporaryFile(dir=self._folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size_B)  # a full disk is told here, and not by SIGBUS later
-            return mmap.mmap(file.fileno(), size_B)
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size_B)  # a full disk says so here, not by SIGBUS later
+                return mmap.mmap(file.fileno(), size_B)
+        except OSError as error:
+            raise Unavailable(
+                f"{size_B} B more for the host cannot be had on the disk beneath its files, after "
+                f"{self.held_B} B: {error.strerror}"
+            ) from None
 
     def _count(self, size_B: int) -> None:
         self.held_B += size_B

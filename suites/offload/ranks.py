@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from harness.instruments.private_memory import EXACT, SMALL_STACKS
 from harness.instruments.ranks import Place, Pool
 from harness.records import Unavailable
-from suites.offload import on_rank
+from suites.offload import on_rank, swap_folder
 from suites.offload.subject import Plan, Workload
 
 TIMEOUT_S = 300.0
@@ -27,20 +27,25 @@ class Ranks:
         self.workload, self.seed = workload, seed
         self._exact = exact
         self._pool: Pool | None = None
+        self._folder = ""
 
     def call(self, function: str, workload: Workload, plan: Plan, **arguments: Any) -> list[Any]:
         """What `function` of `on_rank` returned on each rank."""
         if self._pool is None or len(self._pool) == 0:
+            self.close()
+            self._folder = swap_folder.make(self.workload.folder)
             self._pool = self._start()
             self._pool.call(f"{on_rank.__name__}:compiled", COMPILE_S, plan=asdict(plan))
+        workload = replace(workload, folder=self._folder)
         given = {"workload": asdict(workload), "plan": asdict(plan), "seed": self.seed}
         return self._pool.call(f"{on_rank.__name__}:{function}", **given, **arguments)
 
     def close(self) -> None:
-        """End the processes; the next call starts others."""
+        """End the processes, and remove their files; the next call starts others."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+            swap_folder.remove(self._folder)
 
     def _start(self) -> Pool:
         count = self.workload.ranks

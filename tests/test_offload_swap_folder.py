@@ -1,0 +1,57 @@
+"""A cell's files go with it; those of a cell that was killed go with the next, and nobody else's do."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.source_digest import ROOT
+from suites.offload import swap_folder
+
+MAKE = (
+    "import sys, time; from suites.offload import swap_folder; "
+    "print(swap_folder.make(sys.argv[1]), flush=True)"
+)
+
+
+def made_by_another(folder: Path, then: str) -> tuple[Path, "subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", f"{MAKE}; {then}", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return Path(process.stdout.readline().strip()), process
+
+
+def test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not(tmp_path):
+    left, killed = made_by_another(tmp_path, "time.sleep(600)")
+    (left / "zero_stage_3").mkdir()
+    (left / "zero_stage_3" / "some.swp").write_bytes(b"x" * 100)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    living, process = made_by_another(tmp_path, "time.sleep(600)")
+    try:
+        assert not left.exists()
+        ours = Path(swap_folder.make(str(tmp_path)))
+        assert living.is_dir()
+        assert ours.is_dir()
+        assert ours != living
+        swap_folder.remove(str(ours))
+        assert not ours.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_number_that_was_given_again_does_not_save_a_folder(tmp_path):
+    other = tmp_path / f"harness-swap-{os.getpid()}-1-abc"
+    other.mkdir()
+    swap_folder.remove(swap_folder.make(str(tmp_path)))
+    assert not other.exists()
+
+
+def test_names_of_another_form_are_somebody_elses(tmp_path):
+    kept = [tmp_path / name for name in ("harness-swap-", "harness-swap-mine", "harness-swap-1-x-y", "other")]
+    for one in kept:
+        one.mkdir()
+    swap_folder.remove(swap_folder.make(str(tmp_path)))
+    assert all(one.is_dir() for one in kept)
