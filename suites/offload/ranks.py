@@ -45,7 +45,9 @@ class Ranks:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+        if self._folder:
             swap_folder.remove(self._folder)
+            self._folder = ""
 
     def _start(self) -> Pool:
         count = self.workload.ranks
