@@ -43,14 +43,16 @@ def test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not(tmp_path)
 
 
 def test_a_number_that_was_given_again_does_not_save_a_folder(tmp_path):
-    other = tmp_path / f"harness-swap-{os.getpid()}-1-abc"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    other = tmp_path / f"harness-swap-{boot}-{os.getpid()}-1-abc"
     other.mkdir()
     swap_folder.remove(swap_folder.make(str(tmp_path)))
     assert not other.exists()
 
 
 def test_names_of_another_form_are_somebody_elses(tmp_path):
-    kept = [tmp_path / name for name in ("harness-swap-", "harness-swap-mine", "harness-swap-1-x-y", "other")]
+    names = ("harness-swap-", "harness-swap-mine", "harness-swap-1-x-y", "harness-swap-0-1-1-x", "other")
+    kept = [tmp_path / name for name in names]
     for one in kept:
         one.mkdir()
     swap_folder.remove(swap_folder.make(str(tmp_path)))

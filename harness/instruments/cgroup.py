@@ -80,7 +80,7 @@ class Cgroup:
         where = hierarchy()
         clear(where.mount)
         self._own, self._files, self._stats = where.own, FILES[where.version], STATS[where.version]
-        self.path = where.parent / f"{PREFIX}{os.getpid()}-{_started(os.getpid())}-{next(_numbers)}"
+        self.path = where.parent / f"{PREFIX}{os.getpid()}-{started(os.getpid())}-{next(_numbers)}"
         try:
             self.path.mkdir()
         except OSError as error:
@@ -179,7 +179,7 @@ def clear(mount: Path) -> None:
     """Remove the groups of makers that are gone, wherever they lie, if nobody is in them."""
     for folder, names, _ in os.walk(mount):  # which minds no folder that goes meanwhile
         for found in filter(None, map(NAME.fullmatch, names)):
-            if _started(int(found[1])) != int(found[2]):
+            if started(int(found[1])) != int(found[2]):
                 with suppress(OSError):
                     Path(folder, found[0]).rmdir()
 
@@ -205,7 +205,7 @@ def _able(own: Path, mount: Path) -> Path:
     raise Unavailable(f"no memory cgroup can be made: no cgroup.subtree_control of {mount} has memory in it")
 
 
-def _started(pid: int) -> int | None:
+def started(pid: int) -> int | None:
     """When that process started, in clock ticks after boot (proc(5), stat); None where there is none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

@@ -19,9 +19,13 @@ from harness.records import Json, Origin, Reading, Remark, Unavailable
 from suites.offload.against_plain import TOLERANCES, check_losses
 from suites.offload.foretell import METHODS, foretold_B, largest
 from suites.offload.managed_memory import UNCOUNTED
+from suites.offload.on_rank import COPIED_B
 from suites.offload.ranks import Ranks
 from suites.offload.search import tries
-from suites.offload.subject import Plan, Subject, Workload
+from suites.offload.subject import DISK, Plan, Subject, Workload
+
+CHECKED_LAYERS = 2
+"""Of a model that one plain process could not hold."""
 
 UNTIMED = 2
 """Steps before those that are timed: states are made, caches and allocators fill."""
@@ -36,22 +40,38 @@ def build(workload: Json, seed: int) -> Subject:
         raise Unavailable(f"rotary halves a head: {given.hidden // given.heads} elements are odd")
     if given.folder and not (Path(given.folder).is_dir() and os.access(given.folder, os.W_OK | os.X_OK)):
         raise Unavailable(f"folder={given.folder} is no folder that can be written")
-    return Subject(given, seed, Plan(), TOLERANCES[given.precision])
+    plan = Plan(activations="recomputed" if given.recompute else "kept")
+    return Subject(given, seed, plan, TOLERANCES[given.precision])
 
 
 def check(subject: Subject, module: Any) -> None:
     """Start the ranks; where one model is trained, train it and hold its losses against plain PyTorch's."""
     workload = subject.workload
     sought = workload.budget_B is not None
-    ranks = subject.held["ranks"] = Ranks(workload, subject.seed, exact=sought)
+    subject.held["ranks"] = Ranks(workload, subject.seed, exact=sought)
     if sought:
         return
-    told = ranks.call("course", workload, subject.plan, steps=workload.loss_steps)
-    losses = [sum(each) / len(each) for each in zip(*(one["loss"] for one in told), strict=True)]
-    subject.held["max_error"] = check_losses(subject, losses)
+    if workload.gpu:  # too large for one plain process to hold it
+        check_losses(subject, losses_of(course(subject, replace(workload, layers=CHECKED_LAYERS))))
+        subject.held["max_error"] = None
+    told = course(subject, workload)
+    losses = losses_of(told)
+    if not workload.gpu:
+        subject.held["max_error"] = check_losses(subject, losses)
     subject.held["losses"] = losses
     subject.held["counted"] = told[0]["counted"][UNTIMED:]
     subject.held["times_s"] = [max(each) for each in zip(*(one["seconds"] for one in told), strict=True)]
+
+
+def course(subject: Subject, workload: Workload) -> list[Any]:
+    """What each rank tells of the workload's steps."""
+    ranks: Ranks = subject.held["ranks"]
+    return ranks.call("course", workload, subject.plan, steps=workload.loss_steps)
+
+
+def losses_of(told: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The mean over ranks, step by step."""
+    return [sum(each) / len(each) for each in zip(*(one["loss"] for one in told), strict=True)]
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
@@ -91,7 +111,7 @@ def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
     tokens = workload.ranks * workload.batch * workload.seq_len
     yield Reading("parameters", "1", workload.shape.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens, Origin.CALCULATED)
-    for time_s in held["times_s"][UNTIMED:]:
+    for time_s in held["times_s"][UNTIMED + subject.plan.delay_after :]:
         yield Reading("time", "s", time_s, origin())
         yield Reading("throughput", "token/s", tokens / time_s, origin())
     if held["max_error"] is not None:
@@ -105,11 +125,13 @@ def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
     for peaks_B in zip(*(one["peaks_B"] for one in told), strict=True):
         yield Reading("peak_memory", "B", max(peaks_B), origin(), "allocator")
     yield Reading("host_memory", "B", sum(one["host_B"] + one["locked_B"] for one in told), origin())
-    for metric, names in FLOWS.items():
+    yield Reading("build_memory", "B", max(one["build_B"] for one in told), origin(), "allocator")
+    flows = FLOWS | (DISK_FLOWS if DISK in (subject.plan.optimizer, subject.plan.parameters) else {})
+    for metric, names in flows.items():
         yield Reading(metric, "B", sum(one[name] for one in told for name in names), origin())
     for way in ("up", "down"):
-        rate = sum(one[f"{way}_B_per_s"] for one in told)
-        yield Reading("copy_rate", "B/s", rate, origin(), way)
+        slowest_s = max(one[f"{way}_s"] for one in told)
+        yield Reading("copy_rate", "B/s", len(told) * COPIED_B / slowest_s, origin(), way)
     moved_B = sum(one["up_B"] + one["down_B"] for one in told)
     yield Reading("moved_per_parameter", "B", moved_B / workload.shape.parameters, origin())
     peak_B = max(max(one["peaks_B"]) for one in told)
@@ -130,10 +152,12 @@ FLOWS = {
     "moved_down": ("down_B",),
     "moved_up": ("up_B",),
     "moved": ("down_B", "up_B"),
-    "disk_read": ("read_B",),
-    "disk_written": ("written_B",),
 }
 """Bytes a step, of all ranks."""
+
+DISK_FLOWS = {"disk_memory": ("files_B",), "disk_read": ("read_B",), "disk_written": ("written_B",)}
+"""Bytes that an arm's own files hold, and what disks read and wrote in a step. Of an arm without such files
+the kernel's account would tell of pages of the emulated host."""
 
 
 def foretold(subject: Subject, peak_B: float) -> Iterator[Reading | Remark]:
@@ -151,12 +175,15 @@ def sample_largest(subject: Subject) -> Iterator[Reading | Remark]:
     """The most layers that train within the budget, each try told; and what was foretold of them."""
     workload = subject.workload
     budget_B = workload.budget_B or 0.0
-    most = 0
+    most, bounded = 0, True
     for tried in tries(subject, subject.held["ranks"]):
         ended = "trained" if tried.trained else f"died ({tried.said})"
         yield Remark(f"{tried.layers} layers, {parameters(workload, tried.layers)} parameters: {ended}")
         if tried.trained:
             most = max(most, tried.layers)
+        bounded = bounded and tried.by_budget
+    if not bounded:
+        yield Remark("largest: it is not the device's budget that bounds it here; it may be larger")
     if not most:
         raise MemoryError(
             f"{budget_B:g} B a rank do not hold the training of one layer "
@@ -176,7 +203,7 @@ def sample_largest(subject: Subject) -> Iterator[Reading | Remark]:
             continue
         made = Origin.SIMULATED if method == "fake_step" else Origin.CALCULATED
         yield Reading("largest_parameters", "1", parameters(workload, layers), made, method)
-        if most < workload.layers:
+        if bounded and most < workload.layers:
             yield Reading("largest_error", "1", parameters(workload, layers) / count - 1, made, method)
 
 

@@ -15,9 +15,9 @@ from suites.model import Transformer
 from suites.offload.engines import adamw, autocast
 from suites.offload.subject import Subject, Workload
 
-TOLERANCES = {"fp32": 1e-4, "bf16": 3e-2}
+TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
 """Of each of some twenty losses, relative. Engines round at different places, and Adam's first steps follow
-signs of gradients; a wrong gradient, rank or update is off by far more (tests/test_offload.py)."""
+signs of gradients. A wrong gradient, rank or update is off by more in fp32 (tests/test_offload.py)."""
 
 
 def check_losses(subject: Subject, ours: Sequence[float]) -> float | None:
@@ -69,4 +69,7 @@ def plain_losses(workload: Workload, seed: int, steps: int) -> tuple[float, ...]
         optimizer.step()
         optimizer.zero_grad()
         losses.append(sum(parts))
+    del model, optimizer
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the ranks are to have it
     return tuple(losses)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.records import Unavailable
 
@@ -23,13 +24,15 @@ from harness.records import Unavailable
 class Host:
     """Gives out tensors on the floor beneath `device`; files, where it needs any, lie in `folder`, unlinked.
 
-    `held_B`: bytes that lie there now, `most_B`: the most that ever did. `up_B`, `down_B`: bytes that threads
+    `most_B`: the most bytes that ever lay there. `up_B`, `down_B`: bytes that threads
     of their own have carried up and down, which no dispatch mode sees.
     """
 
     def __init__(self, device: torch.device, folder: str = "") -> None:
         self.device = device
-        self.held_B = self.most_B = 0
+        self.most_B = 0
+        self._mapped_B = 0
+        self._noted: dict[int, tuple[StorageWeakRef, int]] = {}
         self.up_B = self.down_B = 0
         self._folder = folder or None
         self._starts: list[int] = []  # of the mappings, in order
@@ -52,22 +55,32 @@ class Host:
         start = flat.data_ptr()
         insort(self._starts, start)
         self._ends[start] = start + size_B
-        self._count(size_B)
+        self._mapped_B += size_B
+        self._rise()
         weakref.finalize(mapping, self._forget, start, size_B)
         return flat.view(tuple(shape))
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A copy of `tensor` there; the tensor itself, if it is there already."""
         if self.holds(tensor):
+            if self.device.type != "cpu":
+                self.note(tensor)
             return tensor
         kept = self.empty(tensor.shape, tensor.dtype)
         kept.copy_(tensor.detach())
         return kept
 
     def note(self, tensor: Tensor) -> None:
-        """Count a tensor that somebody else put there, for as long as it lives."""
-        self._count(tensor.nbytes)
-        weakref.finalize(tensor, self._count, -tensor.nbytes)
+        """Count a tensor that lies there beside a GPU, for as long as its storage lives."""
+        storage = tensor.untyped_storage()
+        self._noted[storage.data_ptr()] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
+        self._rise()
+
+    @property
+    def held_B(self) -> int:
+        """Bytes that lie there now."""
+        self._noted = {at: one for at, one in self._noted.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+        return self._mapped_B + sum(size_B for _, size_B in self._noted.values())
 
     def carried(self, target: Tensor) -> None:
         """Count what a thread of its own copies into `target`."""
@@ -97,14 +110,13 @@ class Host:
                 f"{self.held_B} B: {error.strerror}"
             ) from None
 
-    def _count(self, size_B: int) -> None:
-        self.held_B += size_B
+    def _rise(self) -> None:
         self.most_B = max(self.most_B, self.held_B)
 
     def _forget(self, start: int, size_B: int) -> None:
         self._starts.remove(start)
         del self._ends[start]
-        self.held_B -= size_B
+        self._mapped_B -= size_B
 
 
 def address_of(tensor: Tensor) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ SETTLING = 2
 
 STEADY = 2
 
-COPIED_B, COPIES = 2**26, 5
-"""To tell how fast the floors exchange bytes: more than caches hold."""
+COPIED_B, COPIES = 2**28, 5
+"""To tell how fast the floors exchange bytes: more than most caches hold."""
 
 ALLOWANCE_B = 2**20
 """Beyond a budget, where private memory stands for the device: for Python's own objects."""
@@ -117,10 +118,12 @@ def counted(trainer: Trainer) -> dict[str, int]:
 def footprint(
     memory: Memory, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """Bytes of a steady step: the device's peak, what the host holds, what moves, what disks read and write.
+    """Bytes of steady steps: the device's peak, what moves, what disks read and write; the host's most.
 
-    The peak is by the allocator's events; the host's tensors are not its own, and are counted beside it.
+    The peak is by the allocator's events; the host's tensors are not its own, and are counted beside it. An
+    update that is to be delayed is, from the first step.
     """
+    plan = {**plan, "delay_after": 0}
     gc.collect()
     settled = Settled() if device().type == "cpu" else nullcontext()
     with settled, watch(device()) as watched:
@@ -130,14 +133,15 @@ def footprint(
             watched.mark(f"step {step}")
             trainer.step()
     peaks_B = [one.live_B for one in watched.peaks]
+    dist.barrier()
     before = disk_B()
     with Traffic(trainer.host) as traffic:
         trainer.step()
     after = disk_B()
     up_s, down_s = copying_s(Host(device(), trainer.workload.folder))
     told = {
-        "up_B_per_s": COPIED_B / up_s,
-        "down_B_per_s": COPIED_B / down_s,
+        "up_s": up_s,
+        "down_s": down_s,
         "build_B": peaks_B[0],
         "peaks_B": peaks_B[1 + SETTLING :],
         "host_B": trainer.host.most_B,
@@ -146,13 +150,14 @@ def footprint(
         "down_B": traffic.down_B,
         "read_B": after["read_bytes"] - before["read_bytes"],
         "written_B": after["write_bytes"] - before["write_bytes"],
+        "files_B": getattr(trainer.engine, "files_B", int)(),
     }
     trainer.engine.close()
     return told
 
 
 def copying_s(host: Host) -> tuple[float, float]:
-    """Seconds to copy `COPIED_B` bytes up to the device, and down; the quicker of some times each."""
+    """Seconds to copy `COPIED_B` bytes up to the device, and down, all ranks at once."""
     below = host.empty((COPIED_B,), torch.uint8)
     above = torch.zeros(COPIED_B, dtype=torch.uint8, device=host.device)
     below.fill_(0)
@@ -160,15 +165,16 @@ def copying_s(host: Host) -> tuple[float, float]:
 
 
 def copy_s(target: Tensor, source: Tensor) -> float:
-    """Seconds of one copy."""
+    """Seconds of one copy, the median of some."""
     taken_s = []
     for _ in range(COPIES):
+        dist.barrier()
         begin_s = time.perf_counter()
         target.copy_(source)
         if device().type == "cuda":
             torch.cuda.synchronize()
         taken_s.append(time.perf_counter() - begin_s)
-    return min(taken_s)
+    return median(taken_s)
 
 
 def disk_B() -> dict[str, int]:
@@ -190,16 +196,29 @@ def within(
     A model of one layer is trained first, so that what libraries take once and for all is taken. The limit
     holds once the model stands. Raises MemoryError where a step does not fit.
     """
+    plan = {**plan, "delay_after": 0}
     course(memory, {**workload, "layers": 1}, plan, seed, steps)
     give_back()
     base_B = private_bytes() - stacks_B()
-    trainer = made(workload, plan, seed)
-    give_back()
-    own_B = trainer.engine.host_private_B + stacks_B()
-    with nullcontext() if budget_B is None else device_limit(base_B, budget_B + own_B):
-        losses = [float(trainer.step()) for _ in range(steps)]
+    with told_as_memory():
+        trainer = made(workload, plan, seed)
+        give_back()
+        own_B = trainer.engine.host_private_B + stacks_B()
+        with nullcontext() if budget_B is None else device_limit(base_B, budget_B + own_B):
+            losses = [float(trainer.step()) for _ in range(steps)]
     trainer.engine.close()
     return losses
+
+
+@contextmanager
+def told_as_memory() -> Iterator[None]:
+    """Raise MemoryError in place of what torch raises where an allocation fails."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
+            raise MemoryError(str(error).partition("\n")[0]) from None
+        raise
 
 
 def stacks_B() -> int:
@@ -215,21 +234,13 @@ def give_back() -> None:
 
 @contextmanager
 def device_limit(base_B: int, budget_B: int) -> Iterator[None]:
-    """Let allocations of device memory fail beyond `budget_B`; raises MemoryError where one does.
+    """Let allocations of device memory fail beyond `budget_B`.
 
     On the CPU a limit on private memory beyond `base_B`, on a GPU the caching allocator's own.
     """
-    try:
-        if device().type == "cuda":
-            with capped(budget_B):
-                yield
-        else:
-            with private_limit(base_B + budget_B + ALLOWANCE_B):
-                yield
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or NO_MEMORY in str(error):
-            raise MemoryError(str(error).partition("\n")[0]) from None
-        raise
+    cuda = device().type == "cuda"
+    with capped(budget_B) if cuda else private_limit(base_B + budget_B + ALLOWANCE_B):
+        yield
 
 
 @contextmanager

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from harness.instruments.ranks import RankFailed
+from harness.instruments.ranks import RankFailed, RankTimeout
+from harness.records import Unavailable
 from suites.offload.ranks import Ranks
 from suites.offload.subject import Subject
 
@@ -30,6 +31,7 @@ class Try(NamedTuple):
     layers: int
     trained: bool
     said: str
+    by_budget: bool = True
 
 
 def first_guess(subject: Subject, ranks: Ranks) -> int:
@@ -67,7 +69,7 @@ def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try
 def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
     """The search on real ranks, each try within the budget in processes of its own.
 
-    Raises `RankFailed` where a try dies of something else: without a limit it dies too.
+    Where a try dies of something else (without a limit it dies too) it says so, `by_budget` false.
     """
     budget_B = int(subject.workload.budget_B or 0)
 
@@ -77,9 +79,17 @@ def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
         except MemoryError as error:
             return Try(layers, False, str(error))
         except RankFailed as error:  # not every library takes a failed allocation for an error
-            train(subject, ranks, layers, None)
-            return Try(layers, False, str(error).partition("\n")[0])
+            return Try(layers, False, first_line(error), dies_without_limit(layers) is None)
+        except (Unavailable, RankTimeout) as error:
+            return Try(layers, False, first_line(error), by_budget=False)
         return Try(layers, True, "")
+
+    def dies_without_limit(layers: int) -> Exception | None:
+        try:
+            train(subject, ranks, layers, None)
+        except (RankFailed, RankTimeout, MemoryError, Unavailable) as error:
+            return error
+        return None
 
     yield from search(first_guess(subject, ranks), subject.workload.layers, attempt)
 
@@ -89,3 +99,8 @@ def train(subject: Subject, ranks: Ranks, layers: int, budget_B: int | None) -> 
     ranks.close()
     workload = replace(subject.workload, layers=layers)
     ranks.call("within", workload, subject.plan, budget_B=budget_B, steps=STEPS)
+
+
+def first_line(error: Exception) -> str:
+    """What it says first."""
+    return str(error).partition("\n")[0]

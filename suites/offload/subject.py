@@ -34,6 +34,7 @@ class Workload:
     folder: str = ""  # where files lie that stand for host or disk; "": the system's for temporary files
     budget_B: float | None = None
     gpu: bool = False  # too large for anything else
+    recompute: bool = False  # activations, in the arms that say nothing of them
     source: str = ""
 
     @property

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import psutil
+from harness.instruments.cgroup import started
 
 PREFIX = "harness-swap"
 
@@ -22,7 +22,7 @@ def make(folder: str) -> str:
         if _is_left(old.name):
             shutil.rmtree(old, ignore_errors=True)
     me = os.getpid()
-    return tempfile.mkdtemp(prefix=f"{PREFIX}-{me}-{_born(me)}-", dir=parent)
+    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_boot()}-{me}-{started(me)}-", dir=parent)
 
 
 def remove(path: str) -> None:
@@ -33,14 +33,11 @@ def remove(path: str) -> None:
 def _is_left(name: str) -> bool:
     """Whether the process that made it is gone; a name of another form is somebody else's."""
     parts = name.removeprefix(f"{PREFIX}-").split("-")
-    if len(parts) < 3 or not (parts[0].isdigit() and parts[1].isdigit()):
+    if len(parts) != 4 or parts[0] != _boot() or not (parts[1].isdigit() and parts[2].isdigit()):
         return False
-    try:
-        return _born(int(parts[0])) != int(parts[1])
-    except psutil.NoSuchProcess:
-        return True
+    return started(int(parts[1])) != int(parts[2])
 
 
-def _born(pid: int) -> int:
-    """When the process began, in hundredths of a second: a number may be given again, but not then."""
-    return round(psutil.Process(pid).create_time() * 100)
+def _boot() -> str:
+    """Tells this machine, and this boot of it, from others that may share the folder."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

@@ -26,7 +26,7 @@ class Engine(Protocol):
     """A model wrapped for its ranks, with its optimizer.
 
     `host_private_B`: private memory that an engine takes for the host's part, which no limit on the device
-    may count. `disk_B`: bytes that its files hold.
+    may count. `files_B()`, of an engine that has files of its own: bytes that they hold.
     """
 
     host_private_B: int

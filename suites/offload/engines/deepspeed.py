@@ -7,6 +7,7 @@ becomes a tensor on the host floor, and so do the states that it makes on the ho
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,6 +64,12 @@ class Engine:
         self.model.destroy()
         if self._swap is not None:
             self._swap.cleanup()
+
+    def files_B(self) -> int:
+        """Bytes that its files hold; parameters of which a rank has less than 1 MiB it leaves on the host."""
+        if self._swap is None:
+            return 0
+        return sum(one.stat().st_size for one in Path(self._swap.name).rglob("*") if one.is_file())
 
     def _lock_here(self) -> None:
         """Have what deepspeed page-locks counted, and put on the host floor where nothing can be locked."""

@@ -27,6 +27,7 @@ class Engine:
 
     def __init__(self, model: Transformer, plan: Plan, workload: Workload, host: Host) -> None:
         self.host, down = host, plan.parameters == HOST
+        self.gradients: dict[nn.Parameter, Any] = {}  # on the emulated host
         real = host.device.type != "cpu"
         offload = CPUOffloadPolicy(pin_memory=real) if down else OffloadPolicy()
         mesh = rank_mesh(host.device.type)
@@ -47,8 +48,12 @@ class Engine:
             states_on_host(self.optimizer, host)
 
     def _gradient_down(self, parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
-        parameter.grad = on_host(parameter.grad, self.host)
+        fresh: Any = parameter.grad
+        if parameter not in self.gradients:
+            self.gradients[parameter] = on_host(fresh, self.host)
+        else:
+            self.gradients[parameter].to_local().copy_(fresh.to_local())
+        parameter.grad = self.gradients[parameter]
 
     def step(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """See `suites.offload.engines.Engine`."""
