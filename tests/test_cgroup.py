@@ -48,6 +48,7 @@ sys.stdin.readline()
 
 MAKER = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from harness.instruments.cgroup import Cgroup, hierarchy
 group = Cgroup()
 group.enter()

@@ -144,13 +144,16 @@ def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
     assert {one.said for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
 
 
-def test_a_rank_that_dies_without_the_limit_too_is_an_error():
+def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
     def ends(layers, budget_B):
         if layers > 7:
             raise RankFailed("rank 0, within: ValueError: three heads")
 
-    with pytest.raises(RankFailed, match="three heads"):
-        list(tries(subject_of(), Told(grown, ends)))
+    found = list(tries(subject_of(), Told(grown, ends)))
+    assert max(one.layers for one in found if one.trained) == 7
+    died = [one for one in found if "three heads" in one.said]
+    assert died
+    assert not any(one.by_budget or one.trained for one in died)
 
 
 # What is told of it.

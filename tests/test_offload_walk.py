@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from harness.instruments.allocator import watch
 from harness.instruments.fake_ranks import fake_ranks
+from harness.instruments.settled import wait_for_threads
 from harness.records import Unavailable
 from suites.model import Transformer
 from suites.offload import activations, walk
@@ -49,6 +50,7 @@ def measured_B(workload, plan, steps=3):
             allocator.mark(f"step {step}")
             size = (workload.batch, workload.seq_len)
             engine.step(*(torch.randint(workload.vocab, size, generator=data) for _ in range(2)))
+            wait_for_threads()
         del engine, model
     return allocator.peaks[-1].live_B
 

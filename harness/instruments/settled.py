@@ -37,12 +37,12 @@ class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for one in tree_leaves(result):
                 if hasattr(one, "wait"):  # the work beside the tensors
                     one.wait()
-            _wait_for_threads()
+            wait_for_threads()
         return result
 
 
-def _wait_for_threads() -> None:
-    """Until all other threads of this process sleep; as long as it may take, where nobody can tell."""
+def wait_for_threads() -> None:
+    """Wait until all other threads of this process sleep; as long as it may take, where nobody can tell."""
     end_s = time.monotonic() + MOST_S
     time.sleep(PAUSE_S)
     while time.monotonic() < end_s and not _others_sleep():

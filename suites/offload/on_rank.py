@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.instruments.allocator import watch
 from harness.instruments.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.instruments.rank import gpu
-from harness.instruments.settled import Settled
+from harness.instruments.settled import Settled, wait_for_threads
 from suites import text
 from suites.model import Transformer
 from suites.offload import activations
@@ -132,6 +132,8 @@ def footprint(
         for step in range(SETTLING + STEADY):
             watched.mark(f"step {step}")
             trainer.step()
+            if device().type == "cpu":
+                wait_for_threads()  # DDP's collectives are begun where no mode sees them
     peaks_B = [one.live_B for one in watched.peaks]
     dist.barrier()
     before = disk_B()
