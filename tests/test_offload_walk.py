@@ -37,6 +37,10 @@ SMALL = Workload(
 )
 
 
+TIMES = 3
+"""A release that gloo's thread was the last to do is lost to the profiler, now and then, and only adds."""
+
+
 def measured_B(workload, plan, steps=3):
     """Peak of the last of a few steps, on real tensors, by the engine itself in the present process group."""
     engines = import_module(f"suites.offload.engines.{plan.engine}")
@@ -78,7 +82,8 @@ def sends_nothing(monkeypatch):
 def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
     workload, plan = replace(SMALL, precision=precision, **sizes), Plan("ddp", activations=kept)
-    assert walk.fake_step_B(workload, plan) == pytest.approx(measured_B(workload, plan), rel=CLOSE)
+    real_B = min(measured_B(workload, plan) for _ in range(TIMES))
+    assert walk.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
