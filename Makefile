@@ -4,12 +4,12 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 export DS_BUILD_OPS := 0
 
-.PHONY: reproduce test setup system check-ruff check-types check-tests
+.PHONY: reproduce test setup system check-ruff check-types check-tests operators
 
 reproduce: setup
 	$(RUN) -m harness suite=memory executor.workers=$$(nproc)
 
-test: setup check-ruff check-types check-tests
+test: setup check-ruff check-types operators check-tests
 
 check-ruff:
 	$(VENV)/bin/ruff check .
@@ -17,6 +17,10 @@ check-ruff:
 
 check-types:
 	$(VENV)/bin/mypy
+
+# Once a machine, some minutes: what deepspeed would compile while a test waits for it.
+operators: setup
+	$(RUN) -m harness.instruments.deepspeed_operators
 
 check-tests:
 	$(VENV)/bin/pytest -n $$(nproc)

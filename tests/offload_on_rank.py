@@ -35,6 +35,12 @@ def forget(trainer):
         state["exp_avg"].zero_()
 
 
+def double(trainer):
+    """Gradients of a sum over two ranks' batches in place of their mean."""
+    for parameter in trainer.engine.model.parameters():
+        parameter.register_hook(lambda gradient: 2 * gradient)
+
+
 def repeat(trainer):
     """The same batch again and again."""
     trainer.seen = 0
@@ -45,7 +51,7 @@ PATCHES = {
     "host_update reduces nothing": lambda: patch.object(host_update, "dist", ALONE),
     "host_update keeps parameters": lambda: patch.object(host_update, "dist", STALE),
 }
-ONCE = {"the head is frozen": freeze}
+ONCE = {"the head is frozen": freeze, "gradients are summed": double}
 EACH_STEP = {"moments are forgotten": forget, "batches repeat": repeat}
 
 

@@ -27,7 +27,7 @@ from harness.source_digest import ROOT
 from suites import text
 from suites.model import Transformer
 from suites.offload import delayed_update, on_rank
-from suites.offload.against_plain import TOLERANCES, check_losses, plain_losses
+from suites.offload.against_plain import SCALE_STEPS, TOLERANCES, check_losses, for_scale, plain_losses
 from suites.offload.engines.host_update import owners_of
 from suites.offload.ranks import COMPILE_S, Ranks, backend_of
 from suites.offload.subject import DISK, Plan, Subject, Workload
@@ -219,6 +219,27 @@ def test_a_wrong_engine_is_caught(pools, name, wrong):
     losses = pools.losses("offload_on_rank:spoilt", WORKLOAD, subject.plan, steps=12, wrong=wrong)
     with pytest.raises(WrongResult, match=r"loss of step \d+ is .* plain PyTorch's .*: off by"):
         check_losses(subject, losses)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["baseline", "host_update"])
+def test_a_sum_in_place_of_a_mean_is_caught(pools, name, precision):
+    """Which AdamW hides."""
+    subject = for_scale(subject_of(name, replace(WORKLOAD, precision=precision)))
+    one = (subject.workload, subject.plan)
+    right = pools.losses("offload_on_rank:spoilt", *one, steps=SCALE_STEPS, wrong="")
+    assert check_losses(subject, right) < subject.tolerance / 3
+    summed = pools.losses("offload_on_rank:spoilt", *one, steps=SCALE_STEPS, wrong="gradients are summed")
+    with pytest.raises(WrongResult, match="loss of step"):
+        check_losses(subject, summed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEEPSPEED)
+def test_every_engine_follows_the_scale_of_gradients(pools, name):
+    subject = for_scale(subject_of(name, BF16))
+    losses = pools.losses("course", subject.workload, subject.plan, steps=SCALE_STEPS)
+    assert check_losses(subject, losses) < subject.tolerance / 3
 
 
 @pytest.mark.parametrize("rate", [6e-3, 2e-3])

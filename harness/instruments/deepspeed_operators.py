@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import psutil
@@ -45,6 +46,16 @@ def load(operator: str) -> None:
     getattr(builders, BUILDERS[operator])().load(verbose=False)
 
 
+def main() -> None:
+    """Compile every one that can be had here, before anything waits for it; say what keeps the others."""
+    for operator in BUILDERS:
+        reason = missing(operator)
+        if reason:
+            sys.stdout.write(f"{operator}: {reason}\n")
+        else:
+            load(operator)
+
+
 def clear_lock(operator: str, folder: Path) -> None:
     """Remove the lock of a compilation that was killed, for which torch would wait for ever.
 
@@ -56,3 +67,7 @@ def clear_lock(operator: str, folder: Path) -> None:
             file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
         ):
             lock.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

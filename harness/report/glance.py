@@ -61,11 +61,13 @@ def _best_recorded(blocks: Sequence[Block], frame: Frame) -> Block | None:
 
 
 def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
-    """Those that lower the figure: its ratio to the baseline's, the arm, the change in words."""
+    """Those that lower the figure, on as many ranks as the baseline: the ratio to it, the arm, the change."""
     paying = []
     for row in effect_rows(block, frame):
-        ranks = frame.condition(row.place["workload"], row.place["optimization"], "ranks")
-        if ranks not in ("", "1"):
+        workload, arm = row.place["workload"], row.place["optimization"]
+        if frame.condition(workload, arm, "ranks") != frame.condition(
+            workload, block.fields["baseline"], "ranks"
+        ):
             continue
         if row.ratio is not None and meaning(row.ratio, block.fields["same_within"])[0] == "pays":
             paying.append((row.ratio, _arm(found, frame, block, row.place), percent(row.ratio - 1, True)))

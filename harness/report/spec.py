@@ -63,8 +63,9 @@ KINDS: Mapping[str, _Fields] = {
     },
     # every arm against the baseline on one workload: what pays, and by how much. Less is better.
     # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
-    # Only arms of one rank are ranked at the top. With `noise` (the arm that is the baseline again) the arms
-    # were timed together: the speed-up stands with its interval, and the noise says what is a difference
+    # Only arms on as many ranks as the baseline are ranked at the top. With `noise` (the arm that is the
+    # baseline again) the arms were timed together: the speed-up stands with its interval, and the noise says
+    # what is a difference
     "effects": {
         "where": _MAP,
         "workload": _TEXT,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from harness.records import Json, Origin, Reading, Remark, Unavailable
-from suites.offload.against_plain import TOLERANCES, check_losses
+from suites.offload.against_plain import SCALE_STEPS, TOLERANCES, check_losses, for_scale
 from suites.offload.foretell import METHODS, foretold_B, largest
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.on_rank import COPIED_B
@@ -51,10 +51,15 @@ def check(subject: Subject, module: Any) -> None:
     subject.held["ranks"] = Ranks(workload, subject.seed, exact=sought)
     if sought:
         return
+    shallow = subject
     if workload.gpu:  # too large for one plain process to hold it
-        check_losses(subject, losses_of(course(subject, replace(workload, layers=CHECKED_LAYERS))))
+        shallow = replace(subject, workload=replace(workload, layers=CHECKED_LAYERS))
+        check_losses(shallow, losses_of(course(shallow, workload.loss_steps)))
         subject.held["max_error"] = None
-    told = course(subject, workload)
+    scaled = for_scale(shallow)
+    if scaled.plan.delay == 0 or scaled.plan.delay_after >= SCALE_STEPS:
+        check_losses(scaled, losses_of(course(scaled, SCALE_STEPS)))
+    told = course(subject, workload.loss_steps)
     losses = losses_of(told)
     if not workload.gpu:
         subject.held["max_error"] = check_losses(subject, losses)
@@ -63,10 +68,10 @@ def check(subject: Subject, module: Any) -> None:
     subject.held["times_s"] = [max(each) for each in zip(*(one["seconds"] for one in told), strict=True)]
 
 
-def course(subject: Subject, workload: Workload) -> list[Any]:
-    """What each rank tells of the workload's steps."""
+def course(subject: Subject, steps: int) -> list[Any]:
+    """What each rank tells of so many steps."""
     ranks: Ranks = subject.held["ranks"]
-    return ranks.call("course", workload, subject.plan, steps=workload.loss_steps)
+    return ranks.call("course", subject.workload, subject.plan, steps=steps)
 
 
 def losses_of(told: Sequence[Mapping[str, Any]]) -> list[float]:

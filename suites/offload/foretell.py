@@ -7,15 +7,13 @@ them, also where an arm breaks their assumptions; the remark then says so.
 from __future__ import annotations
 
 import logging
-import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-import torch
-
+from harness.instruments.deepspeed_start import choose_accelerator
 from harness.records import Unavailable
 from suites.offload.subject import DEVICE, Plan, Workload
 from suites.offload.walk import fake_step_B
@@ -158,8 +156,7 @@ def deepspeed_B(workload: Workload, plan: Plan) -> float:
 @cache
 def _estimator(stage: int) -> Any:
     """The installed deepspeed's, its search for a device kept quiet. Raises `Unavailable` without it."""
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    choose_accelerator()
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     try:
         from deepspeed.runtime.zero import stage3, stage_1_and_2

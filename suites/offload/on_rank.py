@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from harness.instruments.allocator import watch
 from harness.instruments.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.instruments.rank import gpu
 from harness.instruments.settled import Settled, wait_for_threads
+from harness.records import WrongResult
 from suites import text
 from suites.model import Transformer
 from suites.offload import activations
@@ -196,7 +198,8 @@ def within(
     """Train so many steps in so many bytes of device memory; the losses. For a rank that did nothing yet.
 
     A model of one layer is trained first, so that what libraries take once and for all is taken. The limit
-    holds once the model stands. Raises MemoryError where a step does not fit.
+    holds once the model stands. Raises MemoryError where a step does not fit,
+    `WrongResult` where a loss is no finite number.
     """
     plan = {**plan, "delay_after": 0}
     course(memory, {**workload, "layers": 1}, plan, seed, steps)
@@ -209,6 +212,8 @@ def within(
         with nullcontext() if budget_B is None else device_limit(base_B, budget_B + own_B):
             losses = [float(trainer.step()) for _ in range(steps)]
     trainer.engine.close()
+    if not all(map(math.isfinite, losses)):
+        raise WrongResult(f"losses: {', '.join(f'{one:.4g}' for one in losses)}")
     return losses
 
 

@@ -35,6 +35,7 @@ class Workload:
     budget_B: float | None = None
     gpu: bool = False  # too large for anything else
     recompute: bool = False  # activations, in the arms that say nothing of them
+    epsilon: float = 1e-8  # of AdamW; the check sets another
     source: str = ""
 
     @property

@@ -18,7 +18,6 @@ from suites.offload.subject import Workload
 
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.999)
-EPSILON = 1e-8
 """The same for every arm; libraries differ in what they take by themselves."""
 
 
@@ -44,7 +43,7 @@ def adamw(parameters: Iterable[nn.Parameter], workload: Workload) -> torch.optim
         parameters,
         lr=workload.learning_rate,
         betas=BETAS,
-        eps=EPSILON,
+        eps=workload.epsilon,
         weight_decay=WEIGHT_DECAY,
         fused=True,
     )

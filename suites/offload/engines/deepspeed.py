@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.instruments.deepspeed_operators import load
 from harness.instruments.deepspeed_start import choose_accelerator, initialize
 from suites.model import Transformer
-from suites.offload.engines import BETAS, EPSILON, WEIGHT_DECAY, adamw
+from suites.offload.engines import BETAS, WEIGHT_DECAY, adamw
 from suites.offload.host import Host
 from suites.offload.subject import DEVICE, DISK, HOST, Plan, Workload
 
@@ -99,9 +99,7 @@ class Engine:
                 flat.data = self._down(flat.data)
                 optimizer.state[flat] = self._moments(flat)
             elif self.host.device.type == "cpu":
-                flat.grad = torch.zeros_like(
-                    flat
-                )  # it was locked, and then brought to the device, which is `cpu`
+                flat.grad = torch.zeros_like(flat)  # it was locked, then brought to the device: `cpu`
 
     def _gradients_up(self) -> None:
         """Stage 3 has each gradient brought up again, to widen it there; `.to` does nothing here."""
@@ -147,7 +145,7 @@ def cpu_adam(model: Transformer, workload: Workload) -> Any:
         model.parameters(),
         lr=workload.learning_rate,
         betas=BETAS,
-        eps=EPSILON,
+        eps=workload.epsilon,
         weight_decay=WEIGHT_DECAY,
         adamw_mode=True,
     )
