@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from harness.records import Claim, Record, Verdict
 from harness.report import figures, speedups, tables
+from harness.report.course import course
 from harness.report.effects import effects
 from harness.report.errors import errors
 from harness.report.frame import Frame
@@ -86,6 +87,8 @@ def picture(block: Block, found: Findings, frame: Frame) -> Picture | None:
     """The picture that the block asks for; None where it asks for a table, or nothing was recorded for it."""
     if block.kind == "bars":
         return figures.bars(block, found.spec, frame)
+    if block.kind == "course":
+        return course(block, found.spec, frame)
     if block.kind == "lines":
         return lines(block, found.spec, frame)
     if block.kind == "roofs":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.report.compared import compared, noise_of
@@ -70,7 +70,7 @@ def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str,
         ):
             continue
         if row.ratio is not None and meaning(row.ratio, block.fields["same_within"])[0] == "pays":
-            paying.append((row.ratio, _arm(found, frame, block, row.place), percent(row.ratio - 1, True)))
+            paying.append((row.ratio, found.spec.name("optimization", arm), percent(row.ratio - 1, True)))
     return paying
 
 
@@ -87,16 +87,6 @@ def _faster(found: Findings, frame: Frame, block: Block) -> list[tuple[float, st
                     name += f", {found.spec.name('workload', workload)}"
                 paying.append((1 / one.speed_up.value, name, times(one.speed_up.value)))
     return paying
-
-
-def _arm(found: Findings, frame: Frame, block: Block, place: Mapping[str, str]) -> str:
-    """An arm's name with those of its conditions that are not one."""
-    name = found.spec.name("optimization", place["optimization"])
-    for condition, head in block.fields["conditions"].items():
-        value = frame.condition(place["workload"], place["optimization"], condition)
-        if value not in ("", "1"):
-            name += f", {value} {head.lower()}"
-    return name
 
 
 def _holds(found: Findings, frame: Frame) -> Card | None:

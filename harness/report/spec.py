@@ -121,6 +121,8 @@ KINDS: Mapping[str, _Fields] = {
         "references": _MAP,
         "mark": _MAP,
     },
+    # what a metric did from sample to sample, a line an arm; `across` and `up` name the axes
+    "course": {"where": _MAP, "workload": _TEXT, "metric": _MUST, "across": _TEXT, "up": _TEXT},
     # the errors of each method, every cell a point
     "spread": {"where": _MAP, "metric": _MUST, "across": _TEXT},
 }
