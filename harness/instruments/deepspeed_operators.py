@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 import psutil
-from torch.utils.cpp_extension import get_default_build_root
+import torch
+from torch.utils import cpp_extension
 
 from harness.instruments.deepspeed_start import choose_accelerator
 
@@ -29,8 +30,10 @@ def missing(operator: str) -> str | None:
     there: dict[str, object] = {
         "deepspeed": importlib.util.find_spec("deepspeed"),
         "a C++ compiler (g++)": shutil.which(os.environ.get("CXX", "c++")),
-        "ninja": shutil.which("ninja"),
+        "ninja": shutil.which("ninja", path=programs()),
     }
+    if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA, host or not
+        there["the CUDA toolkit (CUDA_HOME)"] = cpp_extension.CUDA_HOME
     if operator == "async_io":
         header = any(Path(one).exists() for one in HEADERS)
         there["libaio with its header (libaio-dev)"] = header and ctypes.util.find_library("aio")
@@ -38,10 +41,17 @@ def missing(operator: str) -> str | None:
     return f"needs {', '.join(lacking)}: DeepSpeed compiles its {operator} at first use" if lacking else None
 
 
+def programs() -> str:
+    """Where torch is to find ninja: also beside python, where a package puts it that nobody activated."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
 def load(operator: str) -> None:
     """Have `operator` at hand, compiled if it is not yet; takes a minute or two then."""
     choose_accelerator()
-    clear_lock(operator, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
+    default = cpp_extension.get_default_build_root()
+    clear_lock(operator, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+    os.environ["PATH"] = programs()
     builders = importlib.import_module("deepspeed.ops.op_builder")
     getattr(builders, BUILDERS[operator])().load(verbose=False)
 

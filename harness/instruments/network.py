@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.instruments import blast
 from harness.instruments.network_inside import NAMESPACES, interface
+from harness.instruments.steering import Flow, Steer, check_steers
 from harness.instruments.topology import Topology, check_rate
 from harness.records import Unavailable
 
@@ -31,7 +32,14 @@ BLAST_S = 0.4
 
 GRACE_S = 5.0
 
-CANNOT = {"build": "be made", "rate": "be shaped", "sent": "be read"}
+CANNOT = {
+    "build": "be made",
+    "rate": "be shaped",
+    "hash": "be told what to spread by",
+    "steer": "be steered",
+    "ways": "tell ways",
+    "sent": "be read",
+}
 
 
 class Network:
@@ -75,6 +83,23 @@ class Network:
         """Let the link carry so much in each direction from now on; None: what the machine can."""
         check_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
         self._ask("rate", link=link, rate_B_per_s=rate_B_per_s)
+
+    def spread_by(self, ports: bool) -> None:
+        """Have switches choose a way by addresses and ports, as in the beginning, or by addresses alone."""
+        self._ask("hash", ports=ports)
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Have packets go these ways, and no longer those of the call before; what is not named is spread.
+
+        Raises TopologyError for a way that is none.
+        """
+        check_steers(self.topology, steers)
+        self._ask("steer", steers=[list(one) for one in steers])
+
+    def ways(self, flows: Sequence[Flow]) -> list[int]:
+        """The link by which each flow leaves its switch, as the kernel there says."""
+        told: list[int] = self._ask("ways", flows=[list(one) for one in flows])
+        return told
 
     def sent(self) -> list[tuple[int, int]]:
         """Bytes sent so far by either end of each link, by the kernel's count.

@@ -12,13 +12,15 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
+from harness.instruments import network_ways
+from harness.instruments.steering import Flow, Steer
 from harness.instruments.topology import FRAME_B, Link, Topology
 
 NAMESPACES = "/run/netns"
@@ -86,6 +88,21 @@ class Inside:
             burst = max(round(BURST_S * rate), 2 * FRAME_B)
             kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
 
+    def hash_by(self, ports: bool) -> None:
+        """See `network_ways`."""
+        network_ways.hash_by(self._topology.switches, self._entered, ports)
+
+    def steer(self, steers: list[Steer]) -> None:
+        """See `network_ways`."""
+        network_ways.steer(self._topology, self._kernels, steers)
+
+    def ways(self, flows: list[Flow]) -> list[int]:
+        """See `network_ways`."""
+        return network_ways.ways(self._topology, self._entered, flows, interface)
+
+    def _entered(self, node: str) -> AbstractContextManager[None]:
+        return entered(self._names[node])
+
     def sent(self) -> list[list[int]]:
         """Bytes that each link's ends have sent, frames' heads counted."""
         return [
@@ -122,8 +139,8 @@ class Inside:
         kernel's own choice all connections between two hosts would share one.
         """
         with entered(name):
-            with suppress(FileNotFoundError):  # a kernel without multipath says so where a route needs it
-                Path("/proc/sys/net/ipv4/fib_multipath_hash_policy").write_text("1")
+            with suppress(ValueError):  # a kernel without says so where a route needs it
+                network_ways.hash_here(ports=True)
             for way in ("all", "default"):
                 Path(f"/proc/sys/net/ipv4/conf/{way}/rp_filter").write_text("0")
             if forwards:
@@ -168,6 +185,12 @@ def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: Ex
     inside: Inside = held["inside"]
     if request["do"] == "rate":
         return inside.rate(request["link"], request["rate_B_per_s"])
+    if request["do"] == "hash":
+        return inside.hash_by(request["ports"])
+    if request["do"] == "steer":
+        return inside.steer([Steer(*one) for one in request["steers"]])
+    if request["do"] == "ways":
+        return inside.ways([Flow(*one) for one in request["flows"]])
     return inside.sent()
 
 

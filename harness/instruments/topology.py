@@ -98,12 +98,12 @@ class Topology:
         """How the node reaches every host that is not its neighbour: all shortest ways, with one weight."""
         found = []
         for host in self.hosts:
-            far = self._distances(host)
-            if node == host or self.link_of(host) in dict(self._around(node)):
+            far = self.distances(host)
+            if node == host or self.link_of(host) in dict(self.around(node)):
                 continue
             gateways = tuple(
                 self.address(neighbour, index)
-                for index, neighbour in self._around(node)
+                for index, neighbour in self.around(node)
                 if far.get(neighbour, len(far)) == far[node] - 1
             )
             found.append(Route(self.subnet(self.link_of(host)), gateways))
@@ -121,26 +121,26 @@ class Topology:
     def _check_reach(self) -> None:
         if len(self.hosts) < 2:
             raise TopologyError(f"a network has two hosts at least, not {len(self.hosts)}")
-        reached = self._distances(self.hosts[0])
+        reached = self.distances(self.hosts[0])
         for node in self.nodes:
             if node not in reached:
                 kind = "host" if node in self.hosts else "switch"
                 raise TopologyError(f"{kind} '{node}' cannot be reached from '{self.hosts[0]}'")
 
-    def _around(self, node: str) -> Iterator[tuple[int, str]]:
+    def around(self, node: str) -> Iterator[tuple[int, str]]:
         """Index of each of the node's links, and who is at its other end."""
         for index, link in enumerate(self.links):
             if node in link[:2]:
                 yield index, link.other if link.one == node else link.one
 
-    def _distances(self, start: str) -> dict[str, int]:
+    def distances(self, start: str) -> dict[str, int]:
         """Links from `start` to every node that it reaches; hosts pass nothing on."""
         far, queue = {start: 0}, deque([start])
         while queue:
             node = queue.popleft()
             if node in self.hosts and node != start:
                 continue
-            for _, neighbour in self._around(node):
+            for _, neighbour in self.around(node):
                 if neighbour not in far:
                     far[neighbour] = far[node] + 1
                     queue.append(neighbour)

@@ -20,7 +20,10 @@ other key is a field of the workload and its value."""
 
 
 class Figure(NamedTuple):
-    """One metric by one method in one workload and arm: the median over all samples of all repeats."""
+    """One metric by one method in one workload and arm: the median over all samples of all repeats.
+
+    `least` and `most` are the ends of those samples.
+    """
 
     workload: str
     optimization: str
@@ -30,6 +33,8 @@ class Figure(NamedTuple):
     origin: str
     value: float
     cell: str
+    least: float = math.nan
+    most: float = math.nan
 
 
 class Frame:
@@ -122,9 +127,9 @@ class Frame:
             for (metric, method), values in samples.items():
                 if values:
                     unit, origin, cell = heads[metric, method]
-                    found[workload, optimization, metric, method] = Figure(
-                        workload, optimization, metric, method, unit, origin, statistics.median(values), cell
-                    )
+                    place = (workload, optimization, metric, method)
+                    middle = statistics.median(values)
+                    found[place] = Figure(*place, unit, origin, middle, cell, min(values), max(values))
         return found
 
     def _cell_fits(self, record: Record, where: Where) -> bool:

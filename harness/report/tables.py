@@ -149,6 +149,8 @@ def _figure(column: Mapping[str, Any], frame: Frame, notes: Notes) -> Text:
     figure = frame.get(**place)
     if figure is None:
         return missing(frame, notes, place)
+    if column["at"] != "median":
+        figure = figure._replace(value=getattr(figure, column["at"]))
     if column["per"]:
         figure = divided(figure, frame, column["per"])
         if figure is None:

@@ -1,0 +1,95 @@
+"""What deepspeed's compiled operators need is named where it is missing."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.util
+import shutil
+import sys
+
+import pytest
+import torch
+from torch.utils import cpp_extension
+
+from harness.instruments import deepspeed_operators
+from harness.instruments.deepspeed_operators import BUILDERS, main, missing, programs
+
+
+@pytest.fixture(autouse=True)
+def _all_is_there(monkeypatch):
+    """Whatever this machine has."""
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so")
+    monkeypatch.setattr(deepspeed_operators, "HEADERS", (__file__,))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize("operator", BUILDERS)
+def test_where_all_is_there_nothing_is_missing(operator):
+    assert missing(operator) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value", "said"),
+    [
+        (
+            shutil,
+            "which",
+            lambda name, path=None: None,
+            "needs a C++ compiler (g++), ninja: DeepSpeed compiles its",
+        ),
+        (shutil, "which", lambda name, path=None: name if name == "c++" else None, "needs ninja: DeepSpeed"),
+        (importlib.util, "find_spec", lambda name: None, "needs deepspeed: DeepSpeed compiles"),
+    ],
+)
+@pytest.mark.parametrize("operator", BUILDERS)
+def test_what_every_operator_needs_is_named(monkeypatch, operator, place, name, value, said):
+    monkeypatch.setattr(place, name, value)
+    told = missing(operator)
+    assert told is not None
+    assert told.startswith(said)
+    assert told.endswith(f"compiles its {operator} at first use")
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (ctypes.util, "find_library", lambda name: None),
+        (deepspeed_operators, "HEADERS", ("/nowhere/libaio.h",)),
+    ],
+)
+def test_files_need_libaio_and_the_host_optimizer_does_not(monkeypatch, place, name, value):
+    monkeypatch.setattr(place, name, value)
+    assert "needs libaio with its header (libaio-dev)" in (missing("async_io") or "")
+    assert missing("cpu_adam") is None
+
+
+@pytest.mark.parametrize(
+    ("home", "said"), [(None, "needs the CUDA toolkit (CUDA_HOME)"), ("/usr/local/cuda", "")]
+)
+@pytest.mark.parametrize("operator", BUILDERS)
+def test_with_a_gpu_it_is_compiled_for_cuda(monkeypatch, operator, home, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(cpp_extension, "CUDA_HOME", home)
+    assert (missing(operator) or "").startswith(said)
+    assert bool(missing(operator)) == bool(said)
+
+
+def test_ahead_of_time_what_can_be_had_is_compiled_and_the_rest_named(monkeypatch, capsys):
+    compiled = []
+    monkeypatch.setattr(deepspeed_operators, "load", compiled.append)
+    monkeypatch.setattr(deepspeed_operators, "HEADERS", ())
+    main()
+    assert compiled == ["cpu_adam"]
+    assert capsys.readouterr().out.startswith("async_io: needs libaio")
+
+
+def test_ninja_is_found_beside_python(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "")
+    (tmp_path / "ninja").write_text("")
+    (tmp_path / "ninja").chmod(0o755)
+    assert shutil.which("ninja", path=programs()) == str(tmp_path / "ninja")
