@@ -1,0 +1,151 @@
+"""A leaf-spine fabric as numbers: its links in one row, their rates, and which are down.
+
+The ground of the simulator by flows: `routing` picks spines here, `max_min` shares the links out.
+Shapes: F flows, L links, R racks, S spines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Whole = NDArray[np.int64]
+Real = NDArray[np.float64]
+Truth = NDArray[np.bool_]
+
+IN_RACK = -1
+"""In place of a spine, and of the links to and from it, where a flow stays in its rack."""
+
+
+class Live(NamedTuple):
+    """Spines by which one rack reaches another: how many (R, R), and which, those first (R, R, S)."""
+
+    count_RR: Whole
+    spine_RRS: Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Clos:
+    """Two stages: each rack switch has its NICs below it, and one uplink to each spine above.
+
+    All NICs have one rate, all uplinks another, both ways alike. `failed` are links (rack, spine) that are
+    down both ways. Such a link is no path; no flow has it, so its rate does not matter. NICs count through
+    racks: NIC n is in rack n // nics_per_rack.
+
+    Raises ValueError where there is no rack, NIC or spine, a rate is not positive and finite, a failed link
+    does not exist, or failed links leave two racks no spine that both reach.
+    """
+
+    racks: int
+    nics_per_rack: int
+    spines: int
+    nic_B_per_s: float
+    uplink_B_per_s: float
+    failed: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for what, count in (("racks", self.racks), ("NICs", self.nics_per_rack), ("spines", self.spines)):
+            if count < 1:
+                where = " in a rack" if what == "NICs" else ""
+                raise ValueError(f"a fabric has {what}{where}, one at least, not {count}")
+        for what, rate in (("NIC", self.nic_B_per_s), ("uplink", self.uplink_B_per_s)):
+            if not 0 < rate < math.inf:
+                raise ValueError(f"{what} rate {rate} B/s is not above 0 and finite")
+        for rack, spine in self.failed:
+            if not (0 <= rack < self.racks and 0 <= spine < self.spines):
+                raise ValueError(
+                    f"failed link (rack {rack}, spine {spine}) is not there: "
+                    f"there are {self.racks} racks and {self.spines} spines, counted from 0"
+                )
+        self._check_cut()
+
+    @property
+    def nics(self) -> int:
+        """In the whole fabric."""
+        return self.racks * self.nics_per_rack
+
+    @property
+    def links(self) -> int:
+        """Each way counted: NICs up, racks to spines, spines to racks, NICs down, in that order."""
+        return 2 * self.nics + 2 * self.racks * self.spines
+
+    @property
+    def live_RS(self) -> Truth:
+        """Which uplinks are up."""
+        live = np.ones((self.racks, self.spines), dtype=np.bool_)
+        for link in self.failed:
+            live[link] = False
+        return live
+
+    def rack(self, nic_F: Whole) -> Whole:
+        """In which rack each NIC is."""
+        return nic_F // self.nics_per_rack
+
+    def capacities(self) -> Real:
+        """B/s by link (L,), in the order of `links`."""
+        rate_L = np.full(self.links, float(self.nic_B_per_s))
+        rate_L[self.nics : self.links - self.nics] = self.uplink_B_per_s
+        return rate_L
+
+    def paths(self, source_F: Whole, destination_F: Whole, spine_F: Whole) -> Whole:
+        """Links of each flow (F, 4) from its NIC to the other by its spine.
+
+        A flow with `IN_RACK` for a spine has it for both links in the middle. Raises ValueError where a flow
+        between racks has no spine, one within a rack has, or the way is by a link that is down.
+        """
+        up_F, down_F = self.rack(source_F), self.rack(destination_F)
+        crosses_F = up_F != down_F
+        if np.any(crosses_F != (spine_F != IN_RACK)):
+            raise ValueError("a flow between racks has a spine, and one within a rack none")
+        live_RS = self.live_RS
+        if self.failed and np.any(crosses_F & ~(live_RS[up_F, spine_F] & live_RS[down_F, spine_F])):
+            raise ValueError("a flow's path goes by a failed link")
+        path_F4 = np.empty((len(source_F), 4), dtype=np.int64)
+        path_F4[:, 0] = source_F
+        path_F4[:, 1] = np.where(crosses_F, self.nics + up_F * self.spines + spine_F, IN_RACK)
+        path_F4[:, 2] = np.where(
+            crosses_F, self.nics + (self.racks + down_F) * self.spines + spine_F, IN_RACK
+        )
+        path_F4[:, 3] = destination_F + (self.links - self.nics)
+        return path_F4
+
+    def by_uplink(self, value_L: NDArray[Any]) -> NDArray[Any]:
+        """Of values by link those of uplinks (2, R, S): racks to spines, spines to racks."""
+        return value_L[self.nics : self.links - self.nics].reshape(2, self.racks, self.spines)
+
+    def _check_cut(self) -> None:
+        live_RS = self.live_RS.astype(np.int64)
+        cut = (live_RS @ live_RS.T == 0) & ~np.eye(self.racks, dtype=np.bool_)
+        if cut.any():
+            one, other = np.argwhere(cut)[0]
+            raise ValueError(
+                f"failed links cut rack {one} off from rack {other}: no spine has live links to both"
+            )
+
+
+@lru_cache(maxsize=8)
+def live_spines(clos: Clos) -> Live:
+    """What rack switches choose from: a spine is a next hop only where its link to the other rack is up too,
+    as routes that are withdrawn make it."""
+    live_RS = clos.live_RS
+    both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
+    return Live(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
+
+
+META_NIC_B_per_s = 400e9 / 8
+"""400 Gbit/s a GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233."""
+
+
+def meta_zone(capacity: float = 1.0, failed: tuple[tuple[int, int], ...] = ()) -> Clos:
+    """One zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks a rack.
+
+    Racks and zone: The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.1. `capacity` is that of a
+    rack's uplinks over that of its NICs: 1 does not block; 2 is what Gangidi et al. installed for a time,
+    while paths were pinned. Raises ValueError as `Clos` does.
+    """
+    return Clos(192, 16, 16, META_NIC_B_per_s, capacity * META_NIC_B_per_s, failed)

@@ -1,0 +1,137 @@
+"""By which spine each flow goes: by a hash, pinned by its destination, or placed by one controller for all.
+
+Between `collectives` and `max_min`. Only the rack switch that a flow starts from chooses, for a spine has
+one link to each rack. Shapes: F flows, P pairs of a source and a destination, R racks, S spines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.fabric.clos import IN_RACK, Clos, Real, Whole, live_spines
+from suites.fabric.collectives import Flows
+from suites.fabric.subject import Plan
+
+Hash = NDArray[np.uint64]
+
+TIE = 1e-9
+"""Weight of two links' sum beside the fuller of them: it decides between equals, and nothing else."""
+
+
+def spines(flows: Flows, clos: Clos, plan: Plan, seed: int = 0) -> Whole:
+    """The spine of each flow (F,), `IN_RACK` where it needs none; `seed` is that of the switches' hash.
+
+    Raises ValueError for a routing that is none of hash, pinned, central.
+    """
+    if plan.routing == "hash":
+        spine_F = ecmp(flows, clos, plan.ports, seed)
+    elif plan.routing == "pinned":
+        spine_F = pinned(flows, clos, seed)
+    elif plan.routing == "central":
+        spine_F = central(flows, clos)
+    else:
+        raise ValueError(f"there is no routing '{plan.routing}': hash, pinned or central")
+    return np.where(clos.rack(flows.source) == clos.rack(flows.destination), IN_RACK, spine_F)
+
+
+def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> Whole:
+    """A hash of both addresses, and where `ports`, of what tells queue pairs of a connection apart as well.
+
+    The first is what Gangidi et al. (SIGCOMM 2024, doi 10.1145/3651890.3672233) call ECMP, the second E-ECMP.
+    Among spines with live links to both racks, as rack switches hash over live next hops.
+    """
+    fields = (flows.source, flows.destination, *((flows.queue_pair,) if ports else ()))
+    high_F = hashed(seed, *fields) >> np.uint64(32)
+    if not clos.failed:
+        return _scaled(high_F, np.uint64(clos.spines))
+    live = live_spines(clos)
+    one_F, other_F = clos.rack(flows.source), clos.rack(flows.destination)
+    return live.spine_RRS[one_F, other_F, _scaled(high_F, live.count_RR[one_F, other_F].astype(np.uint64))]
+
+
+def pinned(flows: Flows, clos: Clos, seed: int) -> Whole:
+    """By the destination's index among its rack's NICs; where a link of that way is down, by the hash of both
+    addresses among what is left.
+
+    As Gangidi et al. pinned paths, by the index of the rack switch's downlink; what failed over was spread by
+    their switches' ECMP.
+    """
+    own_F = flows.destination % clos.nics_per_rack % clos.spines
+    if not clos.failed:
+        return own_F
+    live_RS = clos.live_RS
+    live_F = live_RS[clos.rack(flows.source), own_F] & live_RS[clos.rack(flows.destination), own_F]
+    return np.where(live_F, own_F, ecmp(flows, clos, False, seed))
+
+
+def central(flows: Flows, clos: Clos) -> Whole:
+    """From the traffic matrix: pair after pair, the largest first, each by the spine whose two links to its
+    racks are least loaded, by the fuller of them.
+
+    Constrained shortest path first, as Gangidi et al. name it; what was placed is not looked at again. All
+    that goes from one NIC to another takes one way.
+    """
+    key_P, pair_F = np.unique(flows.source * clos.nics + flows.destination, return_inverse=True)
+    one_P, other_P = clos.rack(key_P // clos.nics), clos.rack(key_P % clos.nics)
+    size_B_P = np.bincount(pair_F, flows.size_B).astype(np.float64)
+    return _placed(clos, one_P, other_P, size_B_P)[pair_F]
+
+
+def hashed(seed: int, *fields: Whole) -> Hash:
+    """64 bits of each row of `fields`: SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014), one field
+    after the other."""
+    found = _mixed(np.array([seed % 2**64], dtype=np.uint64))
+    for field in fields:
+        found = _mixed(found ^ field.astype(np.uint64))
+    return found
+
+
+def _mixed(number: Hash) -> Hash:
+    number = number + np.uint64(0x9E3779B97F4A7C15)
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return number ^ (number >> np.uint64(31))
+
+
+def _scaled(high_F: Hash, count: Hash | np.uint64) -> Whole:
+    """32 bits as a number from 0 to `count` - 1."""
+    return ((high_F * count) >> np.uint64(32)).astype(np.int64)
+
+
+def _placed(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> Whole:
+    """Greedily; pairs that share no rack on either side at once, which is as if one came after the other."""
+    load_2RS = np.zeros((2, clos.racks, clos.spines))
+    down_RS = np.where(clos.live_RS, 0.0, np.inf)
+    spine_P = np.full(len(one_P), IN_RACK, dtype=np.int64)
+    for at in _apart(clos, one_P, other_P, size_B_P):
+        one, other = one_P[at], other_P[at]
+        sent, received = load_2RS[0, one] + down_RS[one], load_2RS[1, other] + down_RS[other]
+        chosen = (np.maximum(sent, received) + TIE * (sent + received)).argmin(axis=1)
+        spine_P[at] = chosen
+        load_2RS[0, one, chosen] += size_B_P[at]
+        load_2RS[1, other, chosen] += size_B_P[at]
+    return spine_P
+
+
+def _apart(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> list[Whole]:
+    """Indices of pairs between racks, the largest first, in groups that share no rack on either side: pairs
+    of one size, one distance from rack to rack, and one turn among those of their two racks."""
+    at = np.flatnonzero(one_P != other_P)
+    rank = np.unique(-size_B_P[at], return_inverse=True)[1]
+    way = one_P[at] * clos.racks + other_P[at]
+    order = np.lexsort((way, rank))
+    at, rank, way = at[order], rank[order], way[order]
+    begins = np.flatnonzero(_changes(rank, way))
+    turn = np.arange(len(at)) - np.repeat(begins, np.diff(begins, append=len(at)))
+    far = (other_P[at] - one_P[at]) % clos.racks
+    order = np.lexsort((far, turn, rank))
+    groups = np.flatnonzero(_changes(rank[order], turn[order], far[order]))
+    return np.split(at[order], groups[1:]) if len(at) else []
+
+
+def _changes(*columns: Whole) -> NDArray[np.bool_]:
+    """Where a row is another than the one before it; the first always is."""
+    found = np.ones(len(columns[0]), dtype=np.bool_)
+    found[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return found

@@ -1,0 +1,115 @@
+"""One collective on a fabric, simulated by flows: how long it takes, and what each uplink carries.
+
+The last of the simulator: placement, `collectives`, `routing`, then this. Bytes move as a fluid, all flows
+begin together and share links max-min fair; there is no latency, no queue and no loss.
+
+All flows of a collective have the same bytes, B, and so have its rings on each hop. Then the last
+completion is that of the fullest link, max over links of load / capacity, whatever else happens: at the
+start the least rate is x = min of capacity / crossings, on that link. No rate ever is less, for links only
+lose flows; and what crosses that link has x until it ends, at B / x. So no steps are needed, and whether
+rings are in lockstep, or queue pairs of a ring wait for one another, makes no difference to the end.
+`stepped_s` steps, as a check.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from suites.fabric import max_min, routing
+from suites.fabric.clos import Clos, Real, Whole
+from suites.fabric.collectives import Flows, bus_bandwidth, check_pairs, flows_of, part
+from suites.fabric.subject import Plan
+
+
+class Result(NamedTuple):
+    """Seconds and B/s of one collective, and what no routing can beat.
+
+    `nic_bound_s`: the busiest NIC's bytes at its rate. `uplink_bound_s`: the bytes of the rack that sends
+    or gets most for its live uplinks, spread over them evenly. `load_B` (2, racks, spines): what went from
+    racks to spines, and back; nan where the link is down.
+    """
+
+    time_s: float
+    bus_B_per_s: float
+    nic_bound_s: float
+    uplink_bound_s: float
+    load_B: Real
+
+    @property
+    def bound_s(self) -> float:
+        """The larger of both."""
+        return max(self.nic_bound_s, self.uplink_bound_s)
+
+    @property
+    def of_bound(self) -> float:
+        """Part of the bus bandwidth that perfect spreading would give: at most 1."""
+        return self.bound_s / self.time_s
+
+    @property
+    def max_over_mean(self) -> float:
+        """The fullest uplink, each way counted, over the mean of the live ones of racks that use any; 1 where
+        none is used."""
+        used_B = self.load_B[np.nansum(self.load_B, axis=2) > 0]
+        return float(np.nanmax(used_B) / np.nanmean(used_B)) if used_B.size else 1.0
+
+
+def collective(clos: Clos, nic_HG: Whole, kind: str, size_B: float, plan: Plan, seed: int = 0) -> Result:
+    """One collective of `size_B` a rank by ranks on those NICs (hosts in the order of ranks, GPUs).
+
+    `seed` is that of the switches' hash. Raises ValueError as `flows_of` and `routing.spines`.
+    """
+    check_pairs(plan.queue_pairs)
+    connections = flows_of(kind, nic_HG, size_B)
+    pairs = plan.queue_pairs if plan.routing == "hash" and plan.ports else 1  # else all take one way
+    load_B_L = np.zeros(clos.links)
+    for number in range(pairs):
+        flows = part(connections, number, pairs)
+        load_B_L += loads_B(clos, flows, routing.spines(flows, clos, plan, seed))
+    return _result(clos, kind, nic_HG.size, size_B, load_B_L)
+
+
+def routed(clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: Whole) -> Result:
+    """One collective whose flows, all queue pairs of them, go by given spines (F,), as a real switch chose
+    them.
+
+    Raises ValueError for flows of unequal bytes, which have to be stepped, and as `Clos.paths`.
+    """
+    if np.ptp(flows.size_B) > max_min.ROUNDING * flows.size_B.max():
+        raise ValueError("flows of a collective have equal bytes; others are stepped through")
+    return _result(clos, kind, ranks, size_B, loads_B(clos, flows, spine_F))
+
+
+def loads_B(clos: Clos, flows: Flows, spine_F: Whole) -> Real:
+    """Bytes by link (L,)."""
+    load_B_L = np.zeros(clos.links)
+    for link_F in clos.paths(flows.source, flows.destination, spine_F).T:
+        crosses_F = link_F >= 0
+        load_B_L += np.bincount(link_F[crosses_F], flows.size_B[crosses_F], clos.links)
+    return load_B_L
+
+
+def stepped_s(clos: Clos, flows: Flows, spine_F: Whole, tolerance: float = max_min.TOLERANCE) -> Real:
+    """When each ring, or flow that is in none, is over, by steps: for flows of any bytes.
+
+    Raises ValueError as `Clos.paths` and `max_min.completions_s`.
+    """
+    entity_F = max_min.entities(flows)
+    crossed = max_min.crossings(clos.paths(flows.source, flows.destination, spine_F), entity_F)
+    size_B_E = np.zeros(int(entity_F.max()) + 1)
+    size_B_E[entity_F] = flows.size_B
+    return max_min.completions_s(crossed, size_B_E, clos.capacities(), tolerance)
+
+
+def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_L: Real) -> Result:
+    time_s = float((load_B_L / clos.capacities()).max())
+    nics_B = np.concatenate([load_B_L[: clos.nics], load_B_L[clos.links - clos.nics :]])
+    up_B, live_R = clos.by_uplink(load_B_L), np.maximum(clos.live_RS.sum(axis=1), 1)
+    return Result(
+        time_s,
+        bus_bandwidth(kind, ranks, size_B, time_s),
+        float(nics_B.max() / clos.nic_B_per_s),
+        float((up_B.sum(axis=2) / live_R).max() / clos.uplink_B_per_s),
+        np.where(clos.live_RS, up_B, np.nan),
+    )
