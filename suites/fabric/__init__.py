@@ -1,0 +1,189 @@
+"""The fabric suite: what routing and the number of queue pairs make of a collective over leaves and spines.
+
+The baseline is one connection a pair of ranks, its spine by a hash of addresses. Small fabrics carry real
+packets between namespaces on this machine; fabrics of Meta's size are simulated by flows. A round is a
+placement, drawn anew, the same for all arms of a workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from harness.records import Json, Origin, Reading, Remark, Unavailable
+from suites.fabric import placements
+from suites.fabric.clos import Clos, Whole
+from suites.fabric.collectives import flows_of
+from suites.fabric.emulated import Fabric
+from suites.fabric.simulated import Result, collective, routed
+from suites.fabric.subject import Subject, Workload
+
+ROUNDS = 1 << 20
+"""Placements of one seed are apart from those of the next."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """The baseline. Raises `Unavailable` for a fabric that cannot be, or a job that it does not hold."""
+    subject = Subject(Workload(**workload), seed)
+    try:
+        clos, nic_HG = placed(subject, 0)
+        flows_of(subject.workload.collective, nic_HG, subject.workload.buffer_B)
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+    if subject.workload.emulated:
+        refuse_unreal(subject.workload, clos)
+    return subject
+
+
+def refuse_unreal(workload: Workload, clos: Clos) -> None:
+    """Raises `Unavailable` for what packets do not do here."""
+    if workload.ranks_per_node != 1 or workload.failed_uplinks:
+        raise Unavailable("packets are sent by one rank a host, over links that are all up")
+    if workload.ranks != clos.nics:
+        raise Unavailable(f"packets are sent by a rank on each of {clos.nics} hosts, not by {workload.ranks}")
+
+
+def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
+    """The fabric of that round, and the NICs of the ranks (hosts, GPUs). Raises ValueError for none."""
+    workload, seed = subject.workload, subject.seed * ROUNDS + round_
+    clos = fabric_of(workload)
+    hosts, gpus = divmod(workload.ranks, workload.ranks_per_node)
+    if gpus:
+        raise ValueError(f"{workload.ranks} ranks are no whole nodes of {workload.ranks_per_node}")
+    if workload.placement == "aligned":
+        nic_HG = placements.aligned(clos, hosts, workload.ranks_per_node)
+    else:
+        nic_HG = placements.fragmented(clos, hosts, workload.ranks_per_node, seed)
+    if workload.placement == "shuffled":
+        nic_HG = placements.shuffled(nic_HG, seed)
+    failed = placements.failed_links(clos, nic_HG, workload.failed_uplinks, seed)
+    return replace(clos, failed=failed), nic_HG
+
+
+def fabric_of(workload: Workload) -> Clos:
+    """With every link up."""
+    return Clos(
+        workload.racks,
+        workload.nics_per_rack,
+        workload.spines,
+        workload.nic_B_per_s,
+        workload.uplink_B_per_s,
+    )
+
+
+def check(subject: Subject, module: Any) -> None:
+    """On packets: every rank's result is held against a closed formula, in this and in each later turn."""
+    subject.held["round"] = 0
+    if not subject.workload.emulated:
+        return
+    fabric = fabric_for(subject)
+    fabric.arms += 1
+    subject.held["fabric"] = fabric
+    fabric.most_pairs = max(fabric.most_pairs, subject.plan.queue_pairs)
+    turn(subject)
+
+
+def conditions(subject: Subject) -> Mapping[str, str]:
+    """What a claim may ask after."""
+    workload, plan = subject.workload, subject.plan
+    return {
+        "device": "cpu",
+        "fabric": "emulated" if workload.emulated else "simulated",
+        "collective": workload.collective,
+        "routing": plan.routing,
+        "hash": ("addresses and ports" if plan.ports else "addresses") if plan.routing == "hash" else "none",
+        "queue_pairs": str(plan.queue_pairs),
+        "nodes": str(workload.ranks // workload.ranks_per_node),
+        "ranks": str(workload.ranks),
+        "placement": workload.placement,
+        "failed_uplinks": str(workload.failed_uplinks),
+        "message_B": str(workload.buffer_B),
+    }
+
+
+def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+    """What holds for all placements."""
+    workload = subject.workload
+    yield Reading("queue_pairs", "1", subject.plan.queue_pairs, Origin.CALCULATED)
+    if workload.emulated:
+        yield Reading("link_rate", "B/s", workload.uplink_B_per_s, Origin.CALCULATED, "asked")
+        carried_B_per_s = subject.held["fabric"].carried_B_per_s
+        yield Reading("link_rate", "B/s", carried_B_per_s, Origin.MEASURED, "carried")
+
+
+def timed(subject: Subject) -> bool:
+    """Placements are drawn for both, by packets and by flows."""
+    return True
+
+
+def sample(subject: Subject) -> Iterator[Reading]:
+    """One collective by the next placement: its seconds, its bus bandwidth, how evenly uplinks were used."""
+    result = by_flows(subject) if not subject.workload.emulated else None
+    if result is not None:
+        yield from readings(result, Origin.SIMULATED)
+    else:
+        yield from by_packets(subject)
+    subject.held["round"] += 1
+
+
+def by_flows(subject: Subject) -> Result:
+    """The round's collective, simulated; the hash is seeded by the round too."""
+    workload, round_ = subject.workload, subject.held["round"]
+    clos, nic_HG = placed(subject, round_)
+    return collective(
+        clos, nic_HG, workload.collective, workload.buffer_B, subject.plan, subject.seed * ROUNDS + round_
+    )
+
+
+def by_packets(subject: Subject) -> Iterator[Reading]:
+    """The round's collective on the network, and what the simulator makes of it on the same ways."""
+    result, said = turn(subject)
+    yield from readings(result, Origin.EMULATED)
+    yield from readings(said, Origin.SIMULATED, "flows")
+    yield Reading("model_error", "1", said.time_s / result.time_s - 1, Origin.SIMULATED, "flows")
+
+
+def turn(subject: Subject) -> tuple[Result, Result]:
+    """What packets took, and what flows on the same ways take."""
+    workload, plan, fabric = subject.workload, subject.plan, subject.held["fabric"]
+    clos, nic_HG = placed(subject, subject.held["round"])
+    flows = flows_of(workload.collective, nic_HG, workload.buffer_B, plan.queue_pairs)
+    took = fabric.turn(workload, plan, flows, [int(nic) for nic in nic_HG[:, 0]])
+    said = routed(clos, workload.collective, workload.ranks, workload.buffer_B, flows, took.spines)
+    bus_B_per_s = said.bus_B_per_s * said.time_s / took.time_s
+    return said._replace(time_s=took.time_s, bus_B_per_s=bus_B_per_s, load_B=took.load_B), said
+
+
+def readings(result: Result, origin: Origin, method: str = "") -> Iterator[Reading]:
+    """Of one collective."""
+    yield Reading("time", "s", result.time_s, origin, method)
+    yield Reading("bus_bandwidth", "B/s", result.bus_B_per_s, origin, method)
+    yield Reading("of_bound", "1", result.of_bound, origin, method)
+    if np.isfinite(result.max_over_mean):
+        yield Reading("load_max_over_mean", "1", result.max_over_mean, origin, method)
+
+
+def fabric_for(subject: Subject) -> Fabric:
+    """The network and the ranks that all arms of a workload share."""
+    return shared_fabric(subject.workload)
+
+
+@lru_cache(maxsize=1)
+def shared_fabric(workload: Workload) -> Fabric:
+    """One at a time."""
+    return Fabric(workload, fabric_of(workload))
+
+
+def close(subject: Subject) -> None:
+    """With the last arm that shares them network and ranks end."""
+    fabric = subject.held.pop("fabric", None)
+    if fabric is None:
+        return
+    fabric.arms -= 1
+    if not fabric.arms:
+        fabric.close()
+        shared_fabric.cache_clear()

@@ -1,0 +1,165 @@
+"""A leaf-spine fabric of namespaces on this machine, a rank on each host, and a collective over real packets.
+
+All arms of a workload share the network and the ranks; before each turn the switches are told how to route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.instruments.network import Network
+from harness.instruments.ranks import Place, Pool
+from harness.instruments.steering import Flow, Steer
+from harness.instruments.topology import Link, Topology
+from harness.records import Unavailable
+from suites.fabric import on_rank, routing
+from suites.fabric.clos import IN_RACK, Clos, Real, Whole
+from suites.fabric.collectives import Flows
+from suites.fabric.subject import Plan, Workload
+
+TIMEOUT_S = 120.0
+
+TRIES = 3
+"""To verify a link: what comes between on a busy machine is given another try."""
+
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Turn(NamedTuple):
+    """One collective: the slowest rank's seconds, the spine of each flow (F,), and bytes that went from racks
+    to spines and back (2, racks, spines), heads of frames and acknowledgements among them."""
+
+    time_s: float
+    spines: Whole
+    load_B: Real
+
+
+def topology(clos: Clos) -> Topology:
+    """Hosts first among the links, in order; then each rack's uplinks, by spine."""
+    hosts = tuple(f"h{number}" for number in range(clos.racks * clos.nics_per_rack))
+    leaves = tuple(f"leaf{number}" for number in range(clos.racks))
+    spines = tuple(f"spine{number}" for number in range(clos.spines))
+    down = [
+        Link(host, leaves[number // clos.nics_per_rack], clos.nic_B_per_s)
+        for number, host in enumerate(hosts)
+    ]
+    up = [Link(leaf, spine, clos.uplink_B_per_s) for leaf in leaves for spine in spines]
+    return Topology(hosts, leaves + spines, (*down, *up))
+
+
+class Fabric:
+    """The network, and its ranks, which take the places of one placement at a time."""
+
+    def __init__(self, workload: Workload, clos: Clos) -> None:
+        self.clos, self.most_pairs, self.arms = clos, 1, 0
+        self._standing: tuple[list[int], int] | None = None
+        self._connections: list[Any] = []
+        self._routed: tuple[Plan, list[Steer]] | None = None
+        with ExitStack() as stack:
+            self.network = stack.enter_context(Network(topology(clos)))
+            hosts = self.network.topology.hosts[: workload.ranks]
+            places = [
+                Place(
+                    self.network.command(host, []),
+                    {"GLOO_SOCKET_IFNAME": self.network.interface(host)} | ALONE,
+                )
+                for host in hosts
+            ]
+            self.pool = stack.enter_context(Pool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S))
+            self.carried_B_per_s = self._verified()
+            stack.pop_all()
+
+    def close(self) -> None:
+        """End the ranks, remove the network."""
+        self.pool.close()
+        self.network.close()
+
+    def turn(self, workload: Workload, plan: Plan, flows: Flows, order: Sequence[int]) -> Turn:
+        """One collective, ranks in that order, by the arm's plan; `flows` are those it makes."""
+        self._place(list(order))
+        self._route(plan, flows)
+        before_B = self._uplinks_B()
+        told = self.pool.call(
+            f"{on_rank.__name__}:collective",
+            kind=workload.collective,
+            buffer_B=workload.buffer_B,
+            pairs=plan.queue_pairs,
+        )
+        load_B = (self._uplinks_B() - before_B).T.reshape(2, self.clos.racks, self.clos.spines)
+        return Turn(max(told), self.spines(flows), load_B)
+
+    def spines(self, flows: Flows) -> Whole:
+        """The spine by which each flow goes, as the kernel of its rack's switch says."""
+        clos, found = self.clos, np.full(len(flows.source), IN_RACK)
+        hosts, asked, which = self.network.topology.hosts, [], []
+        for number, (source, other, pair) in enumerate(
+            zip(flows.source, flows.destination, flows.queue_pair, strict=True)
+        ):
+            if source // clos.nics_per_rack == other // clos.nics_per_rack:
+                continue
+            own, port = self._ports(int(pair), int(source), int(other))
+            leaf = f"leaf{source // clos.nics_per_rack}"
+            asked.append(Flow(leaf, int(source), hosts[source], own, hosts[other], port))
+            which.append(number)
+        links = np.array(self.network.ways(asked), dtype=np.int64)
+        found[which] = (links - len(hosts)) % clos.spines
+        return found
+
+    def _ports(self, pair: int, source: int, destination: int) -> tuple[int, int]:
+        address = self.network.address(self.network.topology.hosts[destination])
+        for own, other, port in self._connections[source][pair]:
+            if other == address:
+                return own, port
+        raise Unavailable(f"gloo has no connection from host {source} to {address} in group {pair}")
+
+    def _place(self, order: list[int]) -> None:
+        """Ranks in that order, in groups with connections of their own, unless they stand so."""
+        if self._standing != (order, self.most_pairs):
+            self._standing = None
+            self._connections = self.pool.call(
+                f"{on_rank.__name__}:connect", order=order, count=self.most_pairs, timeout_s=TIMEOUT_S
+            )
+            self._standing = (order, self.most_pairs)
+
+    def _route(self, plan: Plan, flows: Flows) -> None:
+        """Have the switches choose ways as the plan says, unless they do."""
+        steers = self._steers(plan, flows)
+        if self._routed != (plan, steers):
+            self._routed = None
+            self.network.spread_by(plan.ports)
+            self.network.steer(steers)
+            self._routed = (plan, steers)
+
+    def _steers(self, plan: Plan, flows: Flows) -> list[Steer]:
+        if plan.routing == "hash":
+            return []
+        hosts, clos = self.network.topology.hosts, self.clos
+        spines = routing.spines(flows, clos, plan)
+        steers = set()
+        for source, other, spine in zip(flows.source, flows.destination, spines, strict=True):
+            rack = source // clos.nics_per_rack
+            if spine != IN_RACK:
+                link = len(hosts) + int(rack) * clos.spines + int(spine)
+                named = hosts[source] if plan.routing == "central" else None
+                steers.add(Steer(f"leaf{rack}", hosts[other], link, named))
+        return sorted(steers, key=str)
+
+    def _uplinks_B(self) -> Real:
+        """Sent so far on each uplink by rack and by spine (racks x spines, 2)."""
+        return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
+
+    def _verified(self) -> float:
+        """What the slowest uplink carries; raises `Unavailable` where one is off by over 5 %."""
+        links = range(len(self.network.topology.hosts), len(self.network.topology.links))
+        return min(self._carried(link) for link in links)
+
+    def _carried(self, link: int) -> float:
+        asked = self.clos.uplink_B_per_s
+        for _ in range(TRIES - 1):
+            with suppress(Unavailable):
+                return self.network.verify(link, asked)
+        return self.network.verify(link, asked)

@@ -1,0 +1,103 @@
+"""What a rank of the fabric suite does; called by name, see `harness.instruments.ranks`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+from harness.records import WrongResult
+
+Memory = dict[str, Any]
+
+NUMBER_B = 4
+"""A number is fp32."""
+
+KINDS = ("allreduce", "alltoall")
+
+
+def connect(memory: Memory, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
+    """Make `count` groups anew in which rank `order[i]` is the i-th: each has connections of its own.
+
+    Of each group this rank's connections: [own port, other's address, other's port]. (torch's new_group
+    sorts ranks; a ring's order is what is wanted here.)
+    """
+    memory.pop("groups", None)
+    memory["made"] = memory.get("made", -1) + 1
+    place = order.index(dist.get_rank())
+    groups, connections, known = [], [], set[Any](established())
+    for number in range(count):
+        store = PrefixStore(f"fabric/{memory['made']}/{number}", memory["store"])
+        limit = timedelta(seconds=timeout_s)
+        groups.append(dist.ProcessGroupGloo(store, place, len(order), limit))
+        now = established()
+        connections.append([list(one) for one in now if one not in known])
+        known.update(now)
+    memory["groups"], memory["place"] = groups, place
+    return connections
+
+
+def established() -> list[tuple[int, str, int]]:
+    """This process's TCP connections: own port, other's address, other's port."""
+    found = psutil.Process(os.getpid()).net_connections("tcp")
+    return [
+        (one.laddr.port, one.raddr.ip, one.raddr.port)
+        for one in found
+        if one.status == psutil.CONN_ESTABLISHED and one.family == socket.AF_INET
+    ]
+
+
+def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
+    """Seconds of one collective of so many bytes a rank, split over the first `pairs` groups.
+
+    Raises `WrongResult` where what came is not what was sent.
+    """
+    groups, place = memory["groups"][:pairs], memory["place"]
+    size = groups[0].size()
+    given = payload(place, size, buffer_B // NUMBER_B, kind)
+    parts = list(given.view(size, -1).chunk(pairs, dim=1)) if kind == "alltoall" else list(given.chunk(pairs))
+    parts = [one.contiguous() for one in parts]
+    results = [torch.empty_like(one) for one in parts] if kind == "alltoall" else parts
+    groups[0].barrier().wait()
+    begin_s = time.perf_counter()
+    works = [begin(kind, *one) for one in zip(groups, parts, results, strict=False)]
+    for work in works:
+        work.wait()
+    taken_s = time.perf_counter() - begin_s
+    refuse_wrong(kind, results, place, size)
+    return taken_s
+
+
+def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
+    """What the rank in that place sends: its place, or to each its place and whose it is."""
+    if kind == "allreduce":
+        return torch.full((numbers,), float(place + 1))
+    whose = torch.arange(size).repeat_interleave(numbers // size)
+    return (place * size + whose).float()
+
+
+def begin(kind: str, group: Any, given: Tensor, result: Tensor) -> Any:
+    """The collective, under way."""
+    if kind == "allreduce":
+        return group.allreduce([result])
+    return group.alltoall_base(result, given, [], [])
+
+
+def refuse_wrong(kind: str, results: list[Tensor], place: int, size: int) -> None:
+    """Raises `WrongResult` where a sum, or a piece, is another than by closed formula."""
+    for result in results:
+        if kind == "allreduce":
+            expected = torch.full_like(result, size * (size + 1) / 2)
+        else:
+            column = torch.arange(size, dtype=torch.float32) * size + place
+            expected = column[:, None].expand_as(result)
+        if not torch.equal(result, expected):
+            raise WrongResult(f"{kind}: the rank in place {place} has other numbers than it was sent")
