@@ -5,7 +5,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from harness.records import Unavailable
 from harness.source_digest import ROOT
 from suites.offload import swap_folder
 
@@ -57,3 +61,14 @@ def test_names_of_another_form_are_somebody_elses(tmp_path):
         one.mkdir()
     swap_folder.remove(swap_folder.make(str(tmp_path)))
     assert all(one.is_dir() for one in kept)
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_disk_that_fills_in_mid_step_is_told_in_one_line(monkeypatch, tmp_path, root):
+    """What is kept for root counts for root alone."""
+    swap_folder.refuse_full(str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
+    disk = SimpleNamespace(f_bfree=326 if root else 9999, f_bavail=9999 if root else 326, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
+    with pytest.raises(Unavailable, match=r"^the disk beneath its swap files is full: 1335296 B are left$"):
+        swap_folder.refuse_full(str(tmp_path))

@@ -20,6 +20,7 @@ from suites.model import Transformer
 from suites.offload.engines import BETAS, WEIGHT_DECAY, adamw
 from suites.offload.host import Host
 from suites.offload.subject import DEVICE, DISK, HOST, Plan, Workload
+from suites.offload.swap_folder import refuse_full
 
 PLACES = {DEVICE: "none", HOST: "cpu", DISK: "nvme"}
 PARAMETER_BUFFERS = 16
@@ -57,6 +58,8 @@ class Engine:
         loss: Tensor = self.model(tokens_BT, targets_BT)
         self.model.backward(loss)
         self.model.step()
+        if self._swap is not None:
+            refuse_full(self._swap.name)
         return loss.detach()
 
     def close(self) -> None:
