@@ -1,0 +1,127 @@
+"""The fluid model that every arm runs on: senders' wires, a switch with PFC, the receiver's port.
+
+Time goes in steps of `dt_s`; what moves within a step is bytes over it. A wire delays. The switch keeps
+account of what it holds by the port it came in at (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its
+sender to pause, and below `xon_B` to go on; the word takes `hop_s`, and what is on the wire still comes. The
+receiver's port sends at line rate, first in, first out; what came within one step is mixed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.records import WrongResult
+from suites.congestion.subject import Control, Delay, Floats, Workload
+
+LONGEST = 100
+"""Times the bound: a simulation that takes longer is ended."""
+
+LEFT_B = 1e-3
+"""Of all bytes: so much is rounding."""
+
+
+class Trace(NamedTuple):
+    """What happened. Both arrays have one value a step, up to that in which the last byte left the switch."""
+
+    completion_s: float  # from the first moment to the last acknowledgement
+    queue_K: Floats  # bytes in the switch
+    pausing_K: Floats  # ports that asked for a pause
+    pauses: int  # how often one did
+    largest_port_B: float  # the most that came in at one port and was there at once
+
+
+class Fifo:
+    """Bytes by sender, in the order of the steps in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Floats, float]] = deque()
+
+    def put(self, bytes_N: Floats) -> None:
+        """Behind all others."""
+        total_B = float(bytes_N.sum())
+        if total_B > 0:
+            self._waiting.append((bytes_N.copy(), total_B))
+
+    def take(self, most_B: float) -> Floats | float:
+        """From the front, so much or what there is: bytes (N,), or 0."""
+        taken_N: Floats | float = 0.0
+        while most_B > 0 and self._waiting:
+            bytes_N, total_B = self._waiting.popleft()
+            if total_B > most_B:
+                part_N = bytes_N * (most_B / total_B)
+                self._waiting.appendleft((bytes_N - part_N, total_B - most_B))
+                bytes_N, total_B = part_N, most_B
+            taken_N = taken_N + bytes_N
+            most_B -= total_B
+        return taken_N
+
+
+class Switch:
+    """The shared buffer, by ingress port, and PFC."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._line_B = workload.rate_B_per_s * workload.dt_s
+        self._fifo = Fifo()
+        self._held_N = np.zeros(workload.senders)
+        self.pausing_N = np.zeros(workload.senders, dtype=bool)
+        self.queue_B = 0.0
+        self.pauses = 0
+        self.largest_port_B = 0.0
+
+    def step(self, arrived_N: Floats) -> Floats:
+        """Take in bytes (N,), send what the line takes: bytes (N,). Raises WrongResult where any are lost."""
+        self._fifo.put(arrived_N)
+        left_N = np.zeros(len(arrived_N)) + self._fifo.take(self._line_B)
+        self._held_N = np.maximum(self._held_N + arrived_N - left_N, 0.0)
+        self.queue_B = float(self._held_N.sum())
+        self._pause()
+        return left_N
+
+    def _pause(self) -> None:
+        workload = self._workload
+        before_N = self.pausing_N
+        self.pausing_N = (self._held_N > workload.xoff_B) | (before_N & (self._held_N >= workload.xon_B))
+        self.pauses += int(np.count_nonzero(self.pausing_N & ~before_N))
+        most_B = float(self._held_N.max())
+        self.largest_port_B = max(self.largest_port_B, most_B)
+        if most_B > workload.xoff_B + workload.headroom_B:
+            raise WrongResult(
+                f"not lossless: a port held {most_B:,.0f} B, with threshold {workload.xoff_B:,.0f} B and "
+                f"headroom of {workload.headroom_B:,.0f} B; a pause works after {2 * workload.hop_s:g} s"
+            )
+
+
+def simulate(workload: Workload, control: Control, seed: int) -> Trace:
+    """From the first byte to the last acknowledgement.
+
+    Raises WrongResult where the switch would lose bytes, and where `LONGEST` bounds do not suffice.
+    """
+    count = workload.senders
+    start_N = np.random.default_rng(seed).uniform(0.0, workload.jitter_s, count)
+    unsent_N = np.full(count, workload.sender_B)
+    to_come_B = count * workload.sender_B
+    line_B = workload.rate_B_per_s * workload.dt_s
+    hop = workload.steps(workload.hop_s)
+    wire, word = Delay(hop, count), Delay(hop, count)
+    switch = Switch(workload)
+    queue: list[float] = []
+    pausing: list[int] = []
+    for step in range(workload.steps(LONGEST * workload.bound_s)):
+        allowed_N = (word(switch.pausing_N) == 0) & (start_N <= step * workload.dt_s)
+        sent_N = np.minimum(np.minimum(control.may_send(), line_B), unsent_N) * allowed_N
+        unsent_N -= sent_N
+        left_N = switch.step(wire(sent_N))
+        control.saw(sent_N, left_N, switch.queue_B)
+        queue.append(switch.queue_B)
+        pausing.append(int(np.count_nonzero(switch.pausing_N)))
+        to_come_B -= float(left_N.sum())
+        if to_come_B < LEFT_B:
+            rest_s = workload.rtt_s - hop * workload.dt_s  # to the receiver, and its acknowledgement
+            done_s = (step + 1) * workload.dt_s + rest_s
+            arrays = np.array(queue), np.array(pausing, dtype=np.float64)
+            return Trace(done_s, *arrays, switch.pauses, switch.largest_port_B)
+    raise WrongResult(f"{to_come_B:,.0f} B were still to come after {LONGEST} times the least time")
