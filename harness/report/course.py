@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 from harness.report.figures import alt, origins
@@ -27,10 +28,9 @@ def course(block: Block, spec: Spec, frame: Frame) -> Picture | None:
     up = linear(low - margin, high + margin, bottom, top)
     longest = max(len(line) for line in series.values())
     across = linear(1, max(longest, 2), left, right)
-    for tick in round_ticks(high + margin, 12):
-        if tick >= low - margin:
-            canvas.line(left, up(tick), right, up(tick))
-            canvas.text(left - 8, up(tick), number(tick), "end", "soft")
+    for tick in _ticks(low, high):
+        canvas.line(left, up(tick), right, up(tick))
+        canvas.text(left - 8, up(tick), number(tick, 4), "end", "soft")
     for tick in round_ticks(longest):
         if tick >= 1:
             canvas.text(across(tick), bottom + 14, number(tick), "middle", "soft")
@@ -40,6 +40,14 @@ def course(block: Block, spec: Spec, frame: Frame) -> Picture | None:
         canvas.dot(*places[-1], 3.5, f"s{i % SERIES}", f"{name}, {len(line)}: {number(line[-1])}")
     canvas.text((left + right) / 2, bottom + 34, block.fields["across"], "middle", "soft")
     return canvas.picture(block.id, block.title, block.text, alt(block, series), bottom + 48)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Multiples of a round number from `low` to `high`."""
+    if low == high:
+        return [low]
+    step = round_ticks(high - low)[1]
+    return [count * step for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _series(block: Block, spec: Spec, frame: Frame) -> dict[str, list[float]]:

@@ -39,10 +39,11 @@ def lines(block: Block, spec: Spec, frame: Frame) -> Picture | None:
     canvas.text(
         4, legend + 2, f"{block.fields['y']['title']} {origins(p.figure for p in points)}", role="soft"
     )
-    top, bottom, left = legend + 20, legend + 330, 66.0
+    top, bottom = legend + 20, legend + 330
     right = WIDTH - max([14.0, *(width_of(name, 12) + 8 for name in references)])
     heights = [end for p in points for end in (p.low, p.high)] + list(references.values())
     low, high = min(heights) / 1.12, max(heights) * 1.12
+    left = max([66.0, *(width_of(number(tick)) + 12 for tick in log_ticks(low, high))])
     up = logarithmic(low, high, bottom, top)
     x_low, x_high = min(p.x for p in points), max(p.x for p in points)
     across = logarithmic(x_low / 1.3, x_high * 1.3, left, right)
