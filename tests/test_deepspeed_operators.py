@@ -1,4 +1,4 @@
-"""What deepspeed's compiled operators need is named where it is missing."""
+"""What deepspeed's compiled operators need is named where it is missing; no lock of the dead stops them."""
 
 from __future__ import annotations
 
@@ -93,3 +93,13 @@ def test_ninja_is_found_beside_python(monkeypatch, tmp_path):
     (tmp_path / "ninja").write_text("")
     (tmp_path / "ninja").chmod(0o755)
     assert shutil.which("ninja", path=programs()) == str(tmp_path / "ninja")
+
+
+def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_path):
+    dead, held = (tmp_path / name / "cpu_adam" / "lock" for name in ("py311_cpu", "py312_cpu"))
+    for lock in (dead, held):
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+    with held.open():
+        deepspeed_operators.clear_lock("cpu_adam", tmp_path)
+        assert (dead.exists(), held.exists()) == (False, True)
