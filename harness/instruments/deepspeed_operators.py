@@ -43,7 +43,8 @@ def missing(operator: str) -> str | None:
 
 def programs() -> str:
     """Where torch is to find ninja: also beside python, where a package puts it that nobody activated."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([*folders, str(Path(sys.executable).parent)]))
 
 
 def load(operator: str) -> None:
