@@ -50,17 +50,6 @@ def moved(network, sender, receiver, count_B, times=1):
     return int(came), float(rate)
 
 
-def verified(network, link, asked_B_per_s):
-    """The link's rate, tried a few times: the machine may be busy."""
-    for attempt in range(ATTEMPTS):
-        try:
-            return network.verify(link, asked_B_per_s)
-        except Unavailable:
-            if attempt == ATTEMPTS - 1:
-                raise
-    raise AssertionError
-
-
 def needs_namespaces():
     """Skips where there are none."""
     try:

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from moved import ATTEMPTS, moved, needs_namespaces, script, verified
+from moved import ATTEMPTS, moved, needs_namespaces, script
 from test_topology import FABRIC, LEAVES, SPINES
 
 from harness.instruments.network import Network
@@ -67,7 +67,7 @@ def test_a_rate_is_changed_and_lifted(two):
 @pytest.mark.parametrize("rate", [2e6, RATE_B_PER_S, 4e7])
 def test_a_link_that_carries_what_was_asked_is_verified(two, rate):
     two.set_rate(0, rate)
-    assert verified(two, 0, rate) == pytest.approx(rate, rel=0.05)
+    assert two.verify(0, rate) == pytest.approx(rate, rel=0.05)
 
 
 def test_a_link_that_carries_something_else_is_refused(two):

@@ -30,12 +30,12 @@ def mark(monkeypatch):
 
 
 WITHOUT_ROOT = """
-from moved import moved, verified
+from moved import moved
 from harness.instruments.network import Network, privileges
 from harness.instruments.topology import two_nodes
 assert "--user" in privileges(), privileges()
 with Network(two_nodes(5e6)) as network:
-    assert abs(verified(network, 1, 5e6) / 5e6 - 1) < 0.05
+    assert abs(network.verify(1, 5e6) / 5e6 - 1) < 0.05
     before = network.sent()[0][0]
     assert moved(network, "node0", "node1", 100_000)[0] == 100_000
     assert network.sent()[0][0] - before > 100_000

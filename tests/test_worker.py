@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -13,16 +12,14 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from toy.sweep import LIMITS, cell, environ, group
+from toy.sweep import cell, environ
 
 from harness import faults
 from harness.environment import describe
 from harness.executors import Began, Ended, Read, event_from_json, event_to_json
-from harness.executors.local import create
 from harness.instruments.ranks import RankFailed, RankTimeout
 from harness.records import Host, Reading, Status, Unavailable, WrongResult
-from harness.runner import run
-from harness.store import Store
+from harness.source_digest import ROOT
 from harness.worker import host
 
 
@@ -280,25 +277,11 @@ def test_it_dies_where_its_parent_died_first():
     said.close()
 
 
-@pytest.mark.slow
-def test_a_cell_that_does_nothing_costs_little_over_the_import_of_torch(tmp_path, monkeypatch):
-    """In processor time, the least of two, for the machine may be shared."""
-    monkeypatch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
-
-    def spent_s(act):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        act()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    with Store(tmp_path) as store:
-        environment = describe()
-        cells = iter([cell(module="torch_memory", size_B=0, repeat=i) for i in range(2)])
-        executor = create(tmp_path, 1)
-        nothing = [
-            spent_s(lambda: run([group(next(cells))], store, executor, LIMITS, environment)) for _ in range(2)
-        ]
-        assert {record.status for record in store.records.values()} == {"ok"}
-    command = [sys.executable, "-c", "import os, torch; os._exit(0)"]
-    torch = [spent_s(lambda: subprocess.run(command, check=True)) for _ in range(2)]
-    assert min(nothing) - min(torch) < 0.3
+def test_a_cell_that_does_nothing_loads_nothing_heavy():
+    """So that it costs little: what it needs is its subject's to import."""
+    code = "import sys, harness.worker; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    heavy = {"torch", "numpy", "pandas", "hydra", "omegaconf", "matplotlib", "scipy", "deepspeed", "triton"}
+    assert not heavy & set(loaded.stdout.split())

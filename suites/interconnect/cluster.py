@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 
 from harness.instruments.network import Network
 from harness.instruments.ranks import Place, Pool
 from harness.instruments.topology import two_nodes
-from harness.records import Unavailable
 from suites.interconnect.replay import (
     Collective,
     Events,
@@ -86,15 +85,8 @@ class Cluster(Trainers):
         if rate_B_per_s not in self._verified:
             self.shape(rate_B_per_s)
             links = range(len(self.network.topology.links))
-            self._verified[rate_B_per_s] = min(self._carried(link, rate_B_per_s) for link in links)
+            self._verified[rate_B_per_s] = min(self.network.verify(link, rate_B_per_s) for link in links)
         return self._verified[rate_B_per_s]
-
-    def _carried(self, link: int, rate_B_per_s: float) -> float:
-        """What one link carries; what comes between on a busy machine is given another try."""
-        for _ in range(TRIES - 1):
-            with suppress(Unavailable):
-                return self.network.verify(link, rate_B_per_s)
-        return self.network.verify(link, rate_B_per_s)
 
     def link_B(self, key: str, count: int) -> float:
         """Bytes that node 0 sends an update, by its interface's count, heads of frames among them."""
