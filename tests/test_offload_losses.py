@@ -15,7 +15,7 @@ from harness.records import WrongResult
 from suites import text
 from suites.model import Transformer
 from suites.offload import delayed_update
-from suites.offload.against_plain import SCALE_STEPS, check_losses, for_scale, plain_losses
+from suites.offload.against_plain import HELD_STEPS, SCALE_STEPS, check_losses, for_scale, plain_losses
 from suites.offload.subject import Plan, Subject
 
 __all__ = ["pools"]
@@ -149,6 +149,17 @@ def test_another_learning_rate_is_caught(pools, rate):
     losses = pools.losses("course", other, subject.plan, steps=12)
     with pytest.raises(WrongResult, match="loss of step"):
         check_losses(subject, losses)
+
+
+def test_of_a_long_course_the_first_losses_are_held():
+    """Further on two right engines differ, as rounding does; but a number each loss is."""
+    subject = Subject(replace(WORKLOAD, ranks=1), SEED, Plan(), 1e-6)
+    right = list(plain_losses(subject.workload, SEED, HELD_STEPS))
+    assert check_losses(subject, [*right, 9.0]) == 0
+    with pytest.raises(WrongResult, match=rf"^loss of step {HELD_STEPS - 1} is "):
+        check_losses(subject, [*right[:-1], 1.01 * right[-1], 9.0])
+    with pytest.raises(WrongResult):
+        check_losses(subject, [*right, math.nan])
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, None])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.instruments.topology import FRAME_B
 from harness.records import Json, Origin, Reading, Remark, Unavailable
 from suites.fabric import placements
 from suites.fabric.clos import Clos, Whole
@@ -24,6 +25,9 @@ from suites.fabric.subject import Subject, Workload
 
 ROUNDS = 1 << 20
 """Placements of one seed are apart from those of the next."""
+
+TCP_DATA_B = FRAME_B - 14 - 20 - 32
+"""Of a full frame: without the heads of Ethernet, IP, and TCP with its timestamps (RFC 7323)."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -48,9 +52,12 @@ def refuse_unreal(workload: Workload, clos: Clos) -> None:
 
 
 def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
-    """The fabric of that round, and the NICs of the ranks (hosts, GPUs). Raises ValueError for none."""
+    """The fabric of that round, and the NICs of the ranks (hosts, GPUs). Raises ValueError for none.
+
+    Its rates are those of data: where packets carry it, heads of frames are taken off.
+    """
     workload, seed = subject.workload, subject.seed * ROUNDS + round_
-    clos = fabric_of(workload)
+    clos = fabric_of(workload, TCP_DATA_B / FRAME_B if workload.emulated else 1.0)
     hosts, gpus = divmod(workload.ranks, workload.ranks_per_node)
     if gpus:
         raise ValueError(f"{workload.ranks} ranks are no whole nodes of {workload.ranks_per_node}")
@@ -64,14 +71,14 @@ def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
     return replace(clos, failed=failed), nic_HG
 
 
-def fabric_of(workload: Workload) -> Clos:
-    """With every link up."""
+def fabric_of(workload: Workload, share: float = 1.0) -> Clos:
+    """With every link up, of that share of its rate."""
     return Clos(
         workload.racks,
         workload.nics_per_rack,
         workload.spines,
-        workload.nic_B_per_s,
-        workload.uplink_B_per_s,
+        share * workload.nic_B_per_s,
+        share * workload.uplink_B_per_s,
     )
 
 
