@@ -48,9 +48,10 @@ _READING: _Fields = {
     "method": _TEXT,
     "per": {"type": "str", "default": ""},
     "against": {"type": "str", "default": ""},
+    "at": {"type": "str", "default": "median", "one_of": ["median", "least", "most"]},
     "text": _TEXT,
 }
-_INSTEAD = ("optimization", "per", "against")
+_INSTEAD = ("optimization", "per", "against", "at")
 """What a reading with an order of arms has none of."""
 
 _ORDERED: _Fields = {
@@ -183,6 +184,8 @@ def _of_one_arm(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
     values = check_fields(where, data, _READING)
     if values["per"] and values["against"]:
         raise ConfigError(f"{where}: per and against are both given; keep one")
+    if values["at"] != "median" and values["against"]:
+        raise ConfigError(f"{where}: at and against are both given; keep one")
     return values
 
 

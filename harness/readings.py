@@ -19,7 +19,8 @@ AGAINST = "against "
 
 
 class Figure(NamedTuple):
-    """Ours, in the claim's unit: the median of all samples and their range, or a ratio with its interval."""
+    """Ours, in the claim's unit: the median of all samples and their range, one end of that alone, or a ratio
+    with its interval."""
 
     ours: float
     low: float
@@ -61,8 +62,11 @@ def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> F
     if not samples or not all(math.isfinite(value) for value in samples):
         raise NoFigureError(f"{reading.metric} by {reading.method} holds no finite sample")
     worst = _worst(usable)
-    median = statistics.median(samples)
-    return Figure(median, min(samples), max(samples), origin_of(reading, usable), worst, worst.conditions)
+    ours, low, high, told = statistics.median(samples), min(samples), max(samples), ""
+    if reading.at != "median":
+        ours = low = high = low if reading.at == "least" else high
+        told = f"the {reading.at} of {_counted(len(samples), 'sample', 's')}"
+    return Figure(ours, low, high, origin_of(reading, usable), worst, worst.conditions, told)
 
 
 def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:

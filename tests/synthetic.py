@@ -61,10 +61,11 @@ def claim(
     requires: Mapping[str, object] | None = None,
     against: str = "",
     upper: float | None = None,
+    at: str = "median",
 ) -> Claim:
     """A claim with one reading."""
     reading = ClaimReading(
-        "reading", metric, workload, optimization, method, per, "It takes", against, dict(requires or {})
+        "reading", metric, workload, optimization, method, per, "It takes", against, dict(requires or {}), at
     )
     return Claim(
         id, "invented", "it takes 100 B", "Table 0", value, unit, relation, tolerance, (reading,),

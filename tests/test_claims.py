@@ -132,6 +132,11 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: c.update(relation="within", upper=100), ["(first).upper", "100", "above value"]),
         (lambda d, c: c["readings"][0].update(against="b"), ["(first).unit", "B", "'r' is a ratio"]),
         (lambda d, c: c["readings"][0].update(against="b", per="p"), ["readings[0]", "per and against"]),
+        (
+            lambda d, c: (c.update(unit="1"), c["readings"][0].update(against="b", at="least")),
+            ["readings[0]", "at and against"],
+        ),
+        (lambda d, c: c["readings"][0].update(at="worst"), ["readings[0].at", "worst", "least", "most"]),
         (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
         (lambda d, c: c["readings"][0].pop("optimization"), ["readings[0].optimization", "missing"]),
         (lambda d, c: ordered(c, ["a"]), ["readings[0].order", "['a']", "at least two arms"]),

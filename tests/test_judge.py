@@ -125,6 +125,15 @@ def test_repeats_are_taken_together() -> None:
     assert verdict.outcome == "undecided"
 
 
+@pytest.mark.parametrize(("at", "ours"), [("least", 80.0), ("most", 120.0)])
+def test_an_end_of_the_samples_is_held_alone(at: str, ours: float) -> None:
+    records = [figure(80.0, 100.0, repeat=1), figure(100.0, 120.0, repeat=0)]
+    verdict = one(claim(ours, at=at), *records)
+    assert (verdict.ours, verdict.low, verdict.high) == (ours, ours, ours)
+    assert verdict.outcome == "holds"
+    assert f"(measured, the {at} of 4 samples)" in verdict.sentence
+
+
 def test_repeats_of_different_origin_are_not_mixed() -> None:
     assert one(claim(), figure(100.0), figure(100.0, origin="simulated", repeat=1)).outcome == "unavailable"
 

@@ -22,7 +22,7 @@ other key is a field of the workload and its value."""
 class Figure(NamedTuple):
     """One metric by one method in one workload and arm: the median over all samples of all repeats.
 
-    `least` and `most` are the ends of those samples.
+    `least` and `most` are the ends of those samples, `mean` is their mean.
     """
 
     workload: str
@@ -35,6 +35,7 @@ class Figure(NamedTuple):
     cell: str
     least: float = math.nan
     most: float = math.nan
+    mean: float = math.nan
 
 
 class Frame:
@@ -129,7 +130,9 @@ class Frame:
                     unit, origin, cell = heads[metric, method]
                     place = (workload, optimization, metric, method)
                     middle = statistics.median(values)
-                    found[place] = Figure(*place, unit, origin, middle, cell, min(values), max(values))
+                    found[place] = Figure(
+                        *place, unit, origin, middle, cell, min(values), max(values), statistics.fmean(values)
+                    )
         return found
 
     def _cell_fits(self, record: Record, where: Where) -> bool:

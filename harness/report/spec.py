@@ -134,7 +134,11 @@ COLUMN: _Fields = {
     "workload": _TEXT,  # where the rows do not say it
     "optimization": _TEXT,
     "unit": {"type": "str", "default": "1"},
-    "at": {"type": "str", "default": "median", "one_of": ["median", "least", "most"]},  # of its samples
+    "at": {
+        "type": "str",
+        "default": "median",
+        "one_of": ["median", "mean", "least", "most"],
+    },  # of its samples
     "per": _TEXT,  # a metric to divide by
     "relative_to": _TEXT,  # an arm: show the change against it
     "signed": _YES_NO,
