@@ -7,6 +7,7 @@ placement, drawn anew, the same for all arms of a workload.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -129,11 +130,14 @@ def timed(subject: Subject) -> bool:
 
 def sample(subject: Subject) -> Iterator[Reading]:
     """One collective by the next placement: its seconds, its bus bandwidth, how evenly uplinks were used."""
-    result = by_flows(subject) if not subject.workload.emulated else None
-    if result is not None:
-        yield from readings(result, Origin.SIMULATED)
-    else:
+    if subject.workload.emulated:
         yield from by_packets(subject)
+    else:
+        begin_s = time.process_time()
+        result = by_flows(subject)
+        taken_s = time.process_time() - begin_s
+        yield from readings(result, Origin.SIMULATED)
+        yield Reading("simulation_time", "s", taken_s, Origin.MEASURED, "processor")
     subject.held["round"] += 1
 
 
