@@ -55,7 +55,8 @@ def refuse_unreal(workload: Workload, clos: Clos) -> None:
 def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
     """The fabric of that round, and the NICs of the ranks (hosts, GPUs). Raises ValueError for none.
 
-    Its rates are those of data: where packets carry it, heads of frames are taken off.
+    Its rates are those of data: where packets carry it, heads of full frames are taken off; acknowledgments,
+    which share the links, are not.
     """
     workload, seed = subject.workload, subject.seed * ROUNDS + round_
     clos = fabric_of(workload, TCP_DATA_B / FRAME_B if workload.emulated else 1.0)

@@ -38,7 +38,6 @@ CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
 REPEATS = 4
 """Times that an update's collectives are timed without computation, at each rate."""
 
-TRIES = 3
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """A rank computes on the CPU, with one thread; torch.distributed has others to move bytes with."""

@@ -21,7 +21,8 @@ TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
 signs of gradients. A wrong gradient, rank or update is off by more in fp32 (tests/test_offload.py)."""
 
 HELD_STEPS = 24
-"""Of a longer course the first losses are held: further on rounding alone drives mixed precision apart."""
+"""Of a longer course in mixed precision the first losses are held: its differences grow from step to step. In
+fp32 all are."""
 
 SCALE_STEPS = 4
 SCALE_EPSILON, SCALE_RATE = 1.0, 0.3
@@ -48,7 +49,7 @@ def check_losses(subject: Subject, ours: Sequence[float]) -> float | None:
     if subject.tolerance is None:
         refuse_unlearned(ours)
         return None
-    held = ours[:HELD_STEPS]
+    held = ours[:HELD_STEPS] if subject.workload.precision == "bf16" else ours
     theirs = plain_losses(subject.workload, subject.seed, len(held))
     errors = [abs(one / other - 1) for one, other in zip(held, theirs, strict=True)]
     worst = max(errors)
