@@ -48,7 +48,7 @@ _READING: _Fields = {
     "method": _TEXT,
     "per": {"type": "str", "default": ""},
     "against": {"type": "str", "default": ""},
-    "at": {"type": "str", "default": "median", "one_of": ["median", "least", "most"]},
+    "at": {"type": "str", "default": "median", "one_of": ["median", "mean", "least", "most"]},
     "text": _TEXT,
 }
 _INSTEAD = ("optimization", "per", "against", "at")

@@ -57,6 +57,9 @@ class SuiteSchema:
     question: str = ""
     own_process_when: str = ""
     together: bool = False
+    rounds_by: str = (
+        ""  # of suites timed together: the field that says how many rounds, neither more nor less
+    )
     repeats: int = 1
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
     grows_by: list[str] = field(default_factory=list)
@@ -118,6 +121,7 @@ class Run:
     arms: tuple[Arm, ...]
     own_process_when: str
     sampling: Sampling | None  # where cells are timed together
+    rounds_by: str  # a field of the workloads that says how many rounds; "": `sampling` does
     grows_by: tuple[str, ...]
     repeats: int
     seed: int
@@ -269,6 +273,8 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     for name_, low in (("rounds", 2), ("half_width", 1e-4), ("budget_s", 0.01)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
+    if suite["rounds_by"] and Sampling(**suite["sampling"]) != Sampling():
+        raise ConfigError(f"suite.sampling: here each workload's {suite['rounds_by']} says how many rounds")
     check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
     return Run(
@@ -278,6 +284,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         arms=arms(suite, config["only"]),
         own_process_when=suite["own_process_when"],
         sampling=Sampling(**suite["sampling"]) if suite["together"] else None,
+        rounds_by=suite["rounds_by"],
         grows_by=tuple(suite["grows_by"]),
         repeats=repeats,
         seed=config["seed"],
@@ -318,6 +325,8 @@ def check_names(suite: Mapping[str, Any]) -> None:
     for name in suite["grows_by"]:
         if name not in numbers:
             raise unknown(f"suite.grows_by=[{name}]", name, numbers)
+    if suite["rounds_by"] and suite["rounds_by"] not in numbers:
+        raise unknown(f"suite.rounds_by={suite['rounds_by']}", suite["rounds_by"], numbers)
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:

@@ -21,9 +21,11 @@ def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
     """
     tails = [(arm, digest([arm.name, arm.settings, code(arm), environment])) for arm in run.arms]
     groups: list[Group] = []
-    sampled = [] if run.sampling is None else [run.sampling]
     for name, workload in run.workloads.items():
-        head = digest([run.suite, name, workload, *sampled])
+        sampling = run.sampling
+        if sampling is not None and run.rounds_by:
+            sampling = sampling._replace(rounds=int(workload[run.rounds_by]), budget_s=0.0)
+        head = digest([run.suite, name, workload, *([] if sampling is None else [sampling])])
         config = [{"workload": workload, "settings": arm.settings} for arm in run.arms]
         cells = [
             Cell(
@@ -33,8 +35,8 @@ def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
             for repeat in range(run.repeats)
             for column, (arm, tail) in enumerate(tails)
         ]  # fmt: skip
-        if run.sampling is not None:
-            groups.extend(by_repeat(cells, run.sampling))
+        if sampling is not None:
+            groups.extend(by_repeat(cells, sampling))
         else:
             groups.extend(split(cells, alone=bool(workload.get(run.own_process_when, True))))
     return groups

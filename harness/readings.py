@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.pairs import AGAIN, NoPairsError, inverse, paired_ratio
 from harness.records import Claim, ClaimReading, Measurement, Record, Status, measurement
 from harness.report.units import human
+from harness.statistics import interval_of_mean
 
 if TYPE_CHECKING:
     from harness.statistics import Ratio
@@ -19,8 +20,8 @@ AGAINST = "against "
 
 
 class Figure(NamedTuple):
-    """Ours, in the claim's unit: the median of all samples and their range, one end of that alone, or a ratio
-    with its interval."""
+    """Ours, in the claim's unit: the median of all samples and their range, one end of that alone, or their
+    mean, or a ratio, with its interval."""
 
     ours: float
     low: float
@@ -63,7 +64,10 @@ def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> F
         raise NoFigureError(f"{reading.metric} by {reading.method} holds no finite sample")
     worst = _worst(usable)
     ours, low, high, told = statistics.median(samples), min(samples), max(samples), ""
-    if reading.at != "median":
+    if reading.at == "mean":
+        ours, low, high = interval_of_mean(samples)
+        told = f"the mean of {_counted(len(samples), 'sample', 's')}"
+    elif reading.at != "median":
         ours = low = high = low if reading.at == "least" else high
         told = f"the {reading.at} of {_counted(len(samples), 'sample', 's')}"
     return Figure(ours, low, high, origin_of(reading, usable), worst, worst.conditions, told)

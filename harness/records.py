@@ -88,8 +88,8 @@ class Sampling(NamedTuple):
     """How cells timed together are sampled: in rounds, each cell once a round, in random order.
 
     Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within `half_width`
-    (relative), or `budget_s` seconds a cell are spent; at least `rounds` in any case. `metric` is the one
-    that is compared.
+    (relative), or `budget_s` seconds a cell are spent; at least `rounds` in any case. Without a budget they
+    are `rounds`, and nothing warms up before. `metric` is the one that is compared.
     """
 
     metric: str = "time"
@@ -146,7 +146,7 @@ class ClaimReading(NamedTuple):
     text: str = ""  # the reading in words
     against: str = ""  # an arm: the figure is that arm's metric over this one's, round by round: a speed-up
     requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
-    at: str = "median"  # of all samples; or the least, or the most of them
+    at: str = "median"  # of all samples; or their mean, the least, or the most of them
     order: tuple[str, ...] = ()  # arms, the metric rising from each to the next; relation rising alone
 
     @property

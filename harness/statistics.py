@@ -121,6 +121,13 @@ def is_narrow(ours: Sequence[float], base: Sequence[float], half_width: float) -
     return _half_width_of_rounds(logs) <= math.log1p(half_width)
 
 
+def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of independent samples and its 95 % interval by Student's t; of one, any number."""
+    centre = math.fsum(samples) / len(samples)
+    half = _half_width(samples) if len(samples) > 1 else math.inf
+    return centre, centre - half, centre + half
+
+
 def _log_ratios(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> list[list[float]]:
     if not ours or len(ours) != len(base):
         raise ValueError(

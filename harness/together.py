@@ -87,7 +87,7 @@ def _take_rounds(timed: Sequence[Member], sampling: Sampling, tools: Tools) -> N
         for said in member.said:
             tools.say(member.cell, _apart(said) if sample.warm_up else said)
     for member in timed:
-        for text in _remarks(rounds):
+        for text in _remarks(rounds) if sampling.budget_s else []:
             tools.say(member.cell, Remark(f"{sampling.metric}: {text}"))
 
 

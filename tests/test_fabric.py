@@ -34,6 +34,7 @@ ZONE = {
     "placement": "fragmented",
     "failed_uplinks": 0,
     "emulated": False,
+    "placements": 10,
     "source": "",
 }
 SMALL = {

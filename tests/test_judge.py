@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judged import figure, one
+from scipy import stats
 from synthetic import claim, made
 
 from harness.judge import judge, outcome
@@ -132,6 +133,15 @@ def test_an_end_of_the_samples_is_held_alone(at: str, ours: float) -> None:
     assert (verdict.ours, verdict.low, verdict.high) == (ours, ours, ours)
     assert verdict.outcome == "holds"
     assert f"(measured, the {at} of 4 samples)" in verdict.sentence
+
+
+def test_an_average_is_held_with_the_interval_of_the_mean() -> None:
+    samples = [80.0, 90.0, 100.0, 150.0]
+    verdict = one(claim(105.0, at="mean"), figure(*samples[:2], repeat=1), figure(*samples[2:], repeat=0))
+    by_scipy = stats.ttest_1samp(samples, 0).confidence_interval(0.95)
+    assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((105.0, *by_scipy))
+    assert verdict.outcome == "undecided"
+    assert "(measured, the mean of 4 samples)" in verdict.sentence
 
 
 def test_repeats_of_different_origin_are_not_mixed() -> None:

@@ -1,6 +1,8 @@
 """A network of namespaces: real bytes against what was asked of it."""
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from moved import ATTEMPTS, moved, needs_namespaces, script
@@ -18,6 +20,27 @@ import sys
 from pyroute2 import IPRoute
 with IPRoute() as kernel:
     kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
+"""
+
+UNREAD = """
+import socket, sys, time
+with socket.create_server((sys.argv[1], 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    connection, _ = server.accept()
+    time.sleep(30)
+"""
+PUSH = """
+import fcntl, socket, struct, sys, termios, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.settimeout(0.5)
+pushed = 0
+try:
+    while True:
+        pushed += connection.send(bytes(1 << 14))
+except TimeoutError:
+    pass
+unacknowledged = struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0]
+print(pushed - unacknowledged)
 """
 
 
@@ -137,3 +160,32 @@ def test_a_host_that_does_not_answer_is_told_in_one_line():
         ) as error:
             network.verify(1, RATE_B_PER_S)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_with_a_receive_buffer_no_more_is_under_way_and_this_process_keeps_its_own():
+    """What a receiver that reads nothing lets in, and what the kernel says of the way."""
+    setting = Path("/proc/sys/net/ipv4/tcp_rmem")
+    before = setting.read_text()
+    with Network(two_nodes(RATE_B_PER_S), 16 << 10) as network:
+        assert setting.read_text() == before
+        ways = subprocess.run(
+            network.command("node0", ["ip", "route", "get", network.address("node1")]),
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert "rto_min lock 1s" in ways.stdout
+        assert 0 < _taken_unread(network) <= 32 << 10
+
+
+def _taken_unread(network):
+    """Bytes that node1's kernel acknowledges to node0 though nobody reads them there."""
+    receive = subprocess.Popen(
+        network.command("node1", [sys.executable, "-c", UNREAD, network.address("node1")]),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    port = receive.stdout.readline().strip()
+    send = network.command("node0", [sys.executable, "-c", PUSH, network.address("node1"), port])
+    try:
+        return int(subprocess.run(send, capture_output=True, text=True, check=True).stdout)
+    finally:
+        receive.kill()
+        receive.wait()

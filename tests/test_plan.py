@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.config import Arm, Run
 from harness.plan import plan
-from harness.records import Limits
+from harness.records import Limits, Sampling
 
 RUN = Run(
     suite="toy",
@@ -18,6 +18,7 @@ RUN = Run(
     arms=(Arm("baseline", "baseline", {}), Arm("fast.x", "fast", {"x": 1})),
     own_process_when="train",
     sampling=None,
+    rounds_by="",
     grows_by=(),
     repeats=2,
     seed=7,
@@ -47,6 +48,17 @@ def test_the_matrix_is_whole_and_each_cell_once():
 
 def test_real_steps_get_a_process_each_and_the_rest_one_a_workload():
     assert [len(group.cells) for group in plan(RUN, "env", lambda a: "code")] == [1, 1, 1, 1, 4]
+
+
+def test_a_workload_may_say_how_many_rounds():
+    timed = replace(RUN, sampling=Sampling(rounds=3), rounds_by="size")
+    groups = plan(timed, "env", lambda arm: "code")
+    assert [(group.sampling.rounds, group.sampling.budget_s) for group in groups] == [
+        (1, 0),
+        (1, 0),
+        (2, 0),
+        (2, 0),
+    ]
 
 
 def test_identity_depends_on_config_code_and_host_and_on_nothing_else():

@@ -94,6 +94,13 @@ def test_sampling_ends_when_the_ratios_are_known_or_the_budget_is_spent(noise, h
     assert taken[0.5] <= taken[50.0]
 
 
+def test_without_a_budget_the_rounds_are_counted_and_nothing_warms_up():
+    machine = Machine()
+    takers = [machine.taker(noisy(0.01, 0.2, n)) for n in range(3)]
+    rounds = Rounds(takers, Sampling(rounds=17, half_width=0.5, budget_s=0.0), machine.clock, Random(1))
+    assert [sample.warm_up for sample in rounds] == [False] * 17 * 3
+
+
 def test_one_arm_alone_takes_the_fewest_rounds():
     machine = Machine()
     rounds = Rounds([machine.taker([0.1] * 100)], Sampling(rounds=6, budget_s=5.0), machine.clock, Random(0))

@@ -44,9 +44,12 @@ CANNOT = {
 
 
 class Network:
-    """The topology, made; a context that removes it. Raises `Unavailable` where it cannot be made here."""
+    """The topology, made; a context that removes it. Raises `Unavailable` where it cannot be made here.
 
-    def __init__(self, topology: Topology) -> None:
+    With `receive_buffer_B` connections go by credits, see `network_credits`; else by the kernel's own TCP.
+    """
+
+    def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
         self.topology = topology
         self._privileges = privileges()
         self._prefix = f"harness{os.getpid()}"
@@ -54,7 +57,7 @@ class Network:
         try:
             links = [list(link) for link in topology.links]
             asked = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
-            self._pid = self._ask("build", topology=asked)
+            self._pid = self._ask("build", topology=asked, receive_buffer_B=receive_buffer_B)
         except BaseException:
             self.close()
             raise

@@ -19,7 +19,7 @@ from typing import Any
 from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments import network_ways
+from harness.instruments import network_credits, network_ways
 from harness.instruments.steering import Flow, Steer
 from harness.instruments.topology import FRAME_B, Link, Topology
 
@@ -53,21 +53,27 @@ def interface(link: int) -> str:
 class Inside:
     """The nodes' namespaces, and a way to talk to the kernel in each."""
 
-    def __init__(self, prefix: str, topology: Topology, stack: ExitStack) -> None:
+    def __init__(
+        self, prefix: str, topology: Topology, receive_buffer_B: int | None, stack: ExitStack
+    ) -> None:
         self._topology = topology
         self._names = {node: f"{prefix}-{node}" for node in topology.nodes}
         self._kernels: dict[str, IPRoute] = {}
         for node, name in self._names.items():
             netns.create(name)
             self._settle(name, forwards=node in topology.switches)
+            if receive_buffer_B is not None:
+                with entered(name):
+                    network_credits.credit_here(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
         for index in range(len(topology.links)):
             self._lay(index)
+        metrics = {} if receive_buffer_B is None else {"metrics": network_credits.METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
             for route in topology.routes(node):
                 hops = [{"gateway": str(one), "hops": 0} for one in route.gateways]
-                kernel.route("add", dst=str(route.subnet), multipath=hops)
+                kernel.route("add", dst=str(route.subnet), multipath=hops, **metrics)
         for index, link in enumerate(topology.links):
             self.rate(index, link.rate_B_per_s)
 
@@ -180,7 +186,7 @@ def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: Ex
         given = request["topology"]
         links = tuple(Link(*one) for one in given["links"])
         topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links)
-        held["inside"] = Inside(prefix, topology, stack)
+        held["inside"] = Inside(prefix, topology, request["receive_buffer_B"], stack)
         return os.getpid()
     inside: Inside = held["inside"]
     if request["do"] == "rate":

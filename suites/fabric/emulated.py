@@ -23,6 +23,10 @@ from suites.fabric.subject import Plan, Workload
 
 TIMEOUT_S = 120.0
 
+RECEIVE_BUFFER_B = 16 << 10
+"""What a connection may have under way: some six milliseconds of a link at most, so that a NIC's seven
+neighbours share it evenly, and 32 connections to each do not overrun the kernel's list of 1,000 frames."""
+
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -57,7 +61,7 @@ class Fabric:
         self._connections: list[Any] = []
         self._routed: tuple[Plan, list[Steer]] | None = None
         with ExitStack() as stack:
-            self.network = stack.enter_context(Network(topology(clos)))
+            self.network = stack.enter_context(Network(topology(clos), RECEIVE_BUFFER_B))
             hosts = self.network.topology.hosts[: workload.ranks]
             places = [
                 Place(

@@ -26,6 +26,7 @@ class Workload:
     placement: str  # aligned | fragmented | shuffled
     failed_uplinks: int
     emulated: bool
+    placements: int  # random ones, a sample each
     source: str
 
 
