@@ -231,8 +231,10 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
-    if key == "suite.together":
-        raise ConfigError("suite.together: a suite says itself whether its cells are timed together")
+    if key in ("suite.together", "suite.rounds_by"):
+        raise ConfigError(f"{key}: a suite says itself whether its cells are timed together, and how often")
+    if key.startswith("suite.sampling") and config.suite.rounds_by:
+        raise ConfigError(f"{key}: here suite.workloads.NAME.{config.suite.rounds_by} says how many rounds")
     *path, leaf = key.split(".")
     if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
         raise ConfigError(
@@ -273,8 +275,6 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     for name_, low in (("rounds", 2), ("half_width", 1e-4), ("budget_s", 0.01)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
-    if suite["rounds_by"] and Sampling(**suite["sampling"]) != Sampling():
-        raise ConfigError(f"suite.sampling: here each workload's {suite['rounds_by']} says how many rounds")
     check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
     return Run(
@@ -325,8 +325,14 @@ def check_names(suite: Mapping[str, Any]) -> None:
     for name in suite["grows_by"]:
         if name not in numbers:
             raise unknown(f"suite.grows_by=[{name}]", name, numbers)
-    if suite["rounds_by"] and suite["rounds_by"] not in numbers:
-        raise unknown(f"suite.rounds_by={suite['rounds_by']}", suite["rounds_by"], numbers)
+    rounds = suite["fields"].get(suite["rounds_by"], {})
+    if suite["rounds_by"] and not (
+        suite["together"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
+    ):
+        raise ConfigError(
+            f"suite.rounds_by={suite['rounds_by']}: expected a whole number of at least 2 among the fields, "
+            "and cells timed together"
+        )
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:

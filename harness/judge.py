@@ -172,7 +172,7 @@ def _sentence(claim: Claim, reading: ClaimReading, figure: Figure, found: str) -
 
 def _end(claim: Claim, reading: ClaimReading, found: str) -> str:
     bounded = claim.relation in ("at_least", "at_most")
-    spread = "the interval lies" if reading.against else "the samples lie"
+    spread = "the interval lies" if reading.against or reading.at == "mean" else "the samples lie"
     return {
         "holds": "the claim holds",
         "exceeds": "the claim does not hold" if bounded else "the claim understates it",

@@ -65,8 +65,10 @@ def _figure(claim: Claim, reading: ClaimReading, records: Sequence[Record]) -> F
     worst = _worst(usable)
     ours, low, high, told = statistics.median(samples), min(samples), max(samples), ""
     if reading.at == "mean":
+        if len(samples) < 2:
+            raise NoFigureError(f"one sample of {reading.metric}, whose mean has no interval")
         ours, low, high = interval_of_mean(samples)
-        told = f"the mean of {_counted(len(samples), 'sample', 's')}"
+        told = f"the mean of {len(samples)} samples and its 95 % interval"
     elif reading.at != "median":
         ours = low = high = low if reading.at == "least" else high
         told = f"the {reading.at} of {_counted(len(samples), 'sample', 's')}"

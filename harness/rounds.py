@@ -1,4 +1,5 @@
-"""Samples several things side by side: each once a round, in random order, until their ratios are known.
+"""Samples several things side by side: each once a round, in random order, until their ratios are known, or
+without a budget as many rounds as asked for.
 
 Interleaving keeps drift out of the ratios: what slows one slows its neighbours of the same round.
 Between worker and statistics; the clock is injected, so that a test needs none.

@@ -122,9 +122,9 @@ def is_narrow(ours: Sequence[float], base: Sequence[float], half_width: float) -
 
 
 def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of independent samples and its 95 % interval by Student's t; of one, any number."""
+    """The mean of two independent samples or more, and its 95 % interval by Student's t."""
     centre = math.fsum(samples) / len(samples)
-    half = _half_width(samples) if len(samples) > 1 else math.inf
+    half = _half_width(samples)
     return centre, centre - half, centre + half
 
 

@@ -129,6 +129,53 @@ def test_bus_bandwidth_is_by_definition_and_no_arm_beats_the_bound(name):
         assert round_["load_max_over_mean", ""] >= 1
 
 
+class Logged:
+    """A group of three ranks that only notes what it is asked to do."""
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def rank(self):
+        return 1
+
+    def size(self):
+        return 3
+
+    def wait(self):
+        return True
+
+    def barrier(self):
+        self.log.append((self.name, "barrier"))
+        return self
+
+    def recv(self, given, other, tag):
+        given[0].copy_(on_rank.payload(other, 3, 6, "alltoall").view(3, -1)[1, :1])
+        self.log.append((self.name, "recv"))
+        return self
+
+    def send(self, given, other, tag):
+        self.log.append((self.name, "send"))
+        return self
+
+
+def test_alltoall_sends_once_all_its_receives_stand():
+    """A receive's notice travels on the connection that data goes by, and would wait behind it."""
+    log = []
+    groups = [Logged(name, log) for name in "ab"]
+    memory = {"groups": groups, "place": 1}
+    assert on_rank.collective(memory, "alltoall", buffer_B=24, pairs=2) > 0
+    steps = [[(name, "recv"), (name, "recv"), (name, "barrier")] for name in "ab"]
+    assert log == [*steps[0], *steps[1], ("a", "send"), ("a", "send"), ("b", "send"), ("b", "send")]
+
+
+def test_a_message_that_does_not_split_evenly_is_unavailable():
+    subject = arm("e_ecmp", {**SMALL, "buffer_B": 4 * 4 * 4 * 9 + 16})
+    with pytest.raises(
+        Unavailable, match="592 B are no whole numbers of 4 B for 4 ranks and 4 queue pairs each"
+    ):
+        fabric.check(subject, None)
+
+
 def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
     assert sampled("qp_scaling", 5) == sampled("baseline", 5)
 

@@ -141,7 +141,12 @@ def test_an_average_is_held_with_the_interval_of_the_mean() -> None:
     by_scipy = stats.ttest_1samp(samples, 0).confidence_interval(0.95)
     assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((105.0, *by_scipy))
     assert verdict.outcome == "undecided"
-    assert "(measured, the mean of 4 samples)" in verdict.sentence
+    assert "(measured, the mean of 4 samples and its 95 % interval)" in verdict.sentence
+    assert "the interval lies on both sides" in verdict.sentence
+
+
+def test_one_sample_has_no_interval_of_its_mean() -> None:
+    assert one(claim(at="mean"), figure(100.0)).outcome == "unavailable"
 
 
 def test_repeats_of_different_origin_are_not_mixed() -> None:

@@ -22,6 +22,12 @@ with IPRoute() as kernel:
     kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
 """
 
+CREDITS = {
+    "tcp_congestion_control": "reno",
+    "tcp_moderate_rcvbuf": "0",
+    "tcp_rmem": "16384\t16384\t16384",
+    "tcp_early_retrans": "0",
+}
 UNREAD = """
 import socket, sys, time
 with socket.create_server((sys.argv[1], 0)) as server:
@@ -173,7 +179,14 @@ def test_with_a_receive_buffer_no_more_is_under_way_and_this_process_keeps_its_o
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert "rto_min lock 1s" in ways.stdout
-        assert 0 < _taken_unread(network) <= 32 << 10
+        assert 0 < _taken_unread(network) <= 16 << 10
+        said = [_setting(network, name) for name in CREDITS]
+        assert said == list(CREDITS.values())
+
+
+def _setting(network, name):
+    read = network.command("node1", ["cat", f"/proc/sys/net/ipv4/{name}"])
+    return subprocess.run(read, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _taken_unread(network):

@@ -1,4 +1,4 @@
-"""Inside a network of namespaces: TCP as a sender with credits, on links that lose nothing.
+"""Inside a network of namespaces: TCP as a sender with credits, for links meant to lose nothing.
 
 Used by `harness.instruments.network_inside`. A collective library hands its receiver's buffers out before
 data is sent, and RoCE's links pause instead of dropping. TCP as it comes takes what it can get, guesses at
@@ -14,13 +14,18 @@ from pathlib import Path
 SYSCTLS = Path("/proc/sys/net/ipv4")
 
 RTO_MIN_S = 1.0
-"""More than any queue here holds. Where a frame is lost after all, it costs so long."""
+"""As long as a queue of 6 MB lasts at 50 Mbit/s; by the kernel's 0.2 s a sender gives up on what only waits.
+Where a frame is lost after all, to a full queue or the kernel's list of packets taken in (1,000 by default,
+net.core.netdev_max_backlog), it may cost so long."""
+
+FIRST_FRAMES = 2
+"""A connection begins with so many (the kernel: ten), or those of thousands at once overrun that list."""
 
 RTO_MIN = 13
 """RTAX_RTO_MIN of linux/rtnetlink.h: by its bit TCP knows that a route's value is to be kept."""
 
-METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3)}
-"""Of a route, for the kernel: milliseconds."""
+METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": FIRST_FRAMES}
+"""Of a route, for the kernel: milliseconds, frames."""
 
 
 def credit_here(receive_buffer_B: int) -> None:

@@ -27,7 +27,7 @@ COUNTER_B = 10e6
 RECOVERIES = 5  # F: rises that only go back to the target
 GAIN = 1 / 256  # g
 INCREASE = 1e-3  # of the line rate: R_AI is 40 Mbit/s of 40 Gbit/s there
-HYPER_INCREASE = 1e-2  # chosen here, ten times that: the paper names no figure
+HYPER_INCREASE = 1e-2  # ten times that, a ratio that HPCC's simulator has too, see MARKINGS
 LEAST = 1e-3  # of the line rate; chosen here
 
 
@@ -50,7 +50,8 @@ class Marking(NamedTuple):
 MARKINGS = {
     # Zhu et al.: 5 kB, 200 kB and 1 % at 40 Gbit/s.
     "strict": Marking(1e-6, 40e-6, 0.01),
-    # Li et al., HPCC, SIGCOMM 2019, section 5.1, for DCQCN: 100 kB and 400 kB at 25 Gbit/s; 20 % in its code.
+    # Li et al., HPCC, SIGCOMM 2019, for DCQCN: 100 kB and 400 kB at 25 Gbit/s, 20 %
+    # (github.com/alibaba-edu/High-Precision-Congestion-Control, simulation/run.py).
     "relaxed": Marking(32e-6, 128e-6, 0.2),
 }
 

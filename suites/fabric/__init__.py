@@ -21,6 +21,7 @@ from suites.fabric import placements
 from suites.fabric.clos import Clos, Whole
 from suites.fabric.collectives import flows_of
 from suites.fabric.emulated import Fabric
+from suites.fabric.on_rank import NUMBER_B
 from suites.fabric.simulated import Result, collective, routed
 from suites.fabric.subject import Subject, Workload
 
@@ -89,11 +90,22 @@ def check(subject: Subject, module: Any) -> None:
     subject.held["round"] = 0
     if not subject.workload.emulated:
         return
+    refuse_uneven(subject)
     fabric = fabric_for(subject)
     fabric.arms += 1
     subject.held["fabric"] = fabric
     fabric.most_pairs = max(fabric.most_pairs, subject.plan.queue_pairs)
     turn(subject)
+
+
+def refuse_uneven(subject: Subject) -> None:
+    """Raises `Unavailable` for a message that does not split evenly over ranks and queue pairs."""
+    workload, pairs = subject.workload, subject.plan.queue_pairs
+    if workload.buffer_B % (NUMBER_B * workload.ranks * pairs):
+        raise Unavailable(
+            f"{workload.buffer_B} B are no whole numbers of {NUMBER_B} B for {workload.ranks} ranks and "
+            f"{pairs} queue pairs each"
+        )
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:

@@ -23,16 +23,16 @@ from suites.fabric.subject import Plan, Workload
 
 TIMEOUT_S = 120.0
 
-RECEIVE_BUFFER_B = 16 << 10
-"""What a connection may have under way: some six milliseconds of a link at most, so that a NIC's seven
-neighbours share it evenly, and 32 connections to each do not overrun the kernel's list of 1,000 frames."""
+LEAST_BUFFER_B, BUFFER_S = 16 << 10, 0.0025
+"""A connection's receive buffer: eleven frames, and of a faster link as much as it carries in so long. So few
+that a NIC's neighbours share it evenly, and that 32 connections to each fit into the queues."""
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Turn(NamedTuple):
     """One collective: the slowest rank's seconds, the spine of each flow (F,), and bytes that went from racks
-    to spines and back (2, racks, spines), heads of frames and acknowledgements among them."""
+    to spines and back (2, racks, spines): heads of frames, acknowledgements, barriers and notices too."""
 
     time_s: float
     spines: Whole
@@ -52,6 +52,11 @@ def topology(clos: Clos) -> Topology:
     return Topology(hosts, leaves + spines, (*down, *up))
 
 
+def receive_buffer_B(clos: Clos) -> int:
+    """Of each connection."""
+    return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
+
+
 class Fabric:
     """The network, and its ranks, which take the places of one placement at a time."""
 
@@ -61,7 +66,7 @@ class Fabric:
         self._connections: list[Any] = []
         self._routed: tuple[Plan, list[Steer]] | None = None
         with ExitStack() as stack:
-            self.network = stack.enter_context(Network(topology(clos), RECEIVE_BUFFER_B))
+            self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
             hosts = self.network.topology.hosts[: workload.ranks]
             places = [
                 Place(

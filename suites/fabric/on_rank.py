@@ -63,7 +63,7 @@ def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
 
     AlltoAll's receives stand before its clock begins, as NCCL's receivers give credits: gloo tells a sender
     on the connection that data goes by (gloo/transport/tcp/pair.cc), and behind data it would come too late,
-    so that of two ranks one waits for the other; gloo's own alltoall, which does so, takes a third longer.
+    so that of two ranks one waits for the other, as in gloo's own alltoall.
     Raises `WrongResult` where what came is not what was sent.
     """
     groups, place = memory["groups"][:pairs], memory["place"]
