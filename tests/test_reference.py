@@ -10,8 +10,6 @@ from harness.source_digest import ROOT
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results/reference").rglob("records.jsonl"))
 DATA = ("records.jsonl", "plan.json", "environment-")
-TOO_LARGE = {("fabric", "measurements.csv")}
-"""What is left out of the repository, for it comes out of the records."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
@@ -22,8 +20,7 @@ def test_the_committed_report_comes_out_of_the_committed_records(folder, tmp_pat
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     kept = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     kept = {name for name in kept if not name.startswith(DATA)}
-    kept -= {name for of, name in TOO_LARGE if of == folder.name}  # there where it was made anew
-    assert made == kept | {name for of, name in TOO_LARGE if of == folder.name}
+    assert made == kept
     for name in kept:
         assert filecmp.cmp(tmp_path / name, folder / name, shallow=False), f"{name} differs"
 
