@@ -19,7 +19,7 @@ Where a frame is lost after all, to a full queue or the kernel's list of packets
 net.core.netdev_max_backlog), it may cost so long."""
 
 FIRST_FRAMES = 2
-"""A connection begins with so many (the kernel: ten), or those of thousands at once overrun that list."""
+"""A connection begins with so many (the kernel: ten), or those of hundreds at once overrun that list."""
 
 RTO_MIN = 13
 """RTAX_RTO_MIN of linux/rtnetlink.h: by its bit TCP knows that a route's value is to be kept."""

@@ -74,7 +74,7 @@ def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
     results = [torch.empty_like(one) for one in parts] if kind == "alltoall" else parts
     split = list(zip(groups, parts, results, strict=True))
     works = []
-    for group, _, result in split:  # one after the other: thousands of credits at once overrun the kernel
+    for group, _, result in split:  # one after the other: over a thousand notices at once overrun the kernel
         works += expect(kind, group, result)
         group.barrier().wait()
     begin_s = time.perf_counter()
