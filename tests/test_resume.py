@@ -1,4 +1,4 @@
-"""A sweep killed with signal 9 at any instant goes on where it stopped, and leaves nothing behind."""
+"""A sweep goes on where it stopped: which records stand; killed with signal 9 it leaves nothing behind."""
 
 import json
 import os
@@ -11,8 +11,10 @@ from collections import Counter
 import psutil
 import pytest
 from test_runner import SWEEP, assert_nothing_is_left, marked
-from toy.sweep import cell, environ
+from toy.sweep import PACKAGE, cell, environ, group, sweep
 
+from harness.records import Group, Limits, Record
+from harness.runner import pending
 from harness.store import read_records
 
 KILLS = 20
@@ -90,3 +92,45 @@ def test_killed_at_twenty_random_instants_a_sweep_is_finished_by_the_next_start(
     assert len(begun(log)) <= CELLS + 2 * KILLS  # at most the cells under way, one a worker
     start(tmp_path / "undisturbed", cells, workers=2).communicate()
     assert without_times(read_records(folder)) == without_times(read_records(tmp_path / "undisturbed"))
+
+
+def test_finished_cells_are_not_run_again(tmp_path):
+    log = tmp_path / "log"
+    workload = {"log": str(log)}
+    cells = [cell("nothing", workload=workload), cell("raise_error", workload=workload)]
+    first = sweep(tmp_path / "out", [group(*cells)])
+    again = sweep(tmp_path / "out", [group(*cells, cell("nothing", workload=workload, repeat=1))])
+    assert {one: again[one] for one in first} == first
+    assert log.read_text().count("build raise_error") == 1
+    assert log.read_text().count("build nothing") == 2
+
+
+def test_what_a_limit_ended_is_run_again_under_another(tmp_path):
+    one = cell("nothing", amount=1.5)
+    assert sweep(tmp_path, [group(one)], Limits(0.5))[one.id].status == "timed_out"
+    before = (tmp_path / "records.jsonl").read_text()
+    assert sweep(tmp_path, [group(one)], Limits(0.5))[one.id].status == "timed_out"
+    assert (tmp_path / "records.jsonl").read_text() == before
+    assert sweep(tmp_path, [group(one)], Limits(20.0))[one.id].status == "ok"
+    assert [record.status for record in read_records(tmp_path)] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("status", "limits", "environment", "again"),
+    [
+        ("ok", Limits(5.0), "other", False),
+        ("crashed", Limits(5.0), "other", False),
+        ("wrong_result", Limits(5.0), "other", False),
+        ("timed_out", Limits(5.0), "here", True),
+        ("timed_out", Limits(9.0, 7), "other", False),
+        ("out_of_memory", Limits(9.0, 8), "here", True),
+        ("out_of_memory", Limits(9.0, 7), "here", False),
+        ("unavailable", Limits(5.0), "here", False),
+        ("unavailable", Limits(9.0, 7), "other", True),
+    ],
+)
+def test_which_records_stand(status, limits, environment, again):
+    one, new = cell("nothing"), cell("nothing", repeat=1)
+    records = {one.id: Record(one, status, limits=limits, environment=environment)}
+    left = pending([group(one, new), group(new)], records, Limits(9.0, 7), "here")
+    assert left == [Group((one, new) if again else (new,), PACKAGE)]
