@@ -184,8 +184,8 @@ def _of_one_arm(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
     values = check_fields(where, data, _READING)
     if values["per"] and values["against"]:
         raise ConfigError(f"{where}: per and against are both given; keep one")
-    if values["at"] != "median" and values["against"]:
-        raise ConfigError(f"{where}: at and against are both given; keep one")
+    if values["at"] not in ("median", "mean") and values["against"]:
+        raise ConfigError(f"{where}: at {values['at']} and against are both given; keep one")
     return values
 
 

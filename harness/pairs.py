@@ -22,11 +22,14 @@ class NoPairsError(Exception):
     """Two arms have nothing that could be paired; the text says why."""
 
 
-def paired_ratio(ours: Iterable[Record], base: Iterable[Record], metric: str, method: str) -> Ratio:
+def paired_ratio(
+    ours: Iterable[Record], base: Iterable[Record], metric: str, method: str, draws: bool = False
+) -> Ratio:
     """Ours over base with its 95 % interval, dimensionless; raises `NoPairsError`.
 
     A pair is the samples of both arms of one index in one repeat, which is one process. Repeats in which not
-    both ended well are left out: after a crash, what is left of a group runs in another process.
+    both ended well are left out: after a crash, what is left of a group runs in another process. `draws`:
+    see `statistics.ratio`.
     """
     own, other = (_by_repeat(records, metric, method) for records in (ours, base))
     pairs = [(own[repeat], other[repeat]) for repeat in sorted(own.keys() & other.keys())]
@@ -38,7 +41,7 @@ def paired_ratio(ours: Iterable[Record], base: Iterable[Record], metric: str, me
         raise NoPairsError(f"the rounds of {metric} are not the same number in both arms")
     if not all(math.isfinite(value) and value > 0 for pair in pairs for side in pair for value in side):
         raise NoPairsError(f"{metric} holds a sample that is no number above 0")
-    found = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs))
+    found = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
     if not math.isfinite(found.high):
         raise NoPairsError("so few pairs have no interval; more repeats bring one")
     return found
@@ -59,8 +62,8 @@ def _by_repeat(records: Iterable[Record], metric: str, method: str) -> dict[int,
 
 
 @lru_cache(maxsize=8192)
-def _ratio(ours: _Samples, base: _Samples) -> Ratio:
+def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
     """Judge and every table of a report ask for the same; scipy, beneath, is imported only where one asks."""
     from harness import statistics
 
-    return statistics.ratio(ours, base)
+    return statistics.ratio(ours, base, draws)

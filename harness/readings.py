@@ -82,7 +82,8 @@ def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
     if claim.unit != "1":
         raise NoFigureError(f"a ratio has no unit, the claim is in {claim.unit}")
     try:
-        ratio = inverse(paired_ratio(usable, base, reading.metric, reading.method))
+        draws = reading.at == "mean"
+        ratio = inverse(paired_ratio(usable, base, reading.metric, reading.method, draws))
     except NoPairsError as reason:
         raise NoFigureError(str(reason)) from None
     worst = _worst(usable)
@@ -103,7 +104,7 @@ def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
 def within_noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Sequence[Record]) -> str:
     """In words, that `base` differs by as much from itself as by the ratio `ours`; "" where it does not."""
     try:
-        noise = paired_ratio(again, base, reading.metric, reading.method)
+        noise = paired_ratio(again, base, reading.metric, reading.method, reading.at == "mean")
     except NoPairsError:
         return ""
     band = max(noise.high, 1 / noise.low)

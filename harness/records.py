@@ -146,7 +146,8 @@ class ClaimReading(NamedTuple):
     text: str = ""  # the reading in words
     against: str = ""  # an arm: the figure is that arm's metric over this one's, round by round: a speed-up
     requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
-    at: str = "median"  # of all samples; or their mean (as if drawn independently), the least, or the most
+    at: str = "median"  # of all samples; or their mean (as if drawn independently), the least, or the most;
+    # with `against` mean says that rounds are draws (`statistics.ratio`)
     order: tuple[str, ...] = ()  # arms, the metric rising from each to the next; relation rising alone
 
     @property

@@ -4,8 +4,9 @@ The report and the judge come here with a record's samples, the worker with the 
 
 Times are compared as logarithms of ratios within a round, so drift that both arms share cancels and swapping
 the arms inverts the ratio. The samples have two levels: processes, each with its own memory layout and its
-share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios; the ratio
-is the mean over processes, and its interval comes from the processes, which are what was drawn afresh.
+share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios, or their
+mean where rounds are draws and what lies far off is no disturbance; the ratio is the mean over processes, and
+its interval comes from the processes, which are what was drawn afresh.
 
 Why the interval is not the percentile interval of a hierarchical bootstrap: with few processes that one is
 wrong on three counts, each of which can be put right in closed form.
@@ -54,18 +55,20 @@ class Ratio(NamedTuple):
     rounds: int  # of all processes together
 
 
-def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]]) -> Ratio:
+def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draws: bool = False) -> Ratio:
     """Our times over the base's; one inner sequence a process, paired round by round. Seconds, or any unit.
 
     With one process the interval is that of its rounds: it does not know how much processes differ, and is
-    too narrow by as much. With a single round of a single process it is 0 to infinity. No chance is in it:
-    equal samples give equal intervals. Raises ValueError where the samples do not pair, are none, or are not
-    positive and finite.
+    too narrow by as much. With a single round of a single process it is 0 to infinity. `draws`: rounds are
+    independent draws, and the mean of all is meant; of one process the interval is Student's t of them. No
+    chance is in it: equal samples give equal intervals. Raises ValueError where the samples do not pair, are
+    none, or are not positive and finite.
     """
     logs = _log_ratios(ours, base)
-    locations = [_interquartile_mean(one) for one in logs]
-    centre = math.fsum(locations) / len(locations)
-    half = _half_width(locations) if len(logs) > 1 else _half_width_of_rounds(logs[0])
+    locations = [_mean(one) if draws else _interquartile_mean(one) for one in logs]
+    centre = _mean(locations)
+    one_process = _half_width if draws else _half_width_of_rounds
+    half = _half_width(locations) if len(logs) > 1 else one_process(logs[0])
     low, high = (0.0, math.inf) if math.isinf(half) else (math.exp(centre - half), math.exp(centre + half))
     return Ratio(math.exp(centre), low, high, len(logs), sum(map(len, logs)))
 
@@ -123,7 +126,7 @@ def is_narrow(ours: Sequence[float], base: Sequence[float], half_width: float) -
 
 def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:
     """The mean of two independent samples or more, and its 95 % interval by Student's t."""
-    centre = math.fsum(samples) / len(samples)
+    centre = _mean(samples)
     half = _half_width(samples)
     return centre, centre - half, centre + half
 
@@ -158,13 +161,18 @@ def _trimmed(count: int) -> int:
 
 def _interquartile_mean(values: Sequence[float]) -> float:
     cut = _trimmed(len(values))
-    middle = sorted(values)[cut : len(values) - cut]
-    return math.fsum(middle) / len(middle)
+    return _mean(sorted(values)[cut : len(values) - cut])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _half_width(values: Sequence[float]) -> float:
-    """Of the interval of a mean: Student's t times the standard error."""
-    centre = math.fsum(values) / len(values)
+    """Of the interval of a mean: Student's t times the standard error; of one value infinite."""
+    if len(values) < 2:
+        return math.inf
+    centre = _mean(values)
     variance = math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1)
     return _student(len(values) - 1) * math.sqrt(variance / len(values))
 

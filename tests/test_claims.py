@@ -134,7 +134,7 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: c["readings"][0].update(against="b", per="p"), ["readings[0]", "per and against"]),
         (
             lambda d, c: (c.update(unit="1"), c["readings"][0].update(against="b", at="least")),
-            ["readings[0]", "at and against"],
+            ["readings[0]", "at least and against"],
         ),
         (lambda d, c: c["readings"][0].update(at="worst"), ["readings[0].at", "worst", "least", "most"]),
         (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import namedtuple
 from contextlib import closing
 from importlib import import_module
 
@@ -226,6 +227,16 @@ def test_a_rank_that_is_killed_in_mid_collective_ends_the_turn_and_leaves_nothin
             net.turn(subject.workload, subject.plan, flows, list(map(int, nic_HG[:, 0])))
         assert time.monotonic() - begin_s < emulated.TIMEOUT_S
         assert len(net.pool) == 0
+
+
+def test_what_the_hypervisor_took_is_a_part_of_the_processors_time(monkeypatch):
+    names = "user nice system idle iowait irq softirq steal guest guest_nice"
+    Times = namedtuple("Times", names.split())
+    before = Times(100.0, 1, 50, 200, 2, 3, 4, 10, 90, 0)
+    seconds = iter([before, before._replace(user=103.0, idle=203.0, steal=12.0, guest=93.0)])
+    monkeypatch.setattr(emulated.psutil, "cpu_times", lambda: next(seconds))
+    assert emulated.stolen_since(before) == 0
+    assert emulated.stolen_since(before) == pytest.approx(2 / (3 + 3 + 2))
 
 
 @pytest.mark.parametrize("kind", on_rank.KINDS)

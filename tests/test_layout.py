@@ -8,6 +8,7 @@ import yaml
 
 from harness.claims import load_claims
 from harness.config import CONF, load, names, optimizations
+from harness.report.spec import load_spec
 from harness.source_digest import ROOT
 
 PAIRS = [(suite, name) for suite in names("suite") for name in optimizations(suite)]
@@ -59,6 +60,21 @@ def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
             workload = run.workloads[reading.workload]
             assert reading.requires
             assert reading.requires == {name: workload.get(name) for name in reading.requires}, claim.id
+
+
+@pytest.mark.parametrize(
+    "suite", [suite for suite in names("suite") if load([f"suite={suite}"])[0].rounds_by]
+)
+def test_where_rounds_are_draws_every_speed_up_is_their_mean(suite):
+    """A middle leaves draws out: a placement in which an arm gains nothing is no disturbance."""
+    paired = [reading for claim in load_claims(suite) for reading in claim.readings if reading.against]
+    assert paired
+    assert {reading.at for reading in paired} == {"mean"}
+    fields = [block.fields for block in load_spec(suite).blocks]
+    fields += [one["y"] for one in fields if "y" in one]
+    compare = [one for one in fields if one.get("noise") or one.get("against")]
+    assert compare
+    assert all(one["draws"] for one in compare)
 
 
 @pytest.mark.parametrize("suite", names("suite"))

@@ -22,6 +22,14 @@ with IPRoute() as kernel:
     kernel.link("set", index=kernel.link_lookup(ifname=sys.argv[1])[0], state="down")
 """
 
+KNOCK = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 9), timeout=1.6)
+except TimeoutError:
+    print("no answer")
+"""
+
 CREDITS = {
     "tcp_congestion_control": "reno",
     "tcp_moderate_rcvbuf": "0",
@@ -132,6 +140,17 @@ def test_bytes_sent_are_those_that_were_given(two):
         assert count < sent < 1.01 * count * FRAME_B / SEGMENT_B + 10_000
     for sent in (back, from_node1):
         assert 0 < sent < 0.1 * count
+
+
+def test_a_segment_that_is_lost_is_counted_where_it_is_sent_again():
+    """A switch that forwards nothing: TCP asks once, and after a second once more (RFC 6298)."""
+    with Network(two_nodes(RATE_B_PER_S)) as network:
+        assert network.sent_again() == [0, 0]
+        forget = "echo 0 > /proc/sys/net/ipv4/ip_forward"
+        subprocess.run(network.command("switch", ["sh", "-c", forget]), check=True, timeout=60)
+        knock = script(network, "node0", KNOCK, network.address("node1"))
+        assert subprocess.run(knock, capture_output=True, timeout=60).stdout == b"no answer\n"
+        assert network.sent_again() == [1, 0]
 
 
 def test_connections_spread_over_all_ways_of_a_fabric():

@@ -319,7 +319,13 @@ def test_a_speed_up_under_a_held_down_clock_is_marked() -> None:
         else one
         for one in records
     ]
-    fields = {"metric": "time", "method": "warm", "baseline": "baseline", "noise": "baseline_again"}
+    fields = {
+        "metric": "time",
+        "method": "warm",
+        "baseline": "baseline",
+        "noise": "baseline_again",
+        "draws": False,
+    }
     for given, told in ((records, False), (hot, True)):
         found = compared(Frame(given, {}), "small", "fast", fields)
         assert found is not None

@@ -105,6 +105,22 @@ def test_ratio_of_one_process_is_the_interval_of_a_trimmed_mean() -> None:
     assert found.processes == 1
 
 
+def test_ratio_of_draws_is_the_t_interval_of_their_mean() -> None:
+    """A third of the draws gains nothing: none of them is left out."""
+    base = noisy(1, 21, 2)
+    ours = [[x / (1 if draw % 3 == 0 else 2) for draw, x in enumerate(noisy(1, 21, 1)[0])]]
+    logs = np.log(np.array(ours[0]) / np.array(base[0]))
+    expected = stats.t.interval(0.95, 20, logs.mean(), stats.sem(logs))
+    found = ratio(ours, base, draws=True)
+    assert [found.value, found.low, found.high] == pytest.approx(np.exp([logs.mean(), *expected]))
+    assert found.value > 1.1 * ratio(ours, base).value
+    several = [ours[0][:7], ours[0][7:14], ours[0][14:]], [base[0][:7], base[0][7:14], base[0][14:]]
+    locations = logs.reshape(3, 7).mean(axis=1)
+    apart = stats.t.interval(0.95, 2, locations.mean(), stats.sem(locations))
+    assert list(ratio(*several, draws=True)[1:3]) == pytest.approx(np.exp(apart))
+    assert ratio([[2.0]], [[1.0]], draws=True) == (2.0, 0.0, math.inf, 1, 1)
+
+
 def test_ratio_of_one_round_is_known_to_nobody() -> None:
     assert ratio([[2.0]], [[1.0]]) == (2.0, 0.0, math.inf, 1, 1)
 

@@ -40,6 +40,7 @@ CANNOT = {
     "steer": "be steered",
     "ways": "tell ways",
     "sent": "be read",
+    "sent_again": "be read",
 }
 
 
@@ -112,6 +113,11 @@ class Network:
         frame: up to 4.4 % less than a line would carry.
         """
         return [(one, other) for one, other in self._ask("sent")]
+
+    def sent_again(self) -> list[int]:
+        """TCP segments that each host has sent again so far: the kernel's tcpRetransSegs (RFC 4022)."""
+        told: list[int] = self._ask("sent_again")
+        return told
 
     def verify(self, link: int, asked_B_per_s: float | None) -> float:
         """The rate that the link carries in its slower direction, B/s, as it is shaped now.

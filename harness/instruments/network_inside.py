@@ -115,6 +115,10 @@ class Inside:
             [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
         ]
 
+    def sent_again(self) -> list[int]:
+        """TCP segments that each host has sent again."""
+        return [self._sent_again(host) for host in self._topology.hosts]
+
     def _lay(self, index: int) -> None:
         one, other = self._topology.links[index][:2]
         self._kernels[one].link(
@@ -137,6 +141,12 @@ class Inside:
         kernel, device = self._device(node, link)
         (told,) = kernel.get_links(device)
         return int(told.get_attr("IFLA_STATS64")["tx_bytes"])
+
+    def _sent_again(self, host: str) -> int:
+        with self._entered(host):
+            lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+        return int(values[names.index("RetransSegs")])
 
     def _settle(self, name: str, forwards: bool) -> None:
         """A switch passes packets on; none asks whether a packet came by the way back.
@@ -197,6 +207,8 @@ def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: Ex
         return inside.steer([Steer(*one) for one in request["steers"]])
     if request["do"] == "ways":
         return inside.ways([Flow(*one) for one in request["flows"]])
+    if request["do"] == "sent_again":
+        return inside.sent_again()
     return inside.sent()
 
 

@@ -38,7 +38,7 @@ class Compared(NamedTuple):
 
 
 def compared(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Compared | None:
-    """`fields`: metric, method, baseline and noise of a block; None where there is nothing to compare."""
+    """`fields`: metric, method, baseline, noise and draws of a block; None where nothing compares."""
     from harness.statistics import effect
 
     figure = frame.get(workload, arm, fields["metric"], fields["method"])
@@ -71,7 +71,7 @@ def noise_of(frame: Frame, workload: str, fields: Mapping[str, Any]) -> Ratio | 
 def ratio_of(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Ratio:
     """The arm's figure over the baseline's, pair by pair; raises `NoPairsError`."""
     own, base = (frame.cells.get((workload, name), []) for name in (arm, fields["baseline"]))
-    return paired_ratio(own, base, fields["metric"], fields["method"])
+    return paired_ratio(own, base, fields["metric"], fields["method"], fields["draws"])
 
 
 def why_none(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> tuple[str, str]:

@@ -34,6 +34,7 @@ _PAIRED: _Fields = {
     "method": _MUST,
     "baseline": _MUST,
     "noise": _TEXT,  # the arm that is the baseline again
+    "draws": _YES_NO,  # as in `effects`
 }
 _ROOFLINE: _Fields = {
     "where": _MAP,
@@ -65,7 +66,7 @@ KINDS: Mapping[str, _Fields] = {
     # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
     # Only arms on as many ranks as the baseline are ranked at the top. With `noise` (the arm that is the
     # baseline again) the arms were timed together: the speed-up stands with its interval, and the noise says
-    # what is a difference
+    # what is a difference. `draws`: rounds are draws, of which each counts, and not times of one thing
     "effects": {
         "where": _MAP,
         "workload": _TEXT,
@@ -76,6 +77,7 @@ KINDS: Mapping[str, _Fields] = {
         "unit": _MUST,
         "baseline": _MUST,
         "noise": _TEXT,
+        "draws": _YES_NO,
         "same_within": {"type": "float", "at_least": 0, "default": 0.0},
         "terminal": _YES_NO,
     },
@@ -155,6 +157,7 @@ AXIS: _Fields = {
     "method": _TEXT,
     "per": _TEXT,
     "against": _TEXT,  # an arm: the speed-up against it, with its interval
+    "draws": _YES_NO,  # as in `effects`
     "unit": {"type": "str", "default": "1"},
     "title": _MUST,
 }

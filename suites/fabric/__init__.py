@@ -20,7 +20,7 @@ from harness.records import Json, Origin, Reading, Remark, Unavailable
 from suites.fabric import placements
 from suites.fabric.clos import Clos, Whole
 from suites.fabric.collectives import flows_of
-from suites.fabric.emulated import Fabric
+from suites.fabric.emulated import Fabric, Turn
 from suites.fabric.on_rank import NUMBER_B
 from suites.fabric.simulated import Result, collective, routed
 from suites.fabric.subject import Subject, Workload
@@ -165,21 +165,23 @@ def by_flows(subject: Subject) -> Result:
 
 def by_packets(subject: Subject) -> Iterator[Reading]:
     """The round's collective on the network, and what the simulator makes of it on the same ways."""
-    result, said = turn(subject)
+    took, result, said = turn(subject)
     yield from readings(result, Origin.EMULATED)
+    yield Reading("segments_sent_again", "1", took.sent_again, Origin.EMULATED)
+    yield Reading("processors_stolen", "1", took.stolen, Origin.MEASURED)
     yield from readings(said, Origin.SIMULATED, "flows")
     yield Reading("model_error", "1", said.time_s / result.time_s - 1, Origin.SIMULATED, "flows")
 
 
-def turn(subject: Subject) -> tuple[Result, Result]:
-    """What packets took, and what flows on the same ways take."""
+def turn(subject: Subject) -> tuple[Turn, Result, Result]:
+    """What packets took, as a result too, and what flows on the same ways take."""
     workload, plan, fabric = subject.workload, subject.plan, subject.held["fabric"]
     clos, nic_HG = placed(subject, subject.held["round"])
     flows = flows_of(workload.collective, nic_HG, workload.buffer_B, plan.queue_pairs)
     took = fabric.turn(workload, plan, flows, [int(nic) for nic in nic_HG[:, 0]])
     said = routed(clos, workload.collective, workload.ranks, workload.buffer_B, flows, took.spines)
     bus_B_per_s = said.bus_B_per_s * said.time_s / took.time_s
-    return said._replace(time_s=took.time_s, bus_B_per_s=bus_B_per_s, load_B=took.load_B), said
+    return took, said._replace(time_s=took.time_s, bus_B_per_s=bus_B_per_s, load_B=took.load_B), said
 
 
 def readings(result: Result, origin: Origin, method: str = "") -> Iterator[Reading]:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from harness.instruments.network import Network
 from harness.instruments.ranks import Place, Pool
@@ -27,16 +28,25 @@ LEAST_BUFFER_B, BUFFER_S = 16 << 10, 0.0025
 """A connection's receive buffer: eleven frames, and of a faster link as much as it carries in so long. So few
 that a NIC's neighbours share it evenly, and that 32 connections to each fit into the queues."""
 
+STEAL_LAST = 8
+"""Of psutil.cpu_times(): user to steal are apart; a guest's time is in its host's user and nice already."""
+
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Turn(NamedTuple):
     """One collective: the slowest rank's seconds, the spine of each flow (F,), and bytes that went from racks
-    to spines and back (2, racks, spines): heads of frames, acknowledgements, barriers and notices too."""
+    to spines and back (2, racks, spines): heads of frames, acknowledgements, barriers and notices too.
+
+    What may have disturbed it: segments sent again, lost or taken for lost, and the part of this machine's
+    processors that its hypervisor held back while they were wanted here: both from before receives are
+    posted until results are checked."""
 
     time_s: float
     spines: Whole
     load_B: Real
+    sent_again: int
+    stolen: float
 
 
 def topology(clos: Clos) -> Topology:
@@ -50,6 +60,16 @@ def topology(clos: Clos) -> Topology:
     ]
     up = [Link(leaf, spine, clos.uplink_B_per_s) for leaf in leaves for spine in spines]
     return Topology(hosts, leaves + spines, (*down, *up))
+
+
+def stolen_since(before: Any) -> float:
+    """Part of the processors' time since those psutil.cpu_times() that was held back (steal, proc_stat(5)).
+
+    The kernel counts in ticks of 10 ms; within one tick nothing is known to be stolen.
+    """
+    now = psutil.cpu_times()
+    whole_s = sum(now[:STEAL_LAST]) - sum(before[:STEAL_LAST])
+    return float((now.steal - before.steal) / whole_s) if whole_s else 0.0
 
 
 def receive_buffer_B(clos: Clos) -> int:
@@ -88,7 +108,7 @@ class Fabric:
         """One collective, ranks in that order, by the arm's plan; `flows` are those it makes."""
         self._place(list(order))
         self._route(plan, flows)
-        before_B = self._uplinks_B()
+        before_B, again, processors = self._uplinks_B(), sum(self.network.sent_again()), psutil.cpu_times()
         told = self.pool.call(
             f"{on_rank.__name__}:collective",
             kind=workload.collective,
@@ -96,7 +116,8 @@ class Fabric:
             pairs=plan.queue_pairs,
         )
         load_B = (self._uplinks_B() - before_B).T.reshape(2, self.clos.racks, self.clos.spines)
-        return Turn(max(told), self.spines(flows), load_B)
+        again, stolen = sum(self.network.sent_again()) - again, stolen_since(processors)
+        return Turn(max(told), self.spines(flows), load_B, again, stolen)
 
     def spines(self, flows: Flows) -> Whole:
         """The spine by which each flow goes, as the kernel of its rack's switch says."""
