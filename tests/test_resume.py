@@ -17,6 +17,8 @@ from harness.records import Group, Limits, Record
 from harness.runner import pending
 from harness.store import read_records
 
+pytestmark = pytest.mark.usefixtures("toy_suites")
+
 KILLS = 20
 CELLS = 200
 PER_GROUP = 6

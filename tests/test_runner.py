@@ -18,6 +18,8 @@ from harness.executors import child
 from harness.records import Limits, Measurement
 from harness.store import Store, StoreError, read_records
 
+pytestmark = pytest.mark.usefixtures("toy_suites")
+
 SWEEP = Path(__file__).parent / "toy" / "sweep.py"
 BUDGET_B = 200_000_000
 HERE = r"\(toy_suites/faults/baseline\.py:\d+\)"
@@ -75,13 +77,6 @@ OTHERS = {
     "no_suite": (cell(suite="nowhere"), "crashed", r"ModuleNotFoundError: .*'toy_suites\.nowhere' .*"),
     "no_setting": (cell(bogus=3), "crashed", r"TypeError: .* unexpected keyword argument 'bogus' .*"),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _toy_suites_are_found():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
-        yield
 
 
 def marked(folder):

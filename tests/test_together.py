@@ -1,7 +1,7 @@
 """Cells timed together, in real children: pairs stand beside one another, and each fault is one cell's."""
 
 import pytest
-from toy.sweep import LIMITS, PACKAGE, cell, environ, sweep
+from toy.sweep import LIMITS, PACKAGE, cell, sweep
 
 from harness.environment import describe
 from harness.executors.local import create
@@ -9,12 +9,9 @@ from harness.records import Group, Limits, Sampling, measurement
 from harness.runner import pending, run
 from harness.store import Store
 
+pytestmark = pytest.mark.usefixtures("toy_suites")
+
 SAMPLING = Sampling(rounds=5, half_width=0.01, budget_s=0.5)
-
-
-@pytest.fixture(autouse=True)
-def _toy_suites(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
 
 
 def arm(name, repeat=0, workload=None, **settings):
