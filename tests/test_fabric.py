@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -13,8 +14,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from marked import marked, wait_until_none
 from moved import needs_namespaces
 
+from harness.instruments import network
 from harness.instruments.ranks import RankFailed
 from harness.records import Unavailable, WrongResult
 from suites import fabric
@@ -181,21 +184,28 @@ def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
     assert sampled("qp_scaling", 5) == sampled("baseline", 5)
 
 
+@pytest.fixture
+def any_rate(monkeypatch):
+    """Links may carry less than was asked: other tests take the processor, and ways hang on no rate."""
+    needs_namespaces()
+    monkeypatch.setattr(network, "WHOLE_RATE", math.inf)
+
+
+@pytest.mark.usefixtures("any_rate")
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", ["allreduce", "alltoall"])
 @pytest.mark.parametrize("name", ARMS)
 def test_packets_go_where_the_kernel_says(name, collective):
     """Bytes that each uplink carried, each way, are those of the flows that the kernel says go there."""
-    needs_namespaces()
     subject = arm(name, {**SMALL, "collective": collective})
     fabric.check(subject, None)
     try:
-        network = subject.held["fabric"]
+        net = subject.held["fabric"]
         for round_ in range(3):
             subject.held["round"] = round_
             _, nic_HG = fabric.placed(subject, round_)
             flows = flows_of(collective, nic_HG, SMALL["buffer_B"], subject.plan.queue_pairs)
-            took = network.turn(subject.workload, subject.plan, flows, list(map(int, nic_HG[:, 0])))
+            took = net.turn(subject.workload, subject.plan, flows, list(map(int, nic_HG[:, 0])))
             expected_B = np.zeros((2, 2, 2))
             for source, other, size_B, spine in zip(
                 flows.source, flows.destination, flows.size_B, took.spines, strict=True
@@ -214,8 +224,19 @@ def test_packets_go_where_the_kernel_says(name, collective):
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_in_mid_collective_ends_the_turn_and_leaves_nothing():
+def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monkeypatch):
     needs_namespaces()
+    mark = marked(monkeypatch)
+    monkeypatch.setattr(network, "WHOLE_RATE", -1)
+    monkeypatch.setattr(network, "LOOKS_S", (0.1,))
+    with pytest.raises(Unavailable, match=r"^link h0-leaf0 was asked to carry 20 Mbit/s and carries"):
+        fabric.check(arm("baseline", SMALL), None)
+    wait_until_none(mark)
+
+
+@pytest.mark.usefixtures("any_rate")
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_mid_collective_ends_the_turn_and_leaves_nothing():
     subject = arm("baseline", {**SMALL, "buffer_B": 1 << 23})
     with closing(emulated.Fabric(subject.workload, fabric.fabric_of(subject.workload))) as net:
         _, nic_HG = fabric.placed(subject, 0)
