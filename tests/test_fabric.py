@@ -184,20 +184,31 @@ def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
     assert sampled("qp_scaling", 5) == sampled("baseline", 5)
 
 
-@pytest.fixture
-def any_rate(monkeypatch):
+@pytest.fixture(scope="module")
+def any_rate():
     """Links may carry less than was asked: other tests take the processor, and ways hang on no rate."""
     needs_namespaces()
-    monkeypatch.setattr(network, "WHOLE_RATE", math.inf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "WHOLE_RATE", math.inf)
+        yield
 
 
-@pytest.mark.usefixtures("any_rate")
+@pytest.fixture(scope="module", params=on_rank.KINDS)
+def small(request, any_rate):
+    """A workload whose network and ranks stand for all arms."""
+    workload = {**SMALL, "collective": request.param}
+    held = arm("baseline", workload)
+    fabric.check(held, None)
+    yield workload
+    fabric.close(held)
+    assert fabric.shared_fabric.cache_info().currsize == 0
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("collective", ["allreduce", "alltoall"])
 @pytest.mark.parametrize("name", ARMS)
-def test_packets_go_where_the_kernel_says(name, collective):
+def test_packets_go_where_the_kernel_says(name, small):
     """Bytes that each uplink carried, each way, are those of the flows that the kernel says go there."""
-    subject = arm(name, {**SMALL, "collective": collective})
+    collective, subject = small["collective"], arm(name, small)
     fabric.check(subject, None)
     try:
         net = subject.held["fabric"]
