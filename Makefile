@@ -22,8 +22,9 @@ check-types:
 operators: setup
 	$(RUN) -m harness.instruments.deepspeed_operators
 
+# A file a worker: what its tests share is then set up once.
 check-tests:
-	$(VENV)/bin/pytest -n $$(nproc)
+	$(VENV)/bin/pytest -n $$(nproc) --dist loadfile
 
 setup: system $(VENV)/.done
 

@@ -43,7 +43,7 @@ def _calibrated_quickly():
         yield
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp2", "zero3", "fsdp2_two_a_node"])
+@pytest.fixture(scope="module", params=RUNS)
 def workload(request):
     given = {**RUN.workloads[request.param], **SMALL}
     held = interconnect.build(given, 1)

@@ -95,8 +95,8 @@ class Fabric:
                 )
                 for host in hosts
             ]
-            self.pool = stack.enter_context(Pool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S))
             self.carried_B_per_s = self._verified()
+            self.pool = stack.enter_context(Pool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S))
             stack.pop_all()
 
     def close(self) -> None:

@@ -13,8 +13,6 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
-from scipy.stats import linregress
-
 from harness.instruments.launched import Launch, launch
 from harness.records import Json, Origin, Reading, Remark, Unavailable, WrongResult
 from suites.interconnect import formula, machines
@@ -133,6 +131,8 @@ def final_loss(subject: Subject, cluster: Trainers) -> float:
     Raises `WrongResult` where losses, averaged over ranks, do not fall: by a line through them, at the 1 %
     level. Fewer than `FEWEST` tell nothing.
     """
+    from scipy.stats import linregress  # a second of every rank's start, which has no need of it
+
     plan, workload = subject.plan, subject.workload
     with cluster.trainer("loss", workload, plan, subject.seed):
         count = workload.loss_steps // plan.accumulate
