@@ -6,6 +6,7 @@ import ctypes.util
 import importlib.util
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,3 +104,18 @@ def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_p
     with held.open():
         deepspeed_operators.clear_lock("cpu_adam", tmp_path)
         assert (dead.exists(), held.exists()) == (False, True)
+
+
+def test_before_loading_dead_locks_go_of_what_is_compiled_beside_it_too(monkeypatch, tmp_path):
+    locks = [tmp_path / "py311_cpu" / name / "lock" for name in ("async_io", "pin_memory")]
+    for lock in locks:
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+    left = []
+    builder = SimpleNamespace(load=lambda verbose: left.append([lock.exists() for lock in locks]))
+    builders = SimpleNamespace(AsyncIOBuilder=lambda: builder)
+    monkeypatch.setitem(sys.modules, "deepspeed.ops.op_builder", builders)
+    monkeypatch.setattr(deepspeed_operators, "choose_accelerator", lambda: None)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    deepspeed_operators.load("async_io")
+    assert left == [[False, False]]

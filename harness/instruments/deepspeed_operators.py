@@ -22,6 +22,9 @@ from harness.instruments.deepspeed_start import choose_accelerator
 BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
 """Its Adam for the host, and its access to files that lets computation go on."""
 
+BESIDE = {"async_io": ("pin_memory",)}
+"""What deepspeed compiles before that one (op_builder/async_io.py)."""
+
 HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
 
 
@@ -51,7 +54,8 @@ def load(operator: str) -> None:
     """Have `operator` at hand, compiled if it is not yet; takes a minute or two then."""
     choose_accelerator()
     default = cpp_extension.get_default_build_root()
-    clear_lock(operator, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+    for one in (*BESIDE.get(operator, ()), operator):
+        clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
     os.environ["PATH"] = programs()
     builders = importlib.import_module("deepspeed.ops.op_builder")
     getattr(builders, BUILDERS[operator])().load(verbose=False)
