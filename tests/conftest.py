@@ -1,4 +1,4 @@
-"""For every test: one thread of torch each, since several tests run at once (make test)."""
+"""For every test: one thread of torch each, and none that spins: several tests run at once (make test)."""
 
 import os
 
@@ -6,6 +6,7 @@ import pytest
 from toy.sweep import environ
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of children too, which have a thread a core
 
 
 @pytest.fixture(scope="module")

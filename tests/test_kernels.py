@@ -11,7 +11,9 @@ from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of
 
 from harness.records import Reading, Unavailable
 from suites import kernels
+from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
+from suites.kernels.triton_kernels.targets import TARGETS, Usage, usage
 
 HAS = {
     "baseline": set(OPERATIONS),
@@ -33,6 +35,13 @@ def test_every_arm_is_held_to_what_it_has():
     assert set(HAS) == set(ARMS)
 
 
+@pytest.fixture
+def compiled_elsewhere(monkeypatch):
+    """Kernels are not compiled for GPUs: tests/test_triton_*.py do it."""
+    monkeypatch.setattr(triton, "usage", lambda kernel, target: Usage(target, len(kernel.name), 0, 0))
+
+
+@pytest.mark.usefixtures("compiled_elsewhere")
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("arm", HAS)
 def test_an_arm_gives_what_float64_gives_or_says_why_not(arm, operation):
@@ -48,12 +57,26 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(arm, operation):
     found = {one.metric: one.value for one in readings}
     assert 0 <= found["max_error"] <= subject.tolerance
     assert found["bytes_moved"] > 0
+    targets = {one.method for one in readings if one.metric == "registers"}
+    assert targets == (set(TARGETS) if arm == "triton" else set())
     told = [one.method for one in readings if one.metric == "compile_time"]
     assert bool(told) == (arm in ("torch_compile", "jax_xla"))
     assert set(told) <= ({"cold", "cached"} if arm == "torch_compile" else {""})
     if kernels.timed(subject):
         assert next(iter(kernels.sample(subject))).value > 0
     kernels.close(subject)
+
+
+def test_what_our_kernels_take_of_each_gpu_is_the_most_that_one_of_them_takes():
+    subject = applied("triton", subject_of("softmax"))
+    readings = [one for one in kernels.prepare(subject) if isinstance(one, Reading)]
+    told = {(one.metric, one.method): one.value for one in readings}
+    for target in TARGETS:
+        taken = [usage(kernel, target) for kernel in triton.MODULES["softmax"].kernels("fp32")]
+        assert len(taken) > 1
+        assert told["registers", target] == max(one.registers for one in taken) > 0
+        assert told["shared_memory", target] == max(one.shared_memory_B for one in taken)
+        assert told["spilled_registers", target] == max(one.spilled_registers for one in taken)
 
 
 @pytest.mark.slow

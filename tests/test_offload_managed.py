@@ -43,27 +43,37 @@ def plan_of(ratio):
     return unified_memory.apply(SUBJECT, unified_memory.Settings(ratio)).plan
 
 
-@pytest.fixture
-def _needs_cgroup(tmp_path):
+@pytest.fixture(scope="module")
+def _needs_cgroup(tmp_path_factory):
     try:
         Cgroup().close()
     except Unavailable as error:
         pytest.skip(str(error))
-    if not can_leave(str(tmp_path)):
-        pytest.skip(f"{tmp_path} is on no disk")
+    folder = tmp_path_factory.mktemp("pages")
+    if not can_leave(str(folder)):
+        pytest.skip(f"{folder} is on no disk")
 
 
 needs_cgroup = pytest.mark.usefixtures("_needs_cgroup")
 
 
-def trained(folder, plan, **arguments):
-    """What `managed_on_rank.course` told."""
+def rank():
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    place = Place(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})
+    return Pool([Place(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
+
+
+def trained(pool, folder, plan, steps=STEPS, **arguments):
+    """What `managed_on_rank.course` told."""
     workload = replace(WORKLOAD, folder=str(folder))
-    with Pool([place], "127.0.0.1") as pool:
-        given = {"workload": asdict(workload), "plan": asdict(plan), "seed": 1, "steps": STEPS, **arguments}
-        return pool.call("managed_on_rank:course", **given)[0]
+    given = {"workload": asdict(workload), "plan": asdict(plan), "seed": 1, "steps": steps, **arguments}
+    return pool.call("managed_on_rank:course", **given)[0]
+
+
+@pytest.fixture(scope="module")
+def tight(_needs_cgroup, tmp_path_factory):
+    """Trained with two thirds of the room that it would fill."""
+    with rank() as pool:
+        return trained(pool, tmp_path_factory.mktemp("tight"), plan_of(1.5))
 
 
 def moved(told, name, since=0):
@@ -71,10 +81,10 @@ def moved(told, name, since=0):
 
 
 @needs_cgroup
-def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path):
-    plain = trained(tmp_path, Plan())
-    tight = trained(tmp_path, plan_of(1.5))
-    wide = trained(tmp_path, plan_of(0.5))
+def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
+    with rank() as pool:
+        wide = trained(pool, tmp_path, plan_of(0.5))
+        plain = trained(pool, tmp_path, Plan())
     assert tight["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert wide["losses"] == pytest.approx(plain["losses"], rel=1e-6)
 
@@ -95,19 +105,19 @@ def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path):
 
 
 @needs_cgroup
-def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tmp_path):
+def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tight):
     """Against the machine's count of all disks, and against mincore on the tensors themselves."""
-    told = trained(tmp_path, plan_of(1.25))
-    page_B = told["moved"][0]["page_B"]
-    in_B, out_B = (moved(told, name) * page_B for name in ("pages_in", "pages_out"))
-    assert in_B < 1.02 * 1024 * (told["read_kB"][-1] - told["read_kB"][0])
-    first_B = SIZE_B - told["moved"][0]["pages_out"] * page_B
-    assert told["resident_B"] == pytest.approx(first_B + in_B - out_B, abs=2e6)
+    page_B = tight["moved"][0]["page_B"]
+    in_B, out_B = (moved(tight, name) * page_B for name in ("pages_in", "pages_out"))
+    assert in_B < 1.02 * 1024 * (tight["read_kB"][-1] - tight["read_kB"][0])
+    first_B = SIZE_B - tight["moved"][0]["pages_out"] * page_B
+    assert tight["resident_B"] == pytest.approx(first_B + in_B - out_B, abs=2e6)
 
 
 @needs_cgroup
 def test_without_a_bound_nothing_is_limited(tmp_path):
-    told = trained(tmp_path, replace(plan_of(1.5), resident=None))
+    with rank() as pool:
+        told = trained(pool, tmp_path, replace(plan_of(1.5), resident=None), steps=1)
     assert told["on_host"]
     assert not told["limited"]
     assert told["resident_B"] > 0.99 * SIZE_B
@@ -115,7 +125,8 @@ def test_without_a_bound_nothing_is_limited(tmp_path):
 
 @needs_cgroup
 def test_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
-    told = trained(tmp_path, plan_of(1.5), close=False)  # the pool ends its ranks by SIGKILL
+    with rank() as pool:  # it ends its ranks by SIGKILL
+        told = trained(pool, tmp_path, plan_of(1.5), steps=1, close=False)
     mount = hierarchy().mount
     wait_for(lambda: not list(mount.rglob(f"{PREFIX}{told['pid']}-*")), limit_s=10)
 
@@ -124,8 +135,8 @@ def test_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
 def test_a_folder_in_memory_is_refused():
     if can_leave("/dev/shm"):
         pytest.skip("/dev/shm is on a disk")
-    with pytest.raises(Unavailable, match="/dev/shm have no disk to go to"):
-        trained("/dev/shm", plan_of(1.5))
+    with rank() as pool, pytest.raises(Unavailable, match="/dev/shm have no disk to go to"):
+        trained(pool, "/dev/shm", plan_of(1.5))
 
 
 def test_several_ranks_are_refused():

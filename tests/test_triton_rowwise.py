@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from compiled_for import EVERY_TARGET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -229,11 +230,10 @@ def test_a_lost_partial_sum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_kernel_compiles_for_every_target_without_spills(name: str, dtype: str) -> None:
-    for compilation in module(name).kernels(dtype):
-        for target in TARGETS:
+def test_every_kernel_compiles_for_every_target_without_spills(name: str) -> None:
+    for dtype, target in EVERY_TARGET:
+        for compilation in module(name).kernels(dtype):
             found = usage(compilation, target)
             assert 0 < found.registers <= (256 if target in NVIDIA else 512), compilation.name
             assert found.spilled_registers == 0, compilation.name

@@ -1,0 +1,6 @@
+"""For which GPUs the tests of Triton's kernels compile them: each target, and each type for both makers."""
+
+from suites.kernels.triton_kernels.targets import TARGETS
+
+EVERY_TARGET = [*(("bf16", target) for target in TARGETS), ("fp32", "sm_90"), ("fp32", "gfx942")]
+"""A target's own instructions show in one type, a type's own arithmetic on one target a maker."""
