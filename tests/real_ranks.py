@@ -75,7 +75,7 @@ def walked_and_measured(step, full=True):
     with fake_ranks(step.ranks):
         walked = fake_step(step, full=full)
     with fake_ranks(step.ranks):
-        measured = measure_peak(step, CPU)
+        measured = measure_peak(step, CPU, steady_steps=1)
     return walked, measured.peaks[-1].live_B
 
 
@@ -84,19 +84,38 @@ def baseline_losses(workload):
     return losses(TrainingStep(workload, seed=3), STEPS, CPU)
 
 
-def losses_on_ranks(name, workload, ranks, folder):
-    """The losses that each of `ranks` real ranks saw under the optimization `name`, one list a rank."""
-    torch.multiprocessing.spawn(_run, args=(name, workload, ranks, str(folder)), nprocs=ranks)
-    return [json.loads((folder / f"losses.{rank}").read_text()) for rank in range(ranks)]
+def losses_on_ranks(runs, folder):
+    """Of each run (an optimization's name, a workload, how many ranks) the losses that each real rank saw.
+
+    The ranks are started once, as many as a run needs at most, and do one run after the other.
+    """
+    torch.multiprocessing.spawn(_do, args=(runs, str(folder)), nprocs=max(ranks for *_, ranks in runs))
+    return [
+        [json.loads((folder / f"losses.{number}.{rank}").read_text()) for rank in range(ranks)]
+        for number, (*_, ranks) in enumerate(runs)
+    ]
 
 
-def _run(rank, name, workload, ranks, folder):
+def _do(rank, runs, folder):
     torch.set_num_threads(1)
+    for number, (name, workload, ranks) in enumerate(runs):
+        if rank < ranks:
+            try:
+                seen = _run(rank, name, workload, ranks, f"{folder}/store.{number}")
+            except Exception as error:
+                error.add_note(f"in run {number}: {name} on {ranks} ranks")
+                raise
+            with open(f"{folder}/losses.{number}.{rank}", "w") as file:
+                json.dump(seen, file)
+    os._exit(0)  # gloo's threads and the interpreter's end do not always get on: now and then one aborts
+
+
+def _run(rank, name, workload, ranks, store):
+    """In a process group of its own."""
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "GLOO_SOCKET_IFNAME": "lo"}
     os.environ.update({key: str(value) for key, value in environment.items()})
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     seen = losses(sharded(name, workload, ranks=ranks), STEPS, CPU)
-    with open(f"{folder}/losses.{rank}", "w") as file:
-        json.dump(seen, file)
     dist.barrier()
-    os._exit(0)  # gloo's threads and the interpreter's end do not always get on: now and then one aborts
+    dist.destroy_process_group()
+    return seen

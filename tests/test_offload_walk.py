@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 import torch
 import torch.distributed as dist
+from frozen import frozen, thawed
 
 from harness.instruments.allocator import watch
 from harness.instruments.fake_ranks import fake_ranks
@@ -15,6 +16,8 @@ from suites.model import Transformer
 from suites.offload import activations, walk
 from suites.offload.host import Host
 from suites.offload.subject import DISK, HOST, Plan, Workload
+
+__all__ = ["frozen", "thawed"]
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU the device is the CPU")
 
@@ -36,6 +39,8 @@ SMALL = Workload(
     loss_steps=8,
 )
 
+
+MANY_TOKENS, FEW_TOKENS = {}, {"seq_len": 7, "batch": 1}
 
 TIMES = 3
 """A release that gloo's thread was the last to do is lost to the profiler, now and then, and only adds."""
@@ -76,9 +81,15 @@ def sends_nothing(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("kept", ["kept", "recomputed"])
-@pytest.mark.parametrize("sizes", [{}, {"seq_len": 7, "batch": 1}], ids=["activations", "states"])
+@pytest.mark.parametrize(
+    ("precision", "kept", "sizes"),
+    [  # of each two, each pair once
+        ("bf16", "kept", MANY_TOKENS),
+        ("bf16", "recomputed", FEW_TOKENS),
+        ("fp32", "kept", FEW_TOKENS),
+        ("fp32", "recomputed", MANY_TOKENS),
+    ],
+)
 def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
     workload, plan = replace(SMALL, precision=precision, **sizes), Plan("ddp", activations=kept)
@@ -86,10 +97,18 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     assert walk.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("kept", ["kept", "recomputed"])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, precision, kept, ranks):
+@pytest.mark.parametrize(
+    ("ranks", "precision", "kept"),
+    [  # of each two, each pair
+        (1, "bf16", "kept"),
+        (1, "fp32", "recomputed"),
+        (2, "bf16", "recomputed"),
+        (2, "fp32", "kept"),
+        (3, "bf16", "recomputed"),
+        (3, "fp32", "kept"),
+    ],
+)
+def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision, kept):
     workload = replace(SMALL, precision=precision, ranks=ranks)
     plan = Plan("fsdp2", activations=kept)
     with fake_ranks(ranks):
@@ -122,10 +141,21 @@ def test_gloos_copies_count(sends_nothing, monkeypatch):
     assert walk.fake_step_B(workload, plan) > without_B
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan("fsdp2"), Plan("fsdp2", activations="recomputed")])
-@pytest.mark.parametrize("sizes", [{}, {"batch": 16, "vocab": 50}], ids=["states", "activations"])
+STATES, ACTIVATIONS = {}, {"batch": 16, "vocab": 50}
+
+
+@pytest.mark.parametrize(
+    ("plan", "sizes"),
+    [
+        (Plan(), STATES),
+        (Plan(), ACTIVATIONS),
+        (Plan("fsdp2"), ACTIVATIONS),
+        (Plan("fsdp2", activations="recomputed"), STATES),
+    ],
+)
 def test_the_short_way_equals_the_full_one(plan, sizes):
-    workload = replace(SMALL, layers=7, ranks=2, **sizes)
+    """Where the peak is in the optimizer, and where it is among activations."""
+    workload = replace(SMALL, layers=5, ranks=2, **sizes)
     full_B = max(one.total_B for one in walk.walk(workload, plan).values())
     assert walk.fake_step_B(workload, plan) == full_B
 

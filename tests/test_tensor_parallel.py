@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from frozen import frozen, thawed
 from real_ranks import GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
 
 from harness.instruments.fake_ranks import fake_ranks
@@ -14,12 +15,16 @@ from suites.memory.step import TrainingStep
 from suites.memory.training import build_model
 from suites.memory.walk import fake_step
 
+__all__ = ["frozen", "thawed"]
+
 SET_UPS = {
-    "grouped_queries": replace(SMALL, micro_batches=1),
-    "odd_vocabulary_tied_biases": replace(GPT, hidden=128, ffn=512, vocab=1001, tensor_ranks=4, layers=3),
+    "grouped_queries": replace(SMALL, layers=2, micro_batches=1),
+    "odd_vocabulary_tied_biases": replace(GPT, hidden=128, ffn=512, vocab=1001, tensor_ranks=4),
     "accumulated_clipped_foreach": replace(SMALL, clip_norm=1.0, optimizer_loop="foreach"),
-    "seven_ranks": replace(SMALL, heads=7, kv_heads=7, hidden=112, ffn=231, vocab=501, tensor_ranks=7),
-    "fused": replace(SMALL, optimizer_loop="fused"),
+    "seven_ranks": replace(
+        SMALL, heads=7, kv_heads=7, hidden=112, ffn=231, vocab=501, tensor_ranks=7, layers=2, micro_batches=1
+    ),
+    "fused": replace(SMALL, layers=2, micro_batches=1, optimizer_loop="fused"),
 }
 
 
@@ -62,7 +67,7 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
 
 def test_the_short_walk_equals_the_full_one():
     workload = replace(
-        SMALL, layers=9, hidden=256, ffn=704, vocab=3000, tensor_ranks=4, kv_heads=4, train=False
+        SMALL, layers=5, hidden=256, ffn=704, vocab=3000, tensor_ranks=4, kv_heads=4, train=False
     )
     with fake_ranks(4):
         short = fake_step(sharded("tensor_parallel", workload))
@@ -70,19 +75,23 @@ def test_the_short_walk_equals_the_full_one():
     assert short == full
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("workload", [TINY, GPT])
-def test_real_ranks_see_the_losses_of_one_device(workload, tmp_path):
-    expected = baseline_losses(workload)
-    for seen in losses_on_ranks("tensor_parallel", workload, 2, tmp_path):
-        assert seen == pytest.approx(expected, rel=1e-5)
+ON_RANKS = {"two": (TINY, 2), "two, gpt": (GPT, 2), "four": (replace(TINY, kv_heads=4), 4)}
+
+
+@pytest.fixture(scope="module")
+def on_ranks(tmp_path_factory):
+    """What real ranks saw of each case."""
+    runs = [("tensor_parallel", workload, ranks) for workload, ranks in ON_RANKS.values()]
+    return dict(zip(ON_RANKS, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))
 
 
 @pytest.mark.slow
-def test_so_do_four(tmp_path):
-    workload = replace(TINY, kv_heads=4)
+@pytest.mark.parametrize("case", ON_RANKS)
+def test_real_ranks_see_the_losses_of_one_device(case, on_ranks):
+    workload, ranks = ON_RANKS[case]
     expected = baseline_losses(workload)
-    for seen in losses_on_ranks("tensor_parallel", workload, 4, tmp_path):
+    assert len(on_ranks[case]) == ranks
+    for seen in on_ranks[case]:
         assert seen == pytest.approx(expected, rel=1e-5)
 
 
