@@ -60,6 +60,9 @@ GPT = replace(
 )
 """The other architecture and set-up."""
 
+CLIPPED = replace(TINY, clip_norm=0.05)
+"""Less than the gradient's norm in each step, and by an optimizer that does not hide it."""
+
 SMALL = replace(TINY, layers=3, hidden=128, ffn=336, vocab=1000, seq_len=64, positions=64, optimizer="adamw")
 """Large enough that what a walk misses shows as a share of the peak."""
 

@@ -9,7 +9,17 @@ import torch.distributed as dist
 from frozen import frozen, thawed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_ranks import CPU, GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+from real_ranks import (
+    CLIPPED,
+    CPU,
+    GPT,
+    SMALL,
+    TINY,
+    baseline_losses,
+    losses_on_ranks,
+    sharded,
+    walked_and_measured,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
@@ -152,7 +162,7 @@ def test_gpt3_over_88_ranks_is_walked():
     assert walked.by_kind_B["parameters"] == pytest.approx(4 * 174.6e9 / 88, rel=0.01)
 
 
-WORKLOADS = {"tiny": TINY, "gpt": GPT}
+WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +185,11 @@ def test_these_losses_would_show_gradients_of_another_scale(monkeypatch):
     monkeypatch.setitem(LEARNING_RATE, "sgd_momentum", 0.5 * LEARNING_RATE["sgd_momentum"])
     off = [abs(ours / theirs - 1) for ours, theirs in zip(baseline_losses(TINY), expected, strict=True)]
     assert max(off) > 2e-5
+
+
+def test_they_would_show_gradients_that_are_not_clipped():
+    pairs = zip(baseline_losses(CLIPPED), baseline_losses(TINY), strict=True)
+    assert max(abs(ours / theirs - 1) for ours, theirs in pairs) > 1e-4
 
 
 def test_an_optimizer_that_torch_has_not_for_shards_is_refused():

@@ -5,7 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from frozen import frozen, thawed
-from real_ranks import GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+from real_ranks import (
+    CLIPPED,
+    GPT,
+    SMALL,
+    TINY,
+    baseline_losses,
+    losses_on_ranks,
+    sharded,
+    walked_and_measured,
+)
 
 from harness.instruments.fake_ranks import fake_ranks
 from harness.records import Unavailable
@@ -75,7 +84,12 @@ def test_the_short_walk_equals_the_full_one():
     assert short == full
 
 
-ON_RANKS = {"two": (TINY, 2), "two, gpt": (GPT, 2), "four": (replace(TINY, kv_heads=4), 4)}
+ON_RANKS = {
+    "two": (TINY, 2),
+    "two, gpt": (GPT, 2),
+    "two, clipped": (CLIPPED, 2),
+    "four": (replace(TINY, kv_heads=4), 4),
+}
 
 
 @pytest.fixture(scope="module")

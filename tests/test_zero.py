@@ -6,7 +6,16 @@ from itertools import product
 import pytest
 import torch
 from frozen import frozen, thawed
-from real_ranks import GPT, SMALL, TINY, baseline_losses, losses_on_ranks, sharded, walked_and_measured
+from real_ranks import (
+    CLIPPED,
+    GPT,
+    SMALL,
+    TINY,
+    baseline_losses,
+    losses_on_ranks,
+    sharded,
+    walked_and_measured,
+)
 
 from harness.instruments.fake_ranks import fake_ranks
 from harness.records import Unavailable
@@ -70,7 +79,7 @@ def test_each_rank_holds_its_share_of_what_the_stage_spreads(name, stage):
     assert walked.by_kind_B["optimizer_states"] == pytest.approx(states * whole_B / 8, rel=2e-3)
 
 
-WORKLOADS = {"tiny": TINY, "gpt": GPT}
+WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
 
 
 @pytest.fixture(scope="module")
