@@ -2,5 +2,8 @@
 
 from suites.kernels.triton_kernels.targets import TARGETS
 
-EVERY_TARGET = [*(("bf16", target) for target in TARGETS), ("fp32", "sm_90"), ("fp32", "gfx942")]
+EVERY_TARGET = [
+    *(("bf16", target) for target in TARGETS),
+    *(("fp32", one) for one in ("sm_80", "sm_90", "gfx942")),
+]
 """A target's own instructions show in one type, a type's own arithmetic on one target a maker."""

@@ -12,6 +12,7 @@ from suites.offload import on_rank
 
 def freeze(memory):
     """What the rank holds by now is not looked through again."""
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 

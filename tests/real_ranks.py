@@ -73,12 +73,12 @@ def sharded(name, workload, seed=3, **settings):
     return module.apply(TrainingStep(workload, seed), module.Settings(**settings))
 
 
-def walked_and_measured(step, full=True):
-    """The walk's peak, and the bytes that real tensors took, of one rank."""
+def walked_and_measured(step, full=True, steady_steps=1):
+    """The walk's peak, and the bytes that real tensors took in the last of those steps, of one rank."""
     with fake_ranks(step.ranks):
         walked = fake_step(step, full=full)
     with fake_ranks(step.ranks):
-        measured = measure_peak(step, CPU, steady_steps=1)
+        measured = measure_peak(step, CPU, steady_steps=steady_steps)
     return walked, measured.peaks[-1].live_B
 
 

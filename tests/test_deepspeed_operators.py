@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import os
 import shutil
 import sys
 from types import SimpleNamespace
@@ -117,5 +118,6 @@ def test_before_loading_dead_locks_go_of_what_is_compiled_beside_it_too(monkeypa
     monkeypatch.setitem(sys.modules, "deepspeed.ops.op_builder", builders)
     monkeypatch.setattr(deepspeed_operators, "choose_accelerator", lambda: None)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # load() adds to it
     deepspeed_operators.load("async_io")
     assert left == [[False, False]]

@@ -241,8 +241,9 @@ def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monke
     mark = marked(monkeypatch)
     monkeypatch.setattr(network, "WHOLE_RATE", -1)
     monkeypatch.setattr(network, "LOOKS_S", (0.1,))
+    given = arm("baseline", SMALL)
     with pytest.raises(Unavailable, match=r"^link h0-leaf0 was asked to carry 20 Mbit/s and carries"):
-        fabric.check(arm("baseline", SMALL), None)
+        emulated.Fabric(given.workload, fabric.fabric_of(given.workload))
     wait_until_none(mark)
 
 

@@ -6,7 +6,6 @@ from math import prod
 import pytest
 import torch
 import torch.distributed as dist
-from frozen import frozen, thawed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_ranks import (
@@ -34,7 +33,7 @@ from suites.memory.step import TrainingStep
 from suites.memory.training import LEARNING_RATE, blocks_of, build_model
 from suites.memory.walk import fake_step
 
-__all__ = ["frozen", "thawed"]
+pytestmark = pytest.mark.usefixtures("frozen")
 
 CLOSE = 1e-4  # relative: a fiftieth of what is asked for
 
@@ -64,7 +63,8 @@ MIXED = (
     [*(("fsdp2", one) for one in SET_UPS), *(("fsdp2_mixed_checkpointed", one) for one in MIXED)],
 )
 def test_the_walk_equals_what_real_tensors_take(name, set_up):
-    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]))
+    steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
+    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 

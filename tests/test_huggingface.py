@@ -12,9 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from frozen import frozen, thawed
-
-__all__ = ["frozen", "thawed"]
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
@@ -29,6 +26,8 @@ from suites.memory.huggingface_config import with_layers
 from suites.memory.measure import measure_peak
 from suites.memory.step import TrainingStep, Workload
 from suites.memory.walk import fake_step
+
+pytestmark = pytest.mark.usefixtures("frozen")
 
 DATA = Path(__file__).parent / "data"
 FILES = sorted(DATA.glob("*.json"))

@@ -120,26 +120,29 @@ def test_cells_through_the_harness(tmp_path):
         f"+suite.workloads.tiny={{layers: 2, {tiny}}}",
         f"+suite.workloads.tight={{layers: 8, {small}}}",
         "workloads=[tiny,tight]",
-        "only=[host_update]",
+        "only=[baseline,host_update]",
         f"out={tmp_path / 'out'}",
     ]
     done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
-    tiny, tight = map(json.loads, lines)
-    assert (tiny["cell"]["workload"], tight["cell"]["workload"]) == ("tiny", "tight")
-    assert tiny["status"] == "ok", tiny["reason"]
-    values = {(metric, method): list(v) for metric, _, _, method, v in tiny["measurements"]}
-    assert values["parameters", ""] == [COUNT]
-    tokens = 2 * 2 * 16
-    assert values["tokens_per_step", ""] == [tokens]
-    pairs = zip(values["throughput", ""], values["time", ""], strict=True)
-    assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
-    assert values["moved", ""] == [2 * 4 * COUNT]
-    assert values["max_error", "plain PyTorch"][0] < 1e-5
-    assert tight["status"] == "out_of_memory"
-    assert "1 B a rank do not hold the training of one layer" in tight["reason"]
-    assert "\n" not in tight["reason"]
+    records = {(one["cell"]["workload"], one["cell"]["optimization"]): one for one in map(json.loads, lines)}
+    assert len(records) == 4
+    for name in ("baseline", "host_update"):
+        one = records["tiny", name]
+        assert one["status"] == "ok", one["reason"]
+        values = {(metric, method): list(v) for metric, _, _, method, v in one["measurements"]}
+        assert values["parameters", ""] == [COUNT]
+        tokens = 2 * 2 * 16
+        assert values["tokens_per_step", ""] == [tokens]
+        pairs = zip(values["throughput", ""], values["time", ""], strict=True)
+        assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
+        assert values["moved", ""] == [2 * 4 * COUNT if name == "host_update" else 0]
+        assert values["max_error", "plain PyTorch"][0] < 1e-5
+        one = records["tight", name]
+        assert one["status"] == "out_of_memory"
+        assert "1 B a rank do not hold the training of one layer" in one["reason"]
+        assert "\n" not in one["reason"]
     assert (tmp_path / "out/report.md").exists()
     assert "out of memory" in (tmp_path / "out/report.md").read_text()
     assert list(folder.iterdir()) == []

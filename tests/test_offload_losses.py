@@ -20,12 +20,12 @@ from suites.offload.subject import Plan, Subject
 
 __all__ = ["pools"]
 
-ALONE = ("zero1", "zero3_offload", "zero_infinity")
-"""Of deepspeed's arms those that one rank trains by, too: with nothing, states or all below the device."""
+ALONE = ("zero1", "zero3_offload", "zero3_offload_params", "partial_offload", "zero_infinity")
+"""Of deepspeed's arms those that one rank trains by, too: with nothing, a part or all below the device."""
 
 
 @pytest.fixture(autouse=True)
-def frozen(pools):
+def frozen_ranks(pools):
     """What ranks hold is not looked through by each collection of garbage."""
     for pool in pools.pools.values():
         if len(pool):

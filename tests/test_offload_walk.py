@@ -6,7 +6,6 @@ from importlib import import_module
 import pytest
 import torch
 import torch.distributed as dist
-from frozen import frozen, thawed
 
 from harness.instruments.allocator import watch
 from harness.instruments.fake_ranks import fake_ranks
@@ -17,9 +16,10 @@ from suites.offload import activations, walk
 from suites.offload.host import Host
 from suites.offload.subject import DISK, HOST, Plan, Workload
 
-__all__ = ["frozen", "thawed"]
-
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU the device is the CPU")
+pytestmark = [
+    pytest.mark.usefixtures("frozen"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU the device is the CPU"),
+]
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative: numbers that torch makes tensors of, 8 bytes each

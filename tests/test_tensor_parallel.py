@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from frozen import frozen, thawed
 from real_ranks import (
     CLIPPED,
     GPT,
@@ -24,7 +23,7 @@ from suites.memory.step import TrainingStep
 from suites.memory.training import build_model
 from suites.memory.walk import fake_step
 
-__all__ = ["frozen", "thawed"]
+pytestmark = pytest.mark.usefixtures("frozen")
 
 SET_UPS = {
     "grouped_queries": replace(SMALL, layers=2, micro_batches=1),
@@ -39,7 +38,8 @@ SET_UPS = {
 
 @pytest.mark.parametrize("set_up", SET_UPS)
 def test_the_walk_equals_what_real_tensors_take(set_up):
-    walked, measured_B = walked_and_measured(sharded("tensor_parallel", SET_UPS[set_up]))
+    steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
+    walked, measured_B = walked_and_measured(sharded("tensor_parallel", SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 

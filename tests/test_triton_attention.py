@@ -192,8 +192,8 @@ def test_what_it_does_not_take_is_refused_in_words(change, words):
 
 
 FOR_EACH = [
-    *(("bf16", target, 128) for target in TARGETS if target != "gfx90a"),
-    ("fp32", "sm_90", 64),
+    *(("bf16", target, 128) for target in TARGETS),
+    ("fp32", "sm_90", 128),
     ("fp32", "gfx90a", 64),
 ]
 """Type, target and head size: each target, each type for both makers."""

@@ -5,7 +5,6 @@ from itertools import product
 
 import pytest
 import torch
-from frozen import frozen, thawed
 from real_ranks import (
     CLIPPED,
     GPT,
@@ -26,7 +25,7 @@ from suites.memory.step import TrainingStep
 from suites.memory.training import build_model
 from suites.memory.walk import fake_step
 
-__all__ = ["frozen", "thawed"]
+pytestmark = pytest.mark.usefixtures("frozen")
 
 pytest.importorskip("deepspeed")
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
@@ -50,7 +49,8 @@ STAGES_OF = {
     ("set_up", "name"), [(set_up, name) for set_up, names in STAGES_OF.items() for name in names]
 )
 def test_the_walk_equals_what_real_tensors_take(set_up, name):
-    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]))
+    steps = 2 if set_up == "odd_accumulated_clipped" else 1  # what is kept from step to step shows
+    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
