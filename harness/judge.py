@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from harness.order import Order, order_of, order_outcome, order_sentence
 from harness.readings import Cells, Figure, NoFigureError, figure_of
 from harness.records import Claim, ClaimReading, Origin, Record, Status, Verdict
-from harness.report.units import human
+from harness.units import human
 
 DEVICE = "device"
 """The condition by which a claim says that it is about hardware."""

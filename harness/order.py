@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.pairs import AGAIN, NoPairsError, paired_ratio
 from harness.readings import Cells, NoFigureError, origin_of, resting, usable_of, why_not, within_noise
 from harness.records import Claim, ClaimReading, Record, Status, measurement
-from harness.report.units import human
+from harness.units import human
 
 BASELINE = "baseline"
 RANGES = "ranges of all samples"

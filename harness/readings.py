@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.pairs import AGAIN, NoPairsError, inverse, paired_ratio
 from harness.records import Claim, ClaimReading, Measurement, Record, Status, measurement
-from harness.report.units import human
 from harness.statistics import interval_of_mean
+from harness.units import human
 
 if TYPE_CHECKING:
     from harness.statistics import Ratio

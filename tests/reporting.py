@@ -17,7 +17,7 @@ from harness.report.findings import Findings, table
 from harness.report.lines import lines
 from harness.report.spec import Block
 from harness.report.tables import Table
-from harness.report.units import ORIGIN_MARKS
+from harness.units import ORIGIN_MARKS
 
 MARKS = "".join(ORIGIN_MARKS.values())
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from reporting import found, read_page
 
 from harness.report import write_report
-from harness.report.units import LEGEND
+from harness.units import LEGEND
 
 
 def test_the_page_needs_nothing_else_and_leads_to_every_record(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.pairs import NoPairsError, inverse, paired_ratio
 from harness.report.frame import Frame
-from harness.report.units import marked, times
+from harness.units import marked, times
 
 if TYPE_CHECKING:
     from harness.statistics import Ratio

@@ -9,7 +9,7 @@ from harness.report.figures import alt, origins
 from harness.report.frame import Frame
 from harness.report.spec import Block, Spec
 from harness.report.svg import SERIES, WIDTH, Canvas, Picture, linear, round_ticks
-from harness.report.units import number
+from harness.units import number
 
 
 def course(block: Block, spec: Spec, frame: Frame) -> Picture | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.report.frame import Figure, Frame
 from harness.report.spec import Block, Spec
 from harness.report.tables import Table, Text, percent
-from harness.report.units import marked
+from harness.units import marked
 
 
 class Errors(NamedTuple):

@@ -17,7 +17,7 @@ from harness.report.svg import (
     width_of,
 )
 from harness.report.tables import percent
-from harness.report.units import ORIGIN_MARKS, in_unit, number
+from harness.units import ORIGIN_MARKS, in_unit, number
 
 ROW = 27.0
 NEAR = 0.001

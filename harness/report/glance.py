@@ -13,8 +13,8 @@ from harness.report.findings import Findings
 from harness.report.frame import Frame
 from harness.report.spec import Block
 from harness.report.tables import percent
-from harness.report.units import times
 from harness.report.verdicts import OUTCOMES, tally
+from harness.units import times
 
 SHOWN = 4
 """So many of those that pay are named at the top."""

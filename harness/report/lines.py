@@ -13,7 +13,7 @@ from harness.report.frame import Figure, Frame
 from harness.report.spec import Block, Spec
 from harness.report.svg import SERIES, WIDTH, Canvas, Picture, log_ticks, logarithmic, width_of
 from harness.report.tables import divided
-from harness.report.units import human, in_unit, number
+from harness.units import human, in_unit, number
 
 
 class Point(NamedTuple):

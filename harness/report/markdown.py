@@ -8,8 +8,8 @@ from harness.report.findings import Findings, picture, table
 from harness.report.glance import glance
 from harness.report.svg import Picture
 from harness.report.tables import Table
-from harness.report.units import LEGEND
 from harness.report.verdicts import MARKS, Judged, judged, outcome_text, tally
+from harness.units import LEGEND
 
 EVERY = "Every claim of the paper that was tried"
 HOW_TO_READ = (

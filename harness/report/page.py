@@ -11,8 +11,8 @@ from harness.report.findings import Findings, table
 from harness.report.glance import glance
 from harness.report.markdown import EVERY, HOW_TO_READ, flat
 from harness.report.svg import COLOURS, Picture
-from harness.report.units import LEGEND, ORIGIN_MARKS, human
 from harness.report.verdicts import LOOKS, MARKS, judged, ours, outcome_text, quoted, tally
+from harness.units import LEGEND, ORIGIN_MARKS, human
 
 TEMPLATES = Path(__file__).resolve().parent
 LIGHT = "; ".join(f"--{role}: {colour}" for role, colour in COLOURS.items())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from harness.report.frame import Figure, Frame
 from harness.report.spec import Block, Spec
 from harness.report.tables import Notes, Table, Text, missing, percent, reasoned, show
-from harness.report.units import human, marked
+from harness.units import human, marked
 
 
 class Bound(NamedTuple):

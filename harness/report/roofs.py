@@ -11,7 +11,7 @@ from harness.report.frame import Figure, Frame
 from harness.report.roofline import Rates, rates
 from harness.report.spec import Block, Spec
 from harness.report.svg import SERIES, WIDTH, Canvas, Picture, log_ticks, logarithmic, width_of
-from harness.report.units import human, number
+from harness.units import human, number
 
 
 class Point(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from harness.records import Claim, Record, Status
 from harness.report.frame import Figure, Frame, why
 from harness.report.spec import Block, Spec
-from harness.report.units import bare, best_unit, human, marked
+from harness.units import bare, best_unit, human, marked
 
 
 class Text(NamedTuple):

@@ -11,8 +11,8 @@ from harness.report.findings import Findings, table
 from harness.report.glance import glance
 from harness.report.spec import Block
 from harness.report.tables import Table, Text
-from harness.report.units import LEGEND
 from harness.report.verdicts import verdict_table
+from harness.units import LEGEND
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
 PLAIN_WIDTH = 400

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.records import Claim, Verdict
 from harness.report.spec import Block
 from harness.report.tables import Table, Text
-from harness.report.units import human, marked
+from harness.units import human, marked
 
 OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
 LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "warn", "unavailable": "muted"}

@@ -1,4 +1,4 @@
-"""Base units turned into what people read; the one place where values are converted."""
+"""Convert base units into what people read; no other module converts values."""
 
 from __future__ import annotations
 

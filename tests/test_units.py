@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.report.units import bare, human, in_unit, number
+from harness.units import bare, human, in_unit, number
 
 
 @pytest.mark.parametrize(
