@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.pairs import AGAIN, NoPairsError, paired_ratio
+from harness.pairs import AGAIN, compare
 from harness.readings import Cells, NoFigureError, origin_of, resting, usable_of, why_not, within_noise
 from harness.records import Claim, ClaimReading, Record, Status, measurement
 from harness.units import human
@@ -49,8 +48,7 @@ def order_of(reading: ClaimReading, cells: Cells) -> Order:
     origins = {arm: origin_of(reading, found) for arm, found in records.items()}
     _refuse_unlike("origins", origins)
     _refuse_unlike("units", {arm: _unit(reading, found[0]) for arm, found in records.items()})
-    samples = {arm: _samples(reading, found) for arm, found in records.items()}
-    steps = tuple(_step(reading, pair, records, samples) for pair in pairwise(reading.order))
+    steps = tuple(_step(reading, pair, records) for pair in pairwise(reading.order))
     order = Order(steps, origins[reading.order[0]], records)
     return order._replace(warning=_noise(reading, order.least, cells))
 
@@ -150,23 +148,12 @@ def _step(
     reading: ClaimReading,
     arms: tuple[str, str],
     records: Mapping[str, Sequence[Record]],
-    samples: Mapping[str, Sequence[float]],
 ) -> Step:
     """By pairs where several processes have both arms, else by the ranges of all samples."""
     before, after = arms
-    own, other = samples[after], samples[before]
-    exact = len({*own}) == len({*other}) == 1  # bytes that never differ have no interval, and need none
-    if not exact:
-        try:
-            ratio = paired_ratio(records[after], records[before], reading.metric, reading.method)
-        except NoPairsError:
-            pass
-        else:
-            if ratio.processes > 1:
-                return Step(*arms, ratio.value, ratio.low, ratio.high, resting(ratio), paired=True)
-    middle = statistics.median(own) / statistics.median(other)
-    told = "" if exact else RANGES
-    return Step(*arms, middle, min(own) / max(other), max(own) / min(other), told)
+    ratio = compare(records[after], records[before], reading.metric, reading.method, least_processes=2)
+    told = {"pairs": resting(ratio), "ranges": RANGES}.get(ratio.basis, "")
+    return Step(*arms, ratio.value, ratio.low, ratio.high, told, ratio.basis == "pairs")
 
 
 def _noise(reading: ClaimReading, least: Step, cells: Cells) -> str:

@@ -1,9 +1,10 @@
-"""Records of two arms timed together -> the ratio of their figures, pair by pair. Pure."""
+"""Compare one metric of two variants: the one way from records to a ratio, for the judge and every report."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import statistics as plain
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -13,42 +14,66 @@ if TYPE_CHECKING:
     from harness.statistics import Ratio
 
 AGAIN = "_again"
-"""`baseline_again` is the arm `baseline` a second time: what the two differ by is noise."""
+"""`baseline_again` is the variant `baseline` a second time: what the two differ by is noise."""
 
 _Samples = tuple[tuple[float, ...], ...]
 
 
 class NoPairsError(Exception):
-    """Two arms have nothing that could be paired; the text says why."""
+    """Two variants have nothing that could be compared; the text says why."""
 
 
-def paired_ratio(
-    ours: Iterable[Record], base: Iterable[Record], metric: str, method: str, draws: bool = False
+def compare(
+    ours: Iterable[Record],
+    base: Iterable[Record],
+    metric: str,
+    method: str,
+    draws: bool = False,
+    least_processes: int = 1,
 ) -> Ratio:
-    """Ours over base with its 95 % interval, dimensionless; raises `NoPairsError`.
+    """Return ours over base, of pairs where there are any; `basis` says what the ratio rests on.
 
-    A pair is the samples of both arms of one index in one repeat, which is one process. Repeats in which not
-    both ended well are left out: after a crash, what is left of a group runs in another process. `draws`:
-    see `statistics.ratio`.
+    A pair is the samples of both variants of one index in one repeat. Repeats in which not both ended well
+    are left out: after a crash, the rest of a group runs in another process. `draws`: see `statistics.ratio`.
+
+    - `exact`: every sample of each side is the same, as counted bytes are; there is no interval to give.
+    - `single`: one sample on each side, so there is no interval.
+    - `pairs`: the 95 % interval over at least `least_processes` repeats, or over the rounds of a single one.
+    - `ranges`: samples that do not pair; the ratio of the medians, and the ends of all samples.
+
+    Raises `NoPairsError` where a side has no sample, or one that is no number above 0.
     """
+    from harness.statistics import Ratio
+
     own, other = (_by_repeat(records, metric, method) for records in (ours, base))
+    what = metric + (f" by {method}" if method else "")
+    if not own or not other:
+        raise NoPairsError(f"there is no repeat in which both variants have {what}")
+    mine, theirs = ([value for one in side.values() for value in one] for side in (own, other))
+    if not all(math.isfinite(value) and value > 0 for value in (*mine, *theirs)):
+        raise NoPairsError(f"{metric} has a sample that is no number above 0")
+    if len({*mine}) == len({*theirs}) == 1:
+        ratio = mine[0] / theirs[0]
+        basis = "single" if len(mine) == len(theirs) == 1 else "exact"
+        return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
     pairs = [(own[repeat], other[repeat]) for repeat in sorted(own.keys() & other.keys())]
-    if not pairs:
-        raise NoPairsError(
-            f"there is no repeat in which both arms have {metric}" + (f" by {method}" if method else "")
-        )
-    if any(len(one) != len(two) for one, two in pairs):
-        raise NoPairsError(f"the rounds of {metric} are not the same number in both arms")
-    if not all(math.isfinite(value) and value > 0 for pair in pairs for side in pair for value in side):
-        raise NoPairsError(f"{metric} holds a sample that is no number above 0")
-    found = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
-    if not math.isfinite(found.high):
-        raise NoPairsError("so few pairs have no interval; more repeats bring one")
-    return found
+    if len(pairs) >= least_processes and all(len(one) == len(two) for one, two in pairs) and pairs:
+        found = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
+        if math.isfinite(found.high):
+            return found
+    return _of_ranges(mine, theirs, min(len(own), len(other)))
+
+
+def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -> Ratio:
+    from harness.statistics import Ratio
+
+    middle = plain.median(mine) / plain.median(theirs)
+    low, high = min(mine) / max(theirs), max(mine) / min(theirs)
+    return Ratio(middle, low, high, processes, min(len(mine), len(theirs)), "ranges")
 
 
 def inverse(ratio: Ratio) -> Ratio:
-    """Base over ours: of two times, the speed-up."""
+    """Return base over ours: of two times, the speed-up."""
     return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.pairs import AGAIN, NoPairsError, inverse, paired_ratio
+from harness.pairs import AGAIN, NoPairsError, compare, inverse
 from harness.records import Claim, ClaimReading, Measurement, Record, Status, measurement
 from harness.statistics import interval_of_mean
 from harness.units import human
@@ -82,10 +82,14 @@ def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
     if claim.unit != "1":
         raise NoFigureError(f"a ratio has no unit, the claim is in {claim.unit}")
     try:
-        draws = reading.at == "mean"
-        ratio = inverse(paired_ratio(usable, base, reading.metric, reading.method, draws))
+        ratio = inverse(compare(usable, base, reading.metric, reading.method, reading.at == "mean"))
     except NoPairsError as reason:
         raise NoFigureError(str(reason)) from None
+    if ratio.basis in ("single", "ranges"):
+        raise NoFigureError(
+            f"too few repeats in which both variants have as many rounds of {reading.metric} by "
+            f"{reading.method}; more repeats bring an interval"
+        )
     worst = _worst(usable)
     noise = within_noise(reading, ratio.value, base, cells.get(reading.against + AGAIN, ()))
     other = {f"{AGAINST}{name}": value for name, value in _worst(base).conditions.items()}
@@ -104,7 +108,7 @@ def _speed_up(claim: Claim, reading: ClaimReading, cells: Cells) -> Figure:
 def within_noise(reading: ClaimReading, ours: float, base: Sequence[Record], again: Sequence[Record]) -> str:
     """In words, that `base` differs by as much from itself as by the ratio `ours`; "" where it does not."""
     try:
-        noise = paired_ratio(again, base, reading.metric, reading.method, reading.at == "mean")
+        noise = compare(again, base, reading.metric, reading.method, reading.at == "mean")
     except NoPairsError:
         return ""
     band = max(noise.high, 1 / noise.low)

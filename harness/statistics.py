@@ -53,6 +53,7 @@ class Ratio(NamedTuple):
     high: float
     processes: int
     rounds: int  # of all processes together
+    basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.pairs.compare`
 
 
 def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draws: bool = False) -> Ratio:

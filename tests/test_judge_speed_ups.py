@@ -117,7 +117,11 @@ def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
     [
         ([], times("fast", (0.4,)), "no record of baseline on small"),
         (BASE, [], "no record of fast on small"),
-        (BASE[:1], times("fast", (0.4, 0.4))[1:], "no repeat in which both arms have time by warm"),
+        (
+            BASE[:1],
+            times("fast", (0.4, 0.4))[1:],
+            "too few repeats in which both variants have as many rounds of time",
+        ),
         (BASE, [made("small", "fast", status="unavailable", reason="no GPU")], "unavailable (no GPU)"),
         (
             BASE,

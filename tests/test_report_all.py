@@ -51,8 +51,8 @@ def test_the_terminal_gets_plain_lines_where_it_is_none() -> None:
 def test_a_table_too_wide_for_the_terminal_is_turned() -> None:
     made = made_table("table_1")
     turned = fitting(made, 100)
-    assert turned.heads == ("Model", *(row[0].text for row in made.rows))
-    assert [row[0].text for row in turned.rows] == list(made.heads[1:])
+    assert turned.header == ("Model", *(row[0].text for row in made.rows))
+    assert [row[0].text for row in turned.rows] == list(made.header[1:])
     for i, row in enumerate(made.rows):
         assert [other[i + 1] for other in turned.rows] == list(row[1:])
     assert fitting(made, 500) == made

@@ -20,7 +20,7 @@ def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
     records = memory_records()
     made = made_table("table_1", records)
     row = next(row for row in made.rows if row[0].text.startswith("7B"))
-    shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+    shown = dict(zip(made.header, (cell.text for cell in row), strict=True))
     assert shown["The paper"] == "280 (4)"
     peak_B = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
     assert shown["Full step, flash"] == f"{peak_B / 1e9:.0f} ({-(-peak_B // 80e9):.0f}) ˢ"
@@ -40,7 +40,7 @@ def test_every_figure_from_a_record_carries_its_origin() -> None:
 
 def test_a_method_that_was_not_recorded_is_a_footnote_and_no_number() -> None:
     made = made_table("table_1")
-    at = made.heads.index("DeepSpeed, ZeRO-2")
+    at = made.header.index("DeepSpeed, ZeRO-2")
     for row in made.rows:
         assert re.fullmatch(r"– \[\d+\]", row[at].text)
         assert row[at].cell == ""
@@ -84,7 +84,7 @@ def test_a_new_arm_is_in_the_tables_without_an_edit_of_the_report() -> None:
     ]
     assert "brand_new" in [row[0].text for row in made_table("pays", records).rows]
     assert "brand_new" in [row[0].text for row in made_table("kinds", records).rows]
-    assert "brand_new" in made_table("ranks", records).heads
+    assert "brand_new" in made_table("ranks", records).header
 
 
 def test_errors_against_pandas() -> None:
@@ -131,7 +131,7 @@ def test_kinds_and_the_change_of_their_whole() -> None:
     records = memory_records()
     made = made_table("kinds", records)
     row = next(row for row in made.rows if row[0].text == "Mixed + flash")
-    shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+    shown = dict(zip(made.header, (cell.text for cell in row), strict=True))
     base = recorded(records, "llama_7b", "baseline", "peak_memory", "fake_step")
     ours = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
     activations = recorded(records, "llama_7b", "mixed_flash", "peak_memory/activations", "fake_step")
@@ -146,7 +146,7 @@ def test_the_conditions_beside_each_arm_and_in_the_answer_at_the_top() -> None:
         for r in records
     ]
     made = made_table("pays", records)
-    assert made.heads[1] == "Ranks"
+    assert made.header[1] == "Ranks"
     assert [row[1].text for row in made.rows if row[0].text.startswith("FSDP2 +")] == ["4"]
     findings = found(records)
     assert "FSDP2 + mixed + checkpointing" not in glance(findings, findings.frame)[0].answer
@@ -175,7 +175,7 @@ def test_a_remark_on_a_figure_is_its_footnote() -> None:
         for r in memory_records()
     ]
     made = made_table("table_1", records)
-    cell = made.rows[0][made.heads.index("Korthikanti et al.")]
+    cell = made.rows[0][made.header.index("Korthikanti et al.")]
     assert made.notes[int(cell.note.strip(" []")) - 1] == told
     assert not any("korthikanti_2" in note for note in made.notes)
 

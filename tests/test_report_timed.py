@@ -63,7 +63,7 @@ def made_table(folder: Path, blocks: str, records: list[Record] | None = None) -
 
 def row_of(made: Table, name: str) -> dict[str, str]:
     row = next(row for row in made.rows if name in (cell.text for cell in row[:2]))
-    return dict(zip(made.heads, (cell.text for cell in row), strict=True))
+    return dict(zip(made.header, (cell.text for cell in row), strict=True))
 
 
 def noise_text() -> str:
@@ -76,7 +76,7 @@ def noise_text() -> str:
 def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     assert made.title == "On small"
-    assert made.heads[:3] == ("Optimization", "Precision", "Peak")
+    assert made.header[:3] == ("Optimization", "Precision", "Peak")
     fast = row_of(made, "fast")
     samples = [BASE_S["small"] * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT]
     assert fast["time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"
@@ -128,9 +128,9 @@ def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path:
     assert large["slow"] == "▼ 0.800× (0.800 … 0.800) ᵐ"
     assert large["same"] == "= 1.000× (1.000 … 1.000) ᵐ"
     assert large["baseline_again"] == noise_text()
-    assert not {"absent", "untimed"} & set(made.heads)
+    assert not {"absent", "untimed"} & set(made.header)
     assert made.text.endswith("Not timed on any of these: absent, untimed.")
-    looks = {head: cell.look for head, cell in zip(made.heads, made.rows[0], strict=True)}
+    looks = {head: cell.look for head, cell in zip(made.header, made.rows[0], strict=True)}
     assert (looks["fast"], looks["slow"], looks["same"]) == ("good", "bad", "muted")
     assert "▲ pays" in made.text
 
@@ -149,7 +149,7 @@ def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
     records += [timed_record("step", "baseline_again", repeat, LUCK[repeat]) for repeat in range(PROCESSES)]
     records += [timed_record("step", "fast", repeat, 0.8) for repeat in range(PROCESSES)]
     made = made_table(tmp_path, BESIDE, records)
-    assert made.heads == ("Part", "Optimization", "alone", "in the step")
+    assert made.header == ("Part", "Optimization", "alone", "in the step")
     shown = {tuple(cell.text for cell in row[:2]): [cell.text for cell in row[2:]] for row in made.rows}
     assert shown["Softmax", "fast"] == ["▲ 2.00× (2.00 … 2.00) ᵐ", "▲ 1.25× (1.25 … 1.25) ᵐ"]
     assert shown["Other", "fast"][1] == "not run [2]"
@@ -164,7 +164,7 @@ def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measure
     rate = FLOPS["multiplying"] / (BASE_S["multiplying"] * median)
     for workload in ("small", "large"):
         row = next(r for r in made.rows if (r[0].text, r[1].text) == (workload, "baseline"))
-        shown = dict(zip(made.heads, (cell.text for cell in row), strict=True))
+        shown = dict(zip(made.header, (cell.text for cell in row), strict=True))
         moving_s, computing_s = BYTES[workload] / bandwidth, FLOPS[workload] / rate
         assert shown["Set by"] == ("memory" if moving_s > computing_s else "compute")
         share = max(moving_s, computing_s) / (BASE_S[workload] * median)

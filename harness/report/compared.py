@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.pairs import NoPairsError, inverse, paired_ratio
+from harness.pairs import NoPairsError, compare, inverse
 from harness.report.frame import Frame
 from harness.units import marked, times
 
@@ -71,7 +71,7 @@ def noise_of(frame: Frame, workload: str, fields: Mapping[str, Any]) -> Ratio | 
 def ratio_of(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> Ratio:
     """The arm's figure over the baseline's, pair by pair; raises `NoPairsError`."""
     own, base = (frame.cells.get((workload, name), []) for name in (arm, fields["baseline"]))
-    return paired_ratio(own, base, fields["metric"], fields["method"], fields["draws"])
+    return compare(own, base, fields["metric"], fields["method"], fields["draws"])
 
 
 def why_none(frame: Frame, workload: str, arm: str, fields: Mapping[str, Any]) -> tuple[str, str]:

@@ -64,7 +64,7 @@ def effects(block: Block, spec: Spec, frame: Frame) -> Table:
         rows.append((name, *stands, shown, Text(change), Text(word, look=look)))
     unit = "" if fields["unit"] == "auto" else f", {fields['unit']}"
     figure = spec.name("metric", fields["metric"]) + unit
-    heads = (
+    header = (
         "Optimization",
         *fields["conditions"].values(),
         *fields["beside"].values(),
@@ -72,7 +72,7 @@ def effects(block: Block, spec: Spec, frame: Frame) -> Table:
         "Change",
         "Here it",
     )
-    return Table(block.id, block.title, block.text, heads, tuple(rows), tuple(notes.texts))
+    return Table(block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts))
 
 
 def meaning(ratio: float, same_within: float, baseline: bool = False) -> tuple[str, str]:

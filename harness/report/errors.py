@@ -54,5 +54,5 @@ def errors(block: Block, spec: Spec, frame: Frame) -> Table:
                 Text(marked(percent(row.least, True), row.worst_at.origin) if row.under else "–"),
             )
         )
-    heads = ("Method", "Cells", "Median |error|", "Worst", "Worst at", "Too little in", "By at most")
-    return Table(block.id, block.title, block.text, heads, tuple(rows))
+    header = ("Method", "Cells", "Median |error|", "Worst", "Worst at", "Too little in", "By at most")
+    return Table(block.id, block.title, block.text, header, tuple(rows))

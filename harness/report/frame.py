@@ -116,18 +116,18 @@ class Frame:
         found: dict[tuple[str, str, str, str], Figure] = {}
         for (workload, optimization), records in self.cells.items():
             samples: dict[tuple[str, str], list[float]] = {}
-            heads: dict[tuple[str, str], tuple[str, str, str]] = {}
+            header: dict[tuple[str, str], tuple[str, str, str]] = {}
             for record in records:
                 if record.status == Status.WRONG_RESULT:
                     continue
                 for one in record.measurements:
                     key = (one.metric, one.method)
-                    heads.setdefault(key, (one.unit, one.origin, record.cell.id))
-                    if heads[key][:2] == (one.unit, one.origin):
+                    header.setdefault(key, (one.unit, one.origin, record.cell.id))
+                    if header[key][:2] == (one.unit, one.origin):
                         samples.setdefault(key, []).extend(v for v in one.samples if math.isfinite(v))
             for (metric, method), values in samples.items():
                 if values:
-                    unit, origin, cell = heads[metric, method]
+                    unit, origin, cell = header[metric, method]
                     place = (workload, optimization, metric, method)
                     middle = statistics.median(values)
                     found[place] = Figure(

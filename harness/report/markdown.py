@@ -83,7 +83,7 @@ def table_text(table: Table) -> str:
     if table.rows:
         words = [bool(cell.look == "word") for cell in table.rows[0]]
         lines = [
-            "| " + " | ".join(escape(head) for head in table.heads) + " |",
+            "| " + " | ".join(escape(head) for head in table.header) + " |",
             "|" + "|".join("---" if word else "---:" for word in words) + "|",
         ]
         lines += [

@@ -59,7 +59,7 @@ def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
                 name = Text(spec.name("workload", workload), look="word")
                 cells = _row(frame, notes, figure, fields, measured)
                 rows.append((name, Text(spec.name("optimization", arm), look="word"), *cells))
-    heads = (
+    header = (
         "Workload",
         "Optimization",
         "Moves at least",
@@ -70,7 +70,7 @@ def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
         "Share of it reached",
     )
     text = f"{block.text} {_told(measured)}".strip()
-    return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
 
 
 def _row(

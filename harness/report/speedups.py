@@ -26,7 +26,7 @@ def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
             head = [Text(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
             head.append(Text(spec.name("optimization", arm), look="word"))
             rows.append((*head, *_effect(spec, frame, notes, workload, arm, fields, longest)))
-    heads = (
+    header = (
         *(["Workload"] if len(workloads) > 1 else []),
         "Optimization",
         *fields["conditions"].values(),
@@ -35,7 +35,7 @@ def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
         "Speed-up (95 % interval)",
         "Here it",
     )
-    return Table(block.id, block.title, block.text, heads, tuple(rows), tuple(notes.texts))
+    return Table(block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts))
 
 
 def _effect(
@@ -82,13 +82,13 @@ def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
         base = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
         time = Text(show(base, "auto"), base.cell) if base else Text("–", look="muted")
         rows.append((Text(spec.name("workload", workload), look="word"), time, *cells))
-    heads = (
+    header = (
         fields["heading"] or "Workload",
         spec.name("optimization", fields["baseline"]),
         *(spec.name("optimization", arm) for arm in arms),
     )
     text = f"{block.text} {SIGNS_LEGEND} {_told(spec, absent)}".strip()
-    return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
 
 
 def beside(block: Block, spec: Spec, frame: Frame) -> Table:
@@ -102,9 +102,9 @@ def beside(block: Block, spec: Spec, frame: Frame) -> Table:
             cells = [_speed_up(frame, notes, workload, arm, fields) for workload in named]
             name = Text(spec.name("optimization", arm), look="word")
             rows.append((Text(label, look="word"), name, *cells))
-    heads = (fields["heading"] or "Part", "Optimization", fields["alone"], fields["within"])
+    header = (fields["heading"] or "Part", "Optimization", fields["alone"], fields["within"])
     text = f"{block.text} {SIGNS_LEGEND}".strip()
-    return Table(block.id, block.title, text, heads, tuple(rows), tuple(notes.texts))
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
 
 
 def _timed_arms(

@@ -30,7 +30,7 @@ class Table(NamedTuple):
     id: str
     title: str
     text: str
-    heads: tuple[str, ...]
+    header: tuple[str, ...]
     rows: tuple[tuple[Text, ...], ...]
     notes: tuple[str, ...] = ()
 
@@ -65,8 +65,8 @@ def pivot(block: Block, spec: Spec, frame: Frame, claims: Sequence[Claim]) -> Ta
         if any(cell.cell or cell.look in ("bad", "warn") for cell in tried):
             cells = [_entry(column, frame, claims, notes) for column in placed]
             rows.append((Text(spec.name(key, name), look="word"), *cells))
-    heads = (fields["heading"] or key.capitalize(), *(column["title"] for column in columns))
-    return Table(block.id, block.title, block.text, heads, tuple(rows), tuple(notes.texts))
+    header = (fields["heading"] or key.capitalize(), *(column["title"] for column in columns))
+    return Table(block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts))
 
 
 def failures(block: Block, spec: Spec, frame: Frame) -> Table:

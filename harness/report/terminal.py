@@ -49,12 +49,12 @@ def settled(block: Block, found: Findings) -> Table:
 
 def fitting(made: Table, width: int) -> Table:
     """The table as it is, or rows for columns where only so it is no wider than `width`."""
-    whole = [tuple(Text(head, look="word") for head in made.heads), *made.rows]
+    whole = [tuple(Text(head, look="word") for head in made.header), *made.rows]
     turned = list(zip(*whole, strict=True))
     if _width(whole) <= width or _width(turned) > width:
         return made
-    heads = tuple(cell.text for cell in turned[0])
-    return made._replace(heads=heads, rows=tuple(turned[1:]))
+    header = tuple(cell.text for cell in turned[0])
+    return made._replace(header=header, rows=tuple(turned[1:]))
 
 
 def _width(rows: Sequence[Sequence[Text]]) -> int:
@@ -70,7 +70,7 @@ def _print(console: object, made: Table) -> None:
     assert isinstance(console, Console)
     made = fitting(made, console.width)
     grid = Grid(title=made.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for i, head in enumerate(made.heads):
+    for i, head in enumerate(made.header):
         word = made.rows[0][i].look == "word"
         grid.add_column(head, justify="left" if word else "right", overflow="fold")
     for row in made.rows:

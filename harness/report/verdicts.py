@@ -96,6 +96,6 @@ def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verd
                     Text(outcome_text(verdict), look=LOOKS[verdict.outcome]),
                 )
             )
-    heads = ("Claimed in", "Quoted", "Read as", "Here", "Ratio", "Verdict")
+    header = ("Claimed in", "Quoted", "Read as", "Here", "Ratio", "Verdict")
     text = block.text or ("" if rows else "No claims are recorded for this suite.")
-    return Table(block.id, block.title, text, heads, tuple(rows))
+    return Table(block.id, block.title, text, header, tuple(rows))
