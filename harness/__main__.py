@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 from harness.claims import load_claims
 from harness.config import Arm, Run, load, names, optimizations
 from harness.environment import Environment, describe
+from harness.estimate import Estimate, estimate
 from harness.fields import ConfigError
+from harness.history import earlier_cells
 from harness.instruments.launched import LaunchError, attended, launch, serve
 from harness.judge import judge
 from harness.plan import plan, read_plan, write_plan
-from harness.progress import Progress
+from harness.plan_view import announcement, plan_lines
+from harness.progress import Progress, announce
 from harness.records import Group, Record
 from harness.report import gather, write_all, write_report
+from harness.runner import pending
 from harness.runner import run as run_cells
 from harness.source_digest import source_digest
-from harness.store import Store, StoreError, read_records
+from harness.store import RECORDS, Store, StoreError, read_records
 
 if TYPE_CHECKING:
     from harness.report.findings import Findings
@@ -70,13 +74,35 @@ def cells_of(run: Run, environment: Environment) -> list[Group]:
 
 
 def sweep(run: Run) -> None:
-    """Run what is not done yet."""
+    """Say how long it will take, then run what is not done yet."""
     environment = describe()
     groups = cells_of(run, environment)
     executor = import_module(f"harness.executors.{run.executor}").create(run.out, run.workers)
-    with Store(run.out) as store, Progress(groups, store) as progress:
-        write_plan(run.out, run.suite, groups)
-        run_cells(groups, store, executor, run.limits, environment, progress, run.grows_by)
+    with Store(run.out) as store:
+        expected = expect(run, groups, environment, store.records)
+        announce(announcement(run, groups, expected))
+        with Progress(groups, store, expected) as progress:
+            write_plan(run.out, run.suite, groups)
+            run_cells(groups, store, executor, run.limits, environment, progress, run.grows_by)
+
+
+def expect(
+    run: Run, groups: Sequence[Group], environment: Environment, records: Mapping[str, Record]
+) -> Estimate:
+    """Return how long the cells take that are still to be run."""
+    left = pending(groups, records, run.limits, environment.digest)
+    earlier = earlier_cells(run.suite, run.out, environment) if left else []
+    return estimate(left, earlier, run.limits, run.workers)
+
+
+def show_plan(run: Run) -> None:
+    """Print what a sweep would do, and run nothing."""
+    environment = describe()
+    groups = cells_of(run, environment)
+    found = read_records(run.out) if (run.out / RECORDS).is_file() else []
+    records = {record.cell.id: record for record in found}
+    expected = expect(run, groups, environment, records)
+    print("\n".join(plan_lines(run, groups, expected, records)))
 
 
 def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
@@ -132,9 +158,12 @@ def answer(words: Sequence[str]) -> None:
         return
     pages = []
     for run in load(words):
+        if run.plan_only:
+            show_plan(run)
+            continue
         sweep(run)
         pages.append(report(run.out, run.out))
-    if given.get("suite") == "all":
+    if pages and given.get("suite") == "all":
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
 
 

@@ -99,6 +99,7 @@ class RunSchema:
     repeats: int | None = None
     seed: int = 0
     out: str | None = None
+    plan: bool = False
     limits: LimitsSchema = field(default_factory=LimitsSchema)
 
 
@@ -129,6 +130,7 @@ class Run:
     executor: str
     workers: int
     out: Path
+    plan_only: bool = False  # print the plan, run nothing
 
 
 def names(group: str) -> list[str]:
@@ -236,6 +238,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         executor=executor,
         workers=1 if suite["together"] else config["executor"]["workers"],  # timed: nothing beside it
         out=Path(config["out"] or f"results/{name}"),
+        plan_only=config["plan"],
     )
 
 

@@ -63,6 +63,10 @@ class Environment(NamedTuple):
         parts = [self.cpu, self.cores, memory_GiB, self.python, self.versions, gpus, self.driver]
         return digest([*parts, *launched])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON keeps it, in environment-<digest>.json."""
+        return self._asdict() | {"gpus": [gpu._asdict() for gpu in self.gpus]}
+
 
 def describe() -> Environment:
     """This machine, now."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from harness.estimate import Countdown, Estimate, as_time
 from harness.executors import Began, Ended, Event
 from harness.records import Cell, Group, Status
 from harness.store import Store
@@ -20,14 +22,31 @@ SHOWN = 2
 """Cells under way that are named; of more, which are timed together, their number is told."""
 
 
-class Progress:
-    """Told each event of a sweep; a context manager. `store` says what is done already."""
+def announce(lines: Iterable[str]) -> None:
+    """Print what a person is to know before a sweep."""
+    for line in lines:
+        logger.info(line)
 
-    def __init__(self, groups: Sequence[Group], store: Store) -> None:
+
+class Progress:
+    """Shows each event of a sweep; a context manager. `store` has what is done already.
+
+    `estimate` is of the cells that are still to be run, in seconds of `clock`.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        store: Store,
+        estimate: Estimate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cells = {cell.id: cell for group in groups for cell in group.cells}
         self._done = self._cells.keys() & store.records.keys()
         self._under_way: dict[str, Cell] = {}
         self._failed: Counter[str] = Counter()
+        self._clock = clock
+        self._countdown = None if estimate is None else Countdown(estimate, clock())
         self._stderr = sys.stderr
         self._bar: Any = None
         self._task: Any = None
@@ -56,6 +75,8 @@ class Progress:
             self._under_way[event.cell] = self._cells[event.cell]
         elif isinstance(event, Ended):
             self._done.add(event.cell)
+            if self._countdown is not None:
+                self._countdown.finish(event.cell, event.duration_s, self._clock())
             self._end(self._under_way.pop(event.cell), event)
         else:
             return
@@ -70,17 +91,25 @@ class Progress:
         if self._bar is None:
             done = f"{len(self._done)}/{len(self._cells)}"
             level = logging.WARNING if failed else logging.INFO
-            logger.log(level, "%s %s (%.1f s)", done, line, ended.duration_s)
+            logger.log(level, "%s %s (%.1f s)%s", done, line, ended.duration_s, self._left())
         elif failed:
             self._bar.console.print(line, markup=False, highlight=False)
 
+    def _left(self) -> str:
+        """Return how many cells and minutes are left; empty after the last cell."""
+        number = len(self._cells) - len(self._done)
+        left_s = None if self._countdown is None else self._countdown.left_s
+        about = "" if left_s is None else f", about {as_time(left_s)}"
+        return f"; {number} left{about}" if number else ""
+
     def _now(self) -> str:
-        """The cells under way, and how many failed and how."""
+        """Return the time left, the cells under way, and how many failed and how."""
         cells = list(self._under_way.values())
         under_way = ", ".join(map(name_of, cells))
         if len(cells) > SHOWN and len({cell.workload for cell in cells}) == 1:
             under_way = f"{cells[0].suite} {cells[0].workload}: {len(cells)} arms"
-        return "  ".join([under_way, *(f"{count} {status}" for status, count in self._failed.items())])
+        left = self._left().removeprefix("; ")
+        return "  ".join([left, under_way, *(f"{count} {status}" for status, count in self._failed.items())])
 
 
 def name_of(cell: Cell) -> str:

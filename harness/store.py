@@ -96,9 +96,9 @@ class Store:
         """Keep what `Record.environment` names, once."""
         name = f"environment-{environment.digest}.json"
         if not (self.folder / name).exists():
-            data = environment._asdict() | {"gpus": [gpu._asdict() for gpu in environment.gpus]}
+            text = json.dumps(environment.to_dict(), indent=1) + "\n"
             try:
-                _replace(self.folder / name, (json.dumps(data, indent=1) + "\n").encode())
+                _replace(self.folder / name, text.encode())
             except OSError as error:
                 raise StoreError(f"cannot write {self.folder / name}: {error.strerror}") from error
 

@@ -114,6 +114,20 @@ def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swep
     assert (swept / "out/records.jsonl").read_bytes() == before
 
 
+def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
+    before = sorted(path.name for path in (swept / "out").iterdir())
+    done = harness(*WORDS, "plan=true", cwd=swept)
+    assert done.returncode == 0, done.stderr
+    assert "3 cells, 3 done already: nothing to run" in done.stdout
+    assert "(2 ok, 1 wrong_result)" in done.stdout
+    assert sorted(path.name for path in (swept / "out").iterdir()) == before
+    fresh = harness(*WORDS[:-1], "repeats=2", f"out={tmp_path}/none", "plan=true", cwd=swept)
+    assert fresh.returncode == 0, fresh.stderr
+    assert "1 workload × 3 variants × 2 repeats" in fresh.stdout
+    assert "6 cells, 6 to run" in fresh.stdout
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

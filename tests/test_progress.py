@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toy.sweep import cell, environ, group
 
+from harness.estimate import CellEstimate, Estimate, Source
 from harness.executors import Began, Ended
 from harness.progress import Progress
 from harness.records import Record
@@ -39,8 +40,8 @@ def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
                 progress(Began(one.id, "t"))
                 progress(Ended(one.id, status, reason, 1.25))
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "1/3 faults nothing baseline: ok (1.2 s)"),
-        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s)"),
+        ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left"),
+        ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left"),
         ("INFO", "3/3 faults nothing baseline #2: ok (1.2 s)"),
     ]
 
@@ -51,7 +52,22 @@ def test_what_is_done_already_counts(tmp_path, caplog):
         progress = Progress([group(*CELLS)], store)
         progress(Began(CELLS[1].id, "t"))
         progress(Ended(CELLS[1].id, "crashed", "", 0.0))
-    assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s)"]
+    assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s); 1 left"]
+
+
+def test_how_long_is_left_is_said_with_each_cell(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    cells = {one.id: CellEstimate(40.0, Source.SAME_HOST) for one in CELLS}
+    clock = iter([100.0, 180.0, 260.0])
+    with Store(tmp_path) as store:
+        progress = Progress([group(*CELLS)], store, Estimate(cells, 1), lambda: next(clock))
+        for one in CELLS[:2]:
+            progress(Began(one.id, "t"))
+            progress(Ended(one.id, "ok", "", 80.0))
+    assert [message.rpartition("; ")[2] for message in caplog.messages] == [
+        "2 left, about 3 min",
+        "1 left, about 80 s",
+    ]
 
 
 def test_on_a_terminal_there_is_a_bar_and_other_lines_stand_above_it(tmp_path):

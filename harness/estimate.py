@@ -1,0 +1,156 @@
+"""How long a sweep will take: from earlier cells where there are any, else from its limits; pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from harness.history import Earlier
+from harness.records import Cell, Group, Limits, Sampling, Status
+from harness.rounds import WARM_UP_SHARE
+
+START_UP_S = 5.0
+"""Per process: importing torch and a suite takes 4 to 6 s on two cores; records do not include it."""
+
+PACE_AFTER_S = 30.0
+"""Predicted seconds that must be over before a sweep's own pace corrects the prediction."""
+
+
+class Source(StrEnum):
+    """What the estimate of a cell rests on, best first."""
+
+    SAME_HOST = "on this kind of host"
+    OTHER_HOST = "on another host"
+    OTHER_FIELDS = "of the same name with other fields"
+    BUDGET = "the sampling budget"
+    LIMIT = "the limit"
+
+
+class CellEstimate(NamedTuple):
+    """How long one cell takes, its share of its process's start included."""
+
+    seconds: float
+    source: Source
+    times_out: bool = False  # expected to run into its limit
+
+
+class Estimate(NamedTuple):
+    """How long the cells of a sweep take. Those without any earlier run may take as long as their limit."""
+
+    cells: Mapping[str, CellEstimate]
+    workers: int
+
+    @property
+    def seconds(self) -> float:
+        """The expected duration, without the cells of which nothing but their limit is known."""
+        return sum(cell.seconds for cell in self.cells.values() if cell.source != Source.LIMIT) / self.workers
+
+    @property
+    def unknown(self) -> list[str]:
+        """The ids of cells of which nothing but their limit is known."""
+        return [name for name, cell in self.cells.items() if cell.source == Source.LIMIT]
+
+    @property
+    def sources(self) -> Counter[Source]:
+        """How many cells are estimated from what."""
+        return Counter(cell.source for cell in self.cells.values())
+
+
+def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits, workers: int) -> Estimate:
+    """Estimate each cell of `groups`: those that are still to be run."""
+    known = defaultdict(list)
+    for one in earlier:
+        known[one.cell.workload, one.cell.optimization].append(one)
+    cells = {}
+    for group in groups:
+        for cell in group.cells:
+            found = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
+            cells[cell.id] = found._replace(seconds=found.seconds + START_UP_S / len(group.cells))
+    return Estimate(cells, workers)
+
+
+def _of_cell(
+    cell: Cell, earlier: Sequence[Earlier], sampling: Sampling | None, limits: Limits
+) -> CellEstimate:
+    """Return the median of the closest earlier cells, else what the plan allows."""
+    if earlier:
+        closest = min(_source(cell, one) for one in earlier)
+        alike = [one for one in earlier if _source(cell, one) == closest]
+        seconds = statistics.median(one.duration_s for one in alike)
+        times_out = any(one.status == Status.TIMED_OUT and one.timeout_s >= limits.timeout_s for one in alike)
+        if sampling is None:  # of interleaved cells the limit counts for each turn
+            times_out = times_out or seconds >= limits.timeout_s
+            seconds = min(seconds, limits.timeout_s)
+        return CellEstimate(seconds, RANKED[closest], times_out)
+    if sampling is not None and sampling.budget_s:
+        return CellEstimate((1 + WARM_UP_SHARE) * sampling.budget_s, Source.BUDGET)
+    return CellEstimate(limits.timeout_s, Source.LIMIT)
+
+
+RANKED = list(Source)
+
+
+def _source(cell: Cell, earlier: Earlier) -> int:
+    """Return how far the earlier cell is from this one, as a place in `RANKED`."""
+    if earlier.cell.id == cell.id:
+        return RANKED.index(Source.SAME_HOST)
+    if not _agree(cell, earlier.cell):
+        return RANKED.index(Source.OTHER_FIELDS)
+    return RANKED.index(Source.SAME_HOST if earlier.same_host else Source.OTHER_HOST)
+
+
+def _agree(cell: Cell, earlier: Cell) -> bool:
+    """Return whether both have the same values in every field that both have; remarks on sources aside."""
+    for part in ("workload", "settings"):
+        ours, theirs = cell.config[part], earlier.config.get(part, {})
+        if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys() if name != "source"):
+            return False
+    return True
+
+
+class Countdown:
+    """What is left of a sweep, corrected by its own pace once some of it is over."""
+
+    def __init__(self, estimate: Estimate, began_s: float) -> None:
+        self._left = dict(estimate.cells)
+        self._workers = estimate.workers
+        self._began_s = began_s
+        self._over_s = 0.0  # predicted, of the cells that have ended
+        self._pace = 1.0  # real seconds per predicted second
+        self._unknown_took_s: list[float] = []
+
+    def finish(self, cell: str, took_s: float, now_s: float) -> None:
+        """Note that `cell` has ended, after `took_s` seconds, at `now_s` on the sweep's clock."""
+        ended = self._left.pop(cell, None)
+        if ended is None:
+            return
+        if ended.source == Source.LIMIT:
+            self._unknown_took_s.append(took_s)
+            return
+        self._over_s += ended.seconds
+        real_s = (now_s - self._began_s) * self._workers - sum(self._unknown_took_s)
+        if self._over_s >= PACE_AFTER_S:
+            self._pace = real_s / self._over_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds left; None where cells are left of which nothing is known yet."""
+        unknown = [cell for cell in self._left.values() if cell.source == Source.LIMIT]
+        if unknown and not self._unknown_took_s:
+            return None
+        known_s = sum(cell.seconds for cell in self._left.values() if cell.source != Source.LIMIT)
+        unknown_s = len(unknown) * statistics.mean(self._unknown_took_s) if unknown else 0.0
+        return (known_s * self._pace + unknown_s) / self._workers
+
+
+def as_time(seconds: float) -> str:
+    """Return a duration as a person says it: "40 s", "12 min", "3 h 20 min"."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")

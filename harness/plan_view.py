@@ -1,0 +1,96 @@
+"""A plan in lines for a person: how many cells, how long, what is skipped. For a sweep and plan=true."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness.config import Run
+from harness.estimate import Estimate, Source, as_time
+from harness.records import Cell, Group, Record, Status
+
+NAMES = 6
+"""Names of cells in one line; of more, their number is given."""
+
+
+def announcement(run: Run, groups: Sequence[Group], estimate: Estimate) -> list[str]:
+    """Return what is said before a sweep: the number of cells, the duration, cells that may time out."""
+    cells = [cell for group in groups for cell in group.cells]
+    done = len(cells) - len(estimate.cells)
+    counts = f"{run.suite}: {_count(len(cells), 'cell')}" + (f", {done} done already" if done else "")
+    if not estimate.cells:
+        return [f"{counts}: nothing to run"]
+    lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
+    limit = f"limits.timeout_s={run.limits.timeout_s:g}"
+    if estimate.unknown:
+        each = "may take" if len(estimate.unknown) == 1 else "may each take"
+        lines.append(f"{_count(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
+    if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
+        lines.append(f"expected to run into {limit}: {_names(late)}")
+    return lines
+
+
+def plan_lines(
+    run: Run, groups: Sequence[Group], estimate: Estimate, records: Mapping[str, Record]
+) -> Iterator[str]:
+    """Yield the whole plan, for plan=true."""
+    cells = [cell for group in groups for cell in group.cells]
+    matrix = f"{_count(len(run.workloads), 'workload')} × {_count(len(run.arms), 'variant')}"
+    yield f"{run.suite}: {matrix} × {_count(run.repeats, 'repeat')}, into {run.out}"
+    yield f"variants: {', '.join(arm.name for arm in run.arms)}"
+    yield ""
+    width = max((len(name) for name in run.workloads), default=0)
+    of_workload = defaultdict(list)
+    for cell in cells:
+        of_workload[cell.workload].append(cell)
+    yield f"{'workload':{width}}  cells   done  to run   about"
+    for name in run.workloads:
+        own = of_workload[name]
+        todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
+        known = [one.seconds for one in todo if one.source != Source.LIMIT]
+        about = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
+        yield f"{name:{width}}  {len(own):5}  {len(own) - len(todo):5}  {len(todo):6}   {about}"
+    yield ""
+    yield from announcement(run, groups, estimate)
+    done = [cell for cell in cells if cell.id not in estimate.cells]
+    ends = Counter(records[cell.id].status for cell in done if cell.id in records)
+    if done:
+        ended = ", ".join(f"{count} {status}" for status, count in ends.items())
+        yield f"skipped: {_count(len(done), 'cell')} done already ({ended}), in {run.out}"
+    yield from _unavailable([records[cell.id] for cell in done if cell.id in records])
+    yield "nothing was run: plan=true"
+
+
+def _unavailable(records: Sequence[Record]) -> Iterator[str]:
+    """Yield why cells could not run, each reason once."""
+    reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
+    for reason, count in reasons.most_common(NAMES):
+        yield f"unavailable: {_count(count, 'cell')}: {reason}"
+
+
+def _duration(estimate: Estimate) -> str:
+    """Return the expected time and what it rests on."""
+    if len(estimate.unknown) == len(estimate.cells):
+        return "no estimate, for there is no earlier run"
+    words = {
+        Source.SAME_HOST: "{} earlier {} on this kind of host",
+        Source.OTHER_HOST: "{} {} of a run on another host",
+        Source.OTHER_FIELDS: "{} {} of the same name whose fields differ",
+        Source.BUDGET: "the sampling budget of {} {}",
+    }
+    sources = [
+        text.format(count, "cell" if count == 1 else "cells")
+        for source, text in words.items()
+        if (count := estimate.sources[source])
+    ]
+    return f"about {as_time(estimate.seconds)} (from {', '.join(sources)})"
+
+
+def _names(cells: Sequence[Cell]) -> str:
+    names = list(dict.fromkeys(f"{cell.workload} {cell.optimization}" for cell in cells))
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return ", ".join(names[:NAMES]) + more
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
