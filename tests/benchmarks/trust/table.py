@@ -58,7 +58,7 @@ def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
 
 def ours(folder: Path) -> Iterator[str]:
     """A row for each experiment and slowdown."""
-    yield "| experiment | comparisons | pays | costs | no difference | undecided | interval holds the truth |"
+    yield "| experiment | comparisons | pays | costs | no difference | undecided | interval covers the truth |"
     yield "|---|---|---|---|---|---|---|"
     for name in ("five", "five_busier", "five_own", "two"):
         found = list(comparisons(lines_of(folder, f"ours_{name}")))
@@ -79,7 +79,7 @@ def row(label: str, some: Sequence[Comparison]) -> str:
 
 def by_duration(folder: Path) -> Iterator[str]:
     """How the slowdowns fared by the length of the op."""
-    yield "| a call | slowdown | comparisons | costs | half width of the interval, median |"
+    yield "| time per call | slowdown | comparisons | costs | interval half-width, median |"
     yield "|---|---|---|---|---|"
     found = [one for name in ("five", "two") for one in comparisons(lines_of(folder, f"ours_{name}"))]
     for slowdown in sorted({one.slowdown for one in found if one.slowdown}):
@@ -128,8 +128,8 @@ def watching(folder: Path) -> Iterator[str]:
         shares = sorted(line["share"] for line in lines)
         total = sum(line["total_s"] for line in lines) / sum(line["work_s"] for line in lines) - 1
         yield (
-            f"Watching: {100 * shares[0]:.2f}-{100 * shares[-1]:.2f} % of the time measured, "
-            f"median {100 * shares[len(shares) // 2]:.2f} %, in all {100 * total:.2f} % ({len(lines)} ops)."
+            f"Overhead: {100 * shares[0]:.2f}-{100 * shares[-1]:.2f} % of the measured time, "
+            f"median {100 * shares[len(shares) // 2]:.2f} %, overall {100 * total:.2f} % ({len(lines)} ops)."
         )
 
 
