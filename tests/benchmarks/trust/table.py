@@ -58,7 +58,7 @@ def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
 
 def ours(folder: Path) -> Iterator[str]:
     """A row for each experiment and slowdown."""
-    yield "| experiment | comparisons | pays | costs | no difference | undecided | interval covers the truth |"
+    yield "| experiment | comparisons | pays | costs | no difference | undecided | interval covers truth |"
     yield "|---|---|---|---|---|---|---|"
     for name in ("five", "five_busier", "five_own", "two"):
         found = list(comparisons(lines_of(folder, f"ours_{name}")))

@@ -1,0 +1,40 @@
+"""Every path and link that the documentation names exists."""
+
+import re
+
+import pytest
+
+from harness.source_digest import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
+PATH = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOPS)})/[\w./-]+)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def named_paths(text: str) -> set[str]:
+    """Paths of this repository in the text; what ends in a placeholder (`<suite>`, `mine`) is cut there."""
+    return {found.rstrip(".") for found in PATH.findall(text) if "/" in found}
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors that GitHub gives the headings of a page."""
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_path_that_a_page_names_exists(page):
+    missing = [path for path in named_paths(page.read_text()) if not (ROOT / path).exists()]
+    assert not missing, f"{page.name} names {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_of_a_page_leads_somewhere(page):
+    for link in LINK.findall(page.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target.read_text()), f"{page.name}: {link}"

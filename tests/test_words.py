@@ -1,0 +1,52 @@
+"""Words that the project's style replaces stay out of what people read."""
+
+import re
+
+import pytest
+
+from harness.source_digest import ROOT
+
+INSTEAD = {
+    "foretell": "predict, estimate",
+    "foretells": "predicts, estimates",
+    "foretold": "predicted, estimated",
+    "tells": "reports, shows",
+    "told": "reported, returned",
+    "arm": "variant",
+    "arms": "variants",
+    "beside": "next to, alongside",
+    "presumably": "say what was tried, or that it was not investigated",
+    "held against": "compared with",
+    "holds against": "compares with",
+    "walked": "traced, run on fake tensors",
+    "bytes a parameter": "bytes per parameter",
+    "B a parameter": "bytes per parameter",
+    "seconds a step": "seconds per step",
+    "tokens a GPU": "tokens per GPU",
+}
+PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, INSTEAD))})\b", re.IGNORECASE)
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")} - {ROOT / "docs/architecture.md"}
+)  # yet to be rewritten
+
+
+def replaced(text: str) -> list[str]:
+    """Return each replaced word of the text, with what to write instead; code is left out."""
+    prose = CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
+    instead = {word.lower(): better for word, better in INSTEAD.items()}
+    return [
+        f"line {1 + prose.count(chr(10), 0, at.start())}: '{at.group()}' -> {instead[at.group().lower()]}"
+        for at in PATTERN.finditer(prose)
+    ]
+
+
+def test_a_replaced_word_is_found_with_what_to_write_instead():
+    assert replaced("```\ncode\n```\nIt was foretold.") == ["line 4: 'foretold' -> predicted, estimated"]
+    assert replaced("4 bytes a parameter") == ["line 1: 'bytes a parameter' -> bytes per parameter"]
+    assert not replaced("a parameter of the model, alarmed, besides; `arm` was a key")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_uses_a_replaced_word(page):
+    assert not replaced(page.read_text())
