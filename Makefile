@@ -20,7 +20,7 @@ check-types:
 
 # Once a machine, some minutes: what deepspeed would compile while a test waits for it.
 operators: setup
-	$(RUN) -m harness.instruments.deepspeed_operators
+	$(RUN) -m harness.instruments.distributed.deepspeed_ops
 
 # A file a worker: what its tests share is then set up once.
 check-tests:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.claims import load_claims
-from harness.config import Arm, Run, load, names, optimizations
+from harness.code_fingerprint import source_digest
+from harness.config import Run, Variant, load, names, optimizations
 from harness.environment import Environment, describe
 from harness.estimate import Estimate, estimate
-from harness.fields import ConfigError
 from harness.history import earlier_cells
-from harness.instruments.launched import LaunchError, attended, launch, serve
+from harness.instruments.distributed.launcher_env import LaunchError, attended, launch, serve
 from harness.judge import judge
 from harness.plan import plan, read_plan, write_plan
 from harness.plan_view import announcement, plan_lines
@@ -24,8 +24,8 @@ from harness.records import Group, Record
 from harness.report import gather, write_all, write_report
 from harness.runner import pending
 from harness.runner import run as run_cells
-from harness.source_digest import source_digest
 from harness.store import RECORDS, Store, StoreError, read_records
+from harness.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.report.findings import Findings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 USAGE = """python -m harness suite=NAME [KEY=VALUE ...]
 
   suite=NAME            what to run: {suites}, or all
-  only=[a,b]            these optimizations, or arms such as activation_checkpointing.full
+  only=[a,b]            these optimizations, or variants such as activation_checkpointing.full
   workloads=[a,b]       these workloads
   from_results=FOLDER   judge and report what a results folder holds; run nothing
   out=FOLDER            where records and report go (results/<suite>); finished cells there are not run again
@@ -44,8 +44,8 @@ USAGE = """python -m harness suite=NAME [KEY=VALUE ...]
 {details}
 
   +suite.workloads.NAME={{...}}          another workload
-  suite.workloads.NAME.batch=4         any field of a workload
-  suite.workload_from=PATH             a Hugging Face config.json; the rest under suite.given
+  suite.workloads.NAME.micro_batch_size=4         any field of a workload
+  suite.workload_from=PATH             a Hugging Face config.json; the rest under suite.hf_defaults
 """
 
 
@@ -63,12 +63,12 @@ def usage() -> str:
     )
 
 
-def cells_of(run: Run, environment: Environment) -> list[Group]:
-    """The plan, with each arm's identity taken from the sources that its figures come out of."""
+def build_plan(run: Run, environment: Environment) -> list[Group]:
+    """The plan, with each variant's identity taken from the sources that its figures come out of."""
     package = f"suites.{run.suite}"
 
-    def code(arm: Arm) -> str:
-        return source_digest(("harness.worker", package, f"{package}.{arm.module}"))
+    def code(variant: Variant) -> str:
+        return source_digest(("harness.worker", package, f"{package}.{variant.module}"))
 
     return plan(run, environment.host, code)
 
@@ -76,14 +76,14 @@ def cells_of(run: Run, environment: Environment) -> list[Group]:
 def sweep(run: Run) -> None:
     """Say how long it will take, then run what is not done yet."""
     environment = describe()
-    groups = cells_of(run, environment)
+    groups = build_plan(run, environment)
     executor = import_module(f"harness.executors.{run.executor}").create(run.out, run.workers)
     with Store(run.out) as store:
         expected = expect(run, groups, environment, store.records)
         announce(announcement(run, groups, expected))
         with Progress(groups, store, expected) as progress:
             write_plan(run.out, run.suite, groups)
-            run_cells(groups, store, executor, run.limits, environment, progress, run.grows_by)
+            run_cells(groups, store, executor, run.limits, environment, progress, run.size_fields)
 
 
 def expect(
@@ -98,7 +98,7 @@ def expect(
 def show_plan(run: Run) -> None:
     """Print what a sweep would do, and run nothing."""
     environment = describe()
-    groups = cells_of(run, environment)
+    groups = build_plan(run, environment)
     found = read_records(run.out) if (run.out / RECORDS).is_file() else []
     records = {record.cell.id: record for record in found}
     expected = expect(run, groups, environment, records)
@@ -107,7 +107,7 @@ def show_plan(run: Run) -> None:
 
 def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
     """Judge and report what `source` holds (of suite `asked`), into `out`; what was found, and its page."""
-    suite, records = planned(source)
+    suite, records = load_run(source)
     if asked not in ("", suite):
         raise ConfigError(f"suite={asked}: {source} holds results of suite {suite}")
     found = gather(suite, records, judge(load_claims(suite), records), source)
@@ -118,7 +118,7 @@ def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
     return found, page
 
 
-def planned(folder: Path) -> tuple[str, list[Record]]:
+def load_run(folder: Path) -> tuple[str, list[Record]]:
     """The suite that a results folder is of, and the records of its last plan, in the plan's order."""
     suite, cells = read_plan(folder)
     if suite not in names("suite"):

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from harness.fields import ConfigError, check_fields, unknown
-from harness.records import UNITS, Claim, ClaimReading
+from harness.records import UNITS, Claim, Interpretation
+from harness.validation import ConfigError, check_fields, unknown
 
 CLAIMS = Path(__file__).resolve().parent.parent / "conf" / "claims"
 
@@ -52,7 +52,7 @@ _READING: _Fields = {
     "text": _TEXT,
 }
 _INSTEAD = ("optimization", "per", "against", "at")
-"""What a reading with an order of arms has none of."""
+"""What a reading with an order of variants has none of."""
 
 _ORDERED: _Fields = {
     **{name: field for name, field in _READING.items() if name not in _INSTEAD},
@@ -150,7 +150,7 @@ def _check_range(where: str, data: Mapping[str, Any]) -> None:
 
 
 def _check_rising(where: str, data: Mapping[str, Any]) -> None:
-    """A step from arm to arm is a ratio, and no rise below 1; raises ConfigError."""
+    """A step from variant to variant is a ratio, and no rise below 1; raises ConfigError."""
     if data["relation"] != "rising":
         return
     if data["unit"] != "1":
@@ -162,7 +162,7 @@ def _check_rising(where: str, data: Mapping[str, Any]) -> None:
 
 def _reading(
     where: str, data: Any, relation: str, requires: Mapping[str, Any], workloads: _Fields
-) -> ClaimReading:
+) -> Interpretation:
     """The reading, which requires its workload's fields and those of its claim."""
     data = as_mapping(where, data)
     values = _ordered(where, data) if relation == "rising" else _of_one_arm(where, data)
@@ -174,11 +174,11 @@ def _reading(
             raise ConfigError(
                 f"{where}: the claim's requires has {field}, which workloads.{name} has already; keep one"
             )
-    return ClaimReading(**values, requires={**workloads[name], **requires})
+    return Interpretation(**values, requires={**workloads[name], **requires})
 
 
 def _of_one_arm(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a reading of one arm, or of one against another; raises ConfigError."""
+    """The fields of a reading of one variant, or of one against another; raises ConfigError."""
     if "order" in data:
         raise ConfigError(f"{where}.order: allowed with relation rising alone")
     values = check_fields(where, data, _READING)
@@ -190,15 +190,15 @@ def _of_one_arm(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ordered(where: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a reading that puts arms in order; raises ConfigError."""
+    """The fields of a reading that puts variants in order; raises ConfigError."""
     if "order" not in data:
-        raise ConfigError(f"{where}.order: missing; relation rising expects at least two arms here")
+        raise ConfigError(f"{where}.order: missing; relation rising expects at least two variants here")
     if both := [name for name in _INSTEAD if name in data]:
         raise ConfigError(f"{where}: order and {both[0]} are both given; keep order")
     values = check_fields(where, data, _ORDERED)
     order = values["order"]
-    if len(order) < 2 or not all(isinstance(arm, str) and arm for arm in order):
-        raise ConfigError(f"{where}.order={order!r}: expected the names of at least two arms")
+    if len(order) < 2 or not all(isinstance(variant, str) and variant for variant in order):
+        raise ConfigError(f"{where}.order={order!r}: expected the names of at least two variants")
     _refuse_doubles(f"{where}.order", order)
     return {**values, "optimization": "", "order": tuple(order)}
 

@@ -15,10 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.fields import ConfigError, check_fields, check_relations, check_value, declared, unknown
+from harness.hf_config import workload_from_file
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
-from harness.workload_file import workload_from_file
+from harness.validation import ConfigError, check_fields, check_relations, check_value, declared, unknown
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 GROUPS = ("suite", "executor", "hardware")
@@ -34,7 +34,7 @@ class LimitsSchema:
 
 @dataclass
 class OptimizationSchema:
-    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are arms of one module."""
+    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are variants of one module."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class SamplingSchema:
     """How a timed suite samples: see `records.Sampling`."""
 
     rounds: int = 6
-    half_width: float = 0.01
+    target_ci_half_width: float = 0.01
     budget_s: float = 1.0
 
 
@@ -55,15 +55,15 @@ class SuiteSchema:
     """One suite's YAML."""
 
     question: str = ""
-    own_process_when: str = ""
-    together: bool = False
-    rounds_by: str = (
+    isolate_if: str = ""
+    interleave: bool = False
+    rounds_field: str = (
         ""  # of suites timed together: the field that says how many rounds, neither more nor less
     )
     repeats: int = 1
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
-    grows_by: list[str] = field(default_factory=list)
-    always: list[str] = field(default_factory=list)
+    size_fields: list[str] = field(default_factory=list)
+    reference_workloads: list[str] = field(default_factory=list)
     workload_from: str | None = None
     given: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class RunSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Variant:
     """One column of the matrix: an optimization with its settings."""
 
     name: str
@@ -119,11 +119,11 @@ class Run:
     suite: str
     question: str
     workloads: Mapping[str, Mapping[str, Any]]
-    arms: tuple[Arm, ...]
-    own_process_when: str
+    variants: tuple[Variant, ...]
+    isolate_if: str
     sampling: Sampling | None  # where cells are timed together
-    rounds_by: str  # a field of the workloads that says how many rounds; "": `sampling` does
-    grows_by: tuple[str, ...]
+    rounds_field: str  # a field of the workloads that says how many rounds; "": `sampling` does
+    size_fields: tuple[str, ...]
     repeats: int
     seed: int
     limits: Limits
@@ -218,7 +218,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     check_names(suite)
     repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
     check_value("repeats", repeats, {"type": "int", "at_least": 1})
-    for name_, low in (("rounds", 2), ("half_width", 1e-4), ("budget_s", 0.01)):
+    for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0.01)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
@@ -227,16 +227,16 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         suite=name,
         question=suite["question"],
         workloads=workloads(suite, config["workloads"], config["hardware"]["memory_B"]),
-        arms=arms(suite, config["only"]),
-        own_process_when=suite["own_process_when"],
-        sampling=Sampling(**suite["sampling"]) if suite["together"] else None,
-        rounds_by=suite["rounds_by"],
-        grows_by=tuple(suite["grows_by"]),
+        variants=variants(suite, config["only"]),
+        isolate_if=suite["isolate_if"],
+        sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
+        rounds_field=suite["rounds_field"],
+        size_fields=tuple(suite["size_fields"]),
         repeats=repeats,
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=1 if suite["together"] else config["executor"]["workers"],  # timed: nothing beside it
+        workers=1 if suite["interleave"] else config["executor"]["workers"],  # timed: nothing beside it
         out=Path(config["out"] or f"results/{name}"),
         plan_only=config["plan"],
     )
@@ -254,7 +254,7 @@ def workloads(
         if name not in found:
             raise unknown(f"workloads=[{name}]", name, found)
     picked: dict[str, Mapping[str, Any]] = {}
-    for name in [n for n in found if not only or n in only or n in suite["always"]]:
+    for name in [n for n in found if not only or n in only or n in suite["reference_workloads"]]:
         where = f"suite.workloads.{name}"
         if not isinstance(found[name], dict):
             raise ConfigError(f"{where}={found[name]!r}: expected the fields of a workload")
@@ -265,53 +265,55 @@ def workloads(
 
 def check_names(suite: Mapping[str, Any]) -> None:
     """Refuse names of workloads and fields that the suite does not have."""
-    for name in suite["always"]:
+    for name in suite["reference_workloads"]:
         if name not in suite["workloads"]:
-            raise unknown(f"suite.always=[{name}]", name, suite["workloads"])
+            raise unknown(f"suite.reference_workloads=[{name}]", name, suite["workloads"])
     numbers = [name for name, field in suite["fields"].items() if field["type"] in ("int", "float")]
-    for name in suite["grows_by"]:
+    for name in suite["size_fields"]:
         if name not in numbers:
-            raise unknown(f"suite.grows_by=[{name}]", name, numbers)
-    rounds = suite["fields"].get(suite["rounds_by"], {})
-    if suite["rounds_by"] and not (
-        suite["together"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
+            raise unknown(f"suite.size_fields=[{name}]", name, numbers)
+    rounds = suite["fields"].get(suite["rounds_field"], {})
+    if suite["rounds_field"] and not (
+        suite["interleave"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
     ):
         raise ConfigError(
-            f"suite.rounds_by={suite['rounds_by']}: expected a whole number of at least 2 among the fields, "
+            f"suite.rounds_field={suite['rounds_field']}: expected a whole number of at least 2 among the fields, "
             "and cells timed together"
         )
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
-    """The workload that `suite.workload_from` describes, with the rest as `suite.given` says."""
+    """The workload that `suite.workload_from` describes, with the rest as `suite.hf_defaults` says."""
     path = suite["workload_from"]
     try:
         name, shape = workload_from_file(Path(path))
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
-    said = {k: v for k, v in suite["given"].items() if v is not None}
-    given = check_fields("suite.given", said, {k: suite["fields"][k] for k in said})
+    said = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
+    given = check_fields("suite.hf_defaults", said, {k: suite["fields"][k] for k in said})
     values = {**shape, **given, "device_memory_B": device_memory_B}
-    values = check_fields("suite.given", values, suite["fields"])
+    values = check_fields("suite.hf_defaults", values, suite["fields"])
     free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's
-    check_relations("suite.given", values, free)
+    check_relations("suite.hf_defaults", values, free)
     return {name: values}
 
 
-def arms(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Arm, ...]:
-    """The arms asked for, each setting checked, the baseline first, which those timed together need."""
-    every: list[Arm] = []
+def variants(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Variant, ...]:
+    """The variants asked for, each setting checked, the baseline first, which those timed together need."""
+    every: list[Variant] = []
     for name in sorted(suite["optimizations"], key=lambda n: (not n.startswith("baseline"), n)):
         entry = suite["optimizations"][name]
         fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
         variants = entry["variants"] or {"": {}}
-        for variant, changed in variants.items():
-            arm = f"{name}.{variant}" if variant else name
-            where = f"suite.optimizations.{name}" + (f".variants.{variant}" if variant else ".settings")
+        for label, changed in variants.items():
+            variant = f"{name}.{label}" if label else name
+            where = f"suite.optimizations.{name}" + (f".variants.{label}" if label else ".settings")
             settings = check_fields(where, {**entry["settings"], **changed}, fields)
-            every.append(Arm(arm, name, settings))
+            every.append(Variant(variant, name, settings))
     for name in only:
-        if not any(name in (arm.name, arm.module) for arm in every):
-            raise unknown(f"only=[{name}]", name, [arm.name for arm in every])
-    asked = {*only, "baseline", "baseline_again"} if only and suite["together"] else set(only)
-    return tuple(arm for arm in every if not asked or arm.name in asked or arm.module in asked)
+        if not any(name in (variant.name, variant.module) for variant in every):
+            raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
+    asked = {*only, "baseline", "baseline_again"} if only and suite["interleave"] else set(only)
+    return tuple(
+        variant for variant in every if not asked or variant.name in asked or variant.module in asked
+    )

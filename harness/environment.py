@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.instruments.launched import launch
+from harness.instruments.distributed.launcher_env import launch
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")

@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from harness.history import Earlier
+from harness.interleaved_sampler import WARM_UP_SHARE
 from harness.records import Cell, Group, Limits, Sampling, Status
-from harness.rounds import WARM_UP_SHARE
 
 START_UP_S = 5.0
 """Per process: importing torch and a suite takes 4 to 6 s on two cores; records do not include it."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.environment import Environment
-from harness.fields import ConfigError
 from harness.plan import read_plan
 from harness.records import Cell, Record
 from harness.store import RECORDS, StoreError, read_records
+from harness.validation import ConfigError
 
 logger = logging.getLogger(__name__)
 

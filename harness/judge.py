@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from harness.order import Order, order_of, order_outcome, order_sentence
-from harness.readings import Cells, Figure, NoFigureError, figure_of
-from harness.records import Claim, ClaimReading, Origin, Record, Status, Verdict
+from harness.claim_values import Cells, Figure, NoFigureError, figure_of
+from harness.monotonic_claims import Order, order_of, order_outcome, order_sentence
+from harness.records import Claim, Interpretation, Origin, Record, Status, Verdict
 from harness.units import human
 
 DEVICE = "device"
@@ -72,7 +72,7 @@ def _meets(found: str, allowed: str) -> bool:
     return fnmatchcase(found, allowed) if "*" in allowed else found == allowed
 
 
-def _verdict(claim: Claim, reading: ClaimReading, cells: Cells) -> Verdict:
+def _verdict(claim: Claim, reading: Interpretation, cells: Cells) -> Verdict:
     try:
         if reading.order:
             return _ordered(claim, reading, order_of(reading, cells))
@@ -96,7 +96,7 @@ def _verdict(claim: Claim, reading: ClaimReading, cells: Cells) -> Verdict:
         )
 
 
-def _compared(claim: Claim, reading: ClaimReading, figure: Figure) -> Verdict:
+def _compared(claim: Claim, reading: Interpretation, figure: Figure) -> Verdict:
     differ = differences(claim.conditions, figure.conditions, figure.origin, figure.record.status)
     found = outcome(claim, figure.low, figure.high)
     return Verdict(
@@ -116,7 +116,7 @@ def _compared(claim: Claim, reading: ClaimReading, figure: Figure) -> Verdict:
     )
 
 
-def _ordered(claim: Claim, reading: ClaimReading, order: Order) -> Verdict:
+def _ordered(claim: Claim, reading: Interpretation, order: Order) -> Verdict:
     """Ours is the smallest step, its cell the one that it leads to."""
     differ = _differences_of_arms(claim.conditions, order)
     found = order_outcome(claim, order.steps)
@@ -139,17 +139,17 @@ def _ordered(claim: Claim, reading: ClaimReading, order: Order) -> Verdict:
 
 
 def _differences_of_arms(stated: Mapping[str, str], order: Order) -> list[str]:
-    """What differs in any record of any arm, with the arms where it is not all of them."""
-    arms: dict[str, dict[str, None]] = {}
-    for arm, records in order.records.items():
+    """What differs in any record of any variant, with the variants where it is not all of them."""
+    variants: dict[str, dict[str, None]] = {}
+    for variant, records in order.records.items():
         for record in records:
             for text in differences(stated, record.conditions, order.origin, record.status):
-                arms.setdefault(text, {})[arm] = None
+                variants.setdefault(text, {})[variant] = None
     every = len(order.records)
-    return [text if len(of) == every else f"{text} ({', '.join(of)})" for text, of in arms.items()]
+    return [text if len(of) == every else f"{text} ({', '.join(of)})" for text, of in variants.items()]
 
 
-def _sentence(claim: Claim, reading: ClaimReading, figure: Figure, found: str) -> str:
+def _sentence(claim: Claim, reading: Interpretation, figure: Figure, found: str) -> str:
     """What an engineer reads: the figure, its origin, how it stands to the quoted one.
 
     To a range, it is held against its lower end.
@@ -170,7 +170,7 @@ def _sentence(claim: Claim, reading: ClaimReading, figure: Figure, found: str) -
     return f"{reading.text} {ours} ({origin}), {against}: {_end(claim, reading, found)}{warning}."
 
 
-def _end(claim: Claim, reading: ClaimReading, found: str) -> str:
+def _end(claim: Claim, reading: Interpretation, found: str) -> str:
     bounded = claim.relation in ("at_least", "at_most")
     spread = "the interval lies" if reading.against or reading.at == "mean" else "the samples lie"
     return {

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.fields import ConfigError, unknown
+from harness.validation import ConfigError, unknown
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -38,10 +38,12 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
-    if key in ("suite.together", "suite.rounds_by"):
+    if key in ("suite.interleave", "suite.rounds_field"):
         raise ConfigError(f"{key}: a suite says itself whether its cells are timed together, and how often")
-    if key.startswith("suite.sampling") and config.suite.rounds_by:
-        raise ConfigError(f"{key}: here suite.workloads.NAME.{config.suite.rounds_by} says how many rounds")
+    if key.startswith("suite.sampling") and config.suite.rounds_field:
+        raise ConfigError(
+            f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
+        )
     *path, leaf = key.split(".")
     if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
         raise ConfigError(

@@ -7,38 +7,41 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.config import Arm, Run
-from harness.fields import ConfigError
+from harness.config import Run, Variant
 from harness.records import Cell, Group, Sampling, digest
+from harness.validation import ConfigError
 
 PLAN = "plan.json"
 
 
-def plan(run: Run, environment: str, code: Callable[[Arm], str]) -> list[Group]:
+def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Group]:
     """The cells of `run` in groups: workload by workload, baseline first.
 
-    `environment` is the digest of the host, `code(arm)` the digest of the sources that make an arm's figures.
+    `environment` is the digest of the host, `code(variant)` the digest of the sources that make a variant's figures.
     """
-    tails = [(arm, digest([arm.name, arm.settings, code(arm), environment])) for arm in run.arms]
+    tails = [
+        (variant, digest([variant.name, variant.settings, code(variant), environment]))
+        for variant in run.variants
+    ]
     groups: list[Group] = []
     for name, workload in run.workloads.items():
         sampling = run.sampling
-        if sampling is not None and run.rounds_by:
-            sampling = sampling._replace(rounds=int(workload[run.rounds_by]), budget_s=0.0)
+        if sampling is not None and run.rounds_field:
+            sampling = sampling._replace(rounds=int(workload[run.rounds_field]), budget_s=0.0)
         head = digest([run.suite, name, workload, *([] if sampling is None else [sampling])])
-        config = [{"workload": workload, "settings": arm.settings} for arm in run.arms]
+        config = [{"workload": workload, "settings": variant.settings} for variant in run.variants]
         cells = [
             Cell(
                 hashlib.sha256(f"{head}{tail}{repeat}/{run.seed}".encode()).hexdigest()[:16],
-                run.suite, name, arm.name, arm.module, repeat, run.seed + repeat, config[column],
+                run.suite, name, variant.name, variant.module, repeat, run.seed + repeat, config[column],
             )
             for repeat in range(run.repeats)
-            for column, (arm, tail) in enumerate(tails)
+            for column, (variant, tail) in enumerate(tails)
         ]  # fmt: skip
         if sampling is not None:
             groups.extend(by_repeat(cells, sampling))
         else:
-            groups.extend(split(cells, alone=bool(workload.get(run.own_process_when, True))))
+            groups.extend(split(cells, alone=bool(workload.get(run.isolate_if, True))))
     return groups
 
 

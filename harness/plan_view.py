@@ -35,9 +35,9 @@ def plan_lines(
 ) -> Iterator[str]:
     """Yield the whole plan, for plan=true."""
     cells = [cell for group in groups for cell in group.cells]
-    matrix = f"{_count(len(run.workloads), 'workload')} × {_count(len(run.arms), 'variant')}"
+    matrix = f"{_count(len(run.workloads), 'workload')} × {_count(len(run.variants), 'variant')}"
     yield f"{run.suite}: {matrix} × {_count(run.repeats, 'repeat')}, into {run.out}"
-    yield f"variants: {', '.join(arm.name for arm in run.arms)}"
+    yield f"variants: {', '.join(variant.name for variant in run.variants)}"
     yield ""
     width = max((len(name) for name in run.workloads), default=0)
     of_workload = defaultdict(list)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from harness.estimate import Countdown, Estimate, as_time
-from harness.executors import Began, Ended, Event
+from harness.executors import CellFinished, CellStarted, Event
 from harness.records import Cell, Group, Status
 from harness.store import Store
 
@@ -70,10 +70,10 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show what `event` changes."""
-        if isinstance(event, Began):
+        if isinstance(event, CellStarted):
             self._done.discard(event.cell)
             self._under_way[event.cell] = self._cells[event.cell]
-        elif isinstance(event, Ended):
+        elif isinstance(event, CellFinished):
             self._done.add(event.cell)
             if self._countdown is not None:
                 self._countdown.finish(event.cell, event.duration_s, self._clock())
@@ -83,7 +83,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._task, completed=len(self._done), now=self._now())
 
-    def _end(self, cell: Cell, ended: Ended) -> None:
+    def _end(self, cell: Cell, ended: CellFinished) -> None:
         failed = ended.status != Status.OK
         self._failed.update([ended.status] if failed else [])
         reason = ended.reason.partition("\n")[0][:REASON_LENGTH]
@@ -107,7 +107,7 @@ class Progress:
         cells = list(self._under_way.values())
         under_way = ", ".join(map(name_of, cells))
         if len(cells) > SHOWN and len({cell.workload for cell in cells}) == 1:
-            under_way = f"{cells[0].suite} {cells[0].workload}: {len(cells)} arms"
+            under_way = f"{cells[0].suite} {cells[0].workload}: {len(cells)} variants"
         left = self._left().removeprefix("; ")
         return "  ".join([left, under_way, *(f"{count} {status}" for status, count in self._failed.items())])
 

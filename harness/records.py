@@ -51,7 +51,7 @@ class Reading(NamedTuple):
     method: str = ""
 
 
-class Remark(NamedTuple):
+class Note(NamedTuple):
     """What a suite says about a cell in words: a method that did not apply, and why."""
 
     text: str
@@ -77,7 +77,7 @@ class Cell(NamedTuple):
     id: str
     suite: str
     workload: str
-    optimization: str  # the arm: `fsdp2`, or `activation_checkpointing.full` for a variant
+    optimization: str  # the variant: `fsdp2`, or `activation_checkpointing.full` for a variant
     module: str  # the module under suites/<suite>/ that applies it
     repeat: int
     seed: int
@@ -87,14 +87,14 @@ class Cell(NamedTuple):
 class Sampling(NamedTuple):
     """How cells timed together are sampled: in rounds, each cell once a round, in random order.
 
-    Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within `half_width`
+    Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within `target_ci_half_width`
     (relative), or `budget_s` seconds a cell are spent; at least `rounds` in any case. Without a budget they
     are `rounds`, and nothing warms up before. `metric` is the one that is compared.
     """
 
     metric: str = "time"
     rounds: int = 6
-    half_width: float = 0.01
+    target_ci_half_width: float = 0.01
     budget_s: float = 1.0
 
 
@@ -134,24 +134,26 @@ class Record(NamedTuple):
     duration_s: float = 0.0
 
 
-class ClaimReading(NamedTuple):
+class Interpretation(NamedTuple):
     """One way to read a claim: which of our figures it speaks of. Several readings, several verdicts."""
 
     name: str
     metric: str
     workload: str
-    optimization: str  # "" where `order` names the arms
+    optimization: str  # "" where `order` names the variants
     method: str
     per: str = ""  # a metric to divide by, of the same cell: bytes per parameter
     text: str = ""  # the reading in words
-    against: str = ""  # an arm: the figure is that arm's metric over this one's, round by round: a speed-up
+    against: str = (
+        ""  # a variant: the figure is that variant's metric over this one's, round by round: a speed-up
+    )
     requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
     at: str = "median"  # of all samples; or their mean (as if drawn independently), the least, or the most;
     # with `against` mean says that rounds are draws (`statistics.ratio`)
-    order: tuple[str, ...] = ()  # arms, the metric rising from each to the next; relation rising alone
+    order: tuple[str, ...] = ()  # variants, the metric rising from each to the next; relation rising alone
 
     @property
-    def arms(self) -> tuple[str, ...]:
+    def variants(self) -> tuple[str, ...]:
         """Those whose figure it is, in rising order where it gives one."""
         return self.order or (self.optimization,)
 
@@ -168,7 +170,7 @@ class Claim:
     unit: str
     relation: str  # about | at_least | at_most | within | rising
     tolerance: float  # relative: how far off still counts as the same figure
-    readings: tuple[ClaimReading, ...]
+    readings: tuple[Interpretation, ...]
     conditions: Mapping[str, str]  # those the claim states, or its source
     supports: str  # what the primary source supports
     source: str
@@ -197,7 +199,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostInfo:
     """What a worker knows of its machine, for `Optimization.unavailable`. Bytes, counts."""
 
     device: str  # "cpu" or "cuda"
@@ -231,7 +233,7 @@ class Suite(Protocol[Subject]):
     def conditions(self, subject: Subject) -> Mapping[str, str]:
         """Under which conditions its figures stand, for the judge to compare with a claim's."""
 
-    def sample(self, subject: Subject) -> Iterable[Reading | Remark]:
+    def sample(self, subject: Subject) -> Iterable[Reading | Note]:
         """Do the work once; one reading of each metric, each yielded as soon as it is had."""
 
     def close(self, subject: Subject) -> None:
@@ -241,11 +243,11 @@ class Suite(Protocol[Subject]):
 class TimedSuite(Suite[Subject], Protocol[Subject]):
     """A suite whose cells are timed together (`together: true`): `sample` is called once a round."""
 
-    def prepare(self, subject: Subject) -> Iterable[Reading | Remark]:
+    def prepare(self, subject: Subject) -> Iterable[Reading | Note]:
         """What is read once a cell, before the first round: bytes, peak memory, time to compile."""
 
     def timed(self, subject: Subject) -> bool:
-        """Whether `sample` is to be called: not where an arm can be checked here and must not be timed."""
+        """Whether `sample` is to be called: not where a variant can be checked here and must not be timed."""
 
 
 class Optimization(Protocol[Subject]):
@@ -253,7 +255,7 @@ class Optimization(Protocol[Subject]):
 
     Settings: type  # a dataclass; its fields are the `settings` of the optimization's YAML
 
-    def unavailable(self, host: Host) -> str | None:
+    def unavailable(self, host: HostInfo) -> str | None:
         """Why it cannot run on `host`, for a person to read; None where it can."""
 
     def apply(self, subject: Subject, settings: Any) -> Subject:

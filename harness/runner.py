@@ -15,9 +15,18 @@ from types import FrameType
 from typing import Any
 
 from harness.environment import Environment
-from harness.executors import Began, Conditions, Ended, Event, Executor, Read, Remarked, now
-from harness.foretold import Foretold
+from harness.executors import (
+    CellFinished,
+    CellNote,
+    CellReading,
+    CellStarted,
+    Conditions,
+    Event,
+    Executor,
+    now,
+)
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
+from harness.skip_rules import SkipRules
 from harness.store import Store
 
 logger = logging.getLogger(__name__)
@@ -46,12 +55,12 @@ def run(
     limits: Limits,
     environment: Environment,
     on_event: Callable[[Event], None] = lambda event: None,
-    grows_by: Sequence[str] = (),
+    size_fields: Sequence[str] = (),
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
-    `on_event` is told each event; an `Ended` once its record is on the disk. `grows_by`: see
-    `foretold.Foretold`, by which cells whose end is known from another's are not tried.
+    `on_event` is told each event; an `Ended` once its record is on the disk. `size_fields`: see
+    `foretold.SkipRules`, by which cells whose end is known from another's are not tried.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.
     """
@@ -59,7 +68,7 @@ def run(
     waiting = pending(groups, store.records, limits, environment.digest)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
-    foretold = Foretold(grows_by)
+    foretold = SkipRules(size_fields)
     for group in groups:
         for cell in group.cells:
             if cell.id in store.records and cell.id not in cells:
@@ -70,7 +79,7 @@ def run(
         closing(executor.run(_to_try(waiting, foretold, passed_over), limits)) as events,
     ):
         for event in _both(events, passed_over):
-            if isinstance(event, Ended):
+            if isinstance(event, CellFinished):
                 draft = drafts.pop(event.cell)
                 record = _record(cells.pop(event.cell), draft, event, limits, environment.digest)
                 foretold.note(record)
@@ -83,13 +92,13 @@ def run(
         raise RuntimeError(f"the executor left {len(cells)} cells without an end: {', '.join(cells)}")
 
 
-def _to_try(groups: Iterable[Group], foretold: Foretold, passed_over: list[Event]) -> Iterator[Group]:
+def _to_try(groups: Iterable[Group], foretold: SkipRules, passed_over: list[Event]) -> Iterator[Group]:
     """The groups, one by one, without the cells that need not be tried; those go to `passed_over`."""
     for group in groups:
-        ends = {cell.id: foretold.end_of(cell) for cell in group.cells}
+        ends = {cell.id: foretold.skip_reason(cell) for cell in group.cells}
         for cell, end in ends.items():
             if end is not None:
-                passed_over += [Began(cell, now()), Ended(cell, *end, 0.0)]
+                passed_over += [CellStarted(cell, now()), CellFinished(cell, *end, 0.0)]
         yield group._replace(cells=tuple(cell for cell in group.cells if ends[cell.id] is None))
 
 
@@ -133,17 +142,17 @@ def _stands(record: Record | None, limits: Limits, environment: str) -> bool:
 
 
 def _note(drafts: dict[str, _Draft], event: Event) -> None:
-    if isinstance(event, Began):
+    if isinstance(event, CellStarted):
         drafts[event.cell] = _Draft(event.at)
-    elif isinstance(event, Read):
+    elif isinstance(event, CellReading):
         drafts[event.cell].readings.append(event.reading)
-    elif isinstance(event, Remarked):
+    elif isinstance(event, CellNote):
         drafts[event.cell].remarks.append(event.text)
     elif isinstance(event, Conditions):
         drafts[event.cell].conditions = event.conditions
 
 
-def _record(cell: Cell, draft: _Draft, ended: Ended, limits: Limits, environment: str) -> Record:
+def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, environment: str) -> Record:
     return Record(
         cell=cell,
         status=str(ended.status),
@@ -171,7 +180,7 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._hear) for number in ENDING_SIGNALS}
+            self._previous = {number: signal.signal(number, self._on_event_line) for number in ENDING_SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -187,7 +196,7 @@ class _Signals:
         if self._came:
             self._raise()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_event_line(self, number: int, frame: FrameType | None) -> None:
         if not self._came:
             self._came = number
             if not self._held:

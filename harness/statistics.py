@@ -2,8 +2,8 @@
 
 The report and the judge come here with a record's samples, the worker with the rounds taken so far.
 
-Times are compared as logarithms of ratios within a round, so drift that both arms share cancels and swapping
-the arms inverts the ratio. The samples have two levels: processes, each with its own memory layout and its
+Times are compared as logarithms of ratios within a round, so drift that both variants share cancels and swapping
+the variants inverts the ratio. The samples have two levels: processes, each with its own memory layout and its
 share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios, or their
 mean where rounds are draws and what lies far off is no disturbance; the ratio is the mean over processes, and
 its interval comes from the processes, which are what was drawn afresh.
@@ -53,7 +53,7 @@ class Ratio(NamedTuple):
     high: float
     processes: int
     rounds: int  # of all processes together
-    basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.pairs.compare`
+    basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.paired_ratio.compare`
 
 
 def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draws: bool = False) -> Ratio:
@@ -75,7 +75,7 @@ def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draw
 
 
 def effect(ratio: Ratio, noise: Ratio | None) -> str:
-    """What an arm does to a quantity of which less is better: pays, costs, no difference or undecided.
+    """What a variant does to a quantity of which less is better: pays, costs, no difference or undecided.
 
     `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, taken both ways,
     is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no difference:
@@ -116,13 +116,13 @@ def is_steady(samples: Sequence[float]) -> bool:
     return median(older) - median(newest) <= allowed and min(older) - min(newest) <= allowed
 
 
-def is_narrow(ours: Sequence[float], base: Sequence[float], half_width: float) -> bool:
-    """Whether, within one process, the interval of the rounds' ratio reaches no farther than `half_width`.
+def is_narrow(ours: Sequence[float], base: Sequence[float], target_ci_half_width: float) -> bool:
+    """Whether, within one process, the interval of the rounds' ratio reaches no farther than `target_ci_half_width`.
 
-    `half_width` is relative. It tells when to stop sampling, and nothing about other processes.
+    `target_ci_half_width` is relative. It tells when to stop sampling, and nothing about other processes.
     """
     (logs,) = _log_ratios([ours], [base])
-    return _half_width_of_rounds(logs) <= math.log1p(half_width)
+    return _half_width_of_rounds(logs) <= math.log1p(target_ci_half_width)
 
 
 def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:

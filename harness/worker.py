@@ -26,18 +26,27 @@ from typing import Any
 
 import psutil
 
-from harness import environment, faults
-from harness.executors import Began, Conditions, Ended, Event, Read, Remarked, event_to_json, now
-from harness.faults import HARMLESS
-from harness.instruments.private_memory import private_bytes, private_limit
+from harness import environment, failure_classification
+from harness.executors import (
+    CellFinished,
+    CellNote,
+    CellReading,
+    CellStarted,
+    Conditions,
+    Event,
+    event_to_json,
+    now,
+)
+from harness.failure_classification import HARMLESS
+from harness.instruments.memory.private_memory import private_bytes, private_limit
 from harness.records import (
     UNITS,
     Cell,
-    Host,
+    HostInfo,
     Limits,
+    Note,
     Origin,
     Reading,
-    Remark,
     Sampling,
     Status,
     Unavailable,
@@ -95,7 +104,7 @@ def _open_output(output: int, cell: Cell) -> None:
     """Give `cell` its output, whatever one before it did to its own, and mark where it begins."""
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.write(output, faults.begin_mark(cell.id))
+    os.write(output, failure_classification.begin_mark(cell.id))
 
 
 def die_with_parent(lifeline: int) -> None:
@@ -113,14 +122,14 @@ def die_with_parent(lifeline: int) -> None:
 
 def run_cell(cell: Cell, package: str, limits: Limits, emit: Emitter) -> Status:
     """Do the cell, and say how it ended."""
-    emit(Began(cell.id, now()))
+    emit(CellStarted(cell.id, now()))
     start_s = time.monotonic()
     status, reason = Status.OK, ""
     try:
         _work(cell, package, limits, emit)
     except BaseException as error:
         status, reason = _fault(error, package, limits)
-    emit(Ended(cell.id, status, reason, time.monotonic() - start_s))
+    emit(CellFinished(cell.id, status, reason, time.monotonic() - start_s))
     return status
 
 
@@ -137,7 +146,7 @@ def run_group(
     Without a limit of their own they get what memory is free: an allocation beyond it fails in its cell,
     where else the kernel would look for somebody to kill.
     """
-    from harness.together import Tools, run_together
+    from harness.interleaved_group import WorkerHooks, run_together
 
     def say(cell: Cell, said: Any) -> None:
         emit(_said(cell.id, said))
@@ -151,7 +160,7 @@ def run_group(
             _load(cell, package)
     limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))
     with memory_limit(limits.memory_B):
-        tools = Tools(
+        tools = WorkerHooks(
             importlib.import_module(f"{package}.{cells[0].suite}"),
             set_up,
             lambda error: _fault(error, package, limits),
@@ -163,7 +172,7 @@ def run_group(
 
 def _fault(error: BaseException, package: str, limits: Limits) -> tuple[Status, str]:
     """Status and reason of a cell that raised, with the limit that it ran into."""
-    status, reason = faults.of_exception(error, package)
+    status, reason = failure_classification.of_exception(error, package)
     if status is Status.OUT_OF_MEMORY and limits.memory_B is not None:
         reason += f"; its limit is {limits.memory_B} B"
     return status, reason
@@ -222,10 +231,10 @@ def _close_after(suite: Any, subject: Any, error: BaseException) -> None:
 
 def _said(cell_id: str, said: Any) -> Event:
     """What a suite yielded, as an event; raises where it is no reading, naming what is wrong."""
-    if isinstance(said, Remark):
-        return Remarked(cell_id, faults.clean(said.text))
+    if isinstance(said, Note):
+        return CellNote(cell_id, failure_classification.clean(said.text))
     if not isinstance(said, Reading):
-        raise TypeError(f"sample() yielded {type(said).__name__} {said!r:.200}, neither Reading nor Remark")
+        raise TypeError(f"sample() yielded {type(said).__name__} {said!r:.200}, neither Reading nor Note")
     metric, unit, value, origin, method = said
     if not (isinstance(metric, str) and metric and isinstance(method, str)):
         raise TypeError(f"metric {metric!r}, method {method!r}: a metric has a name, a method is a str")
@@ -236,19 +245,19 @@ def _said(cell_id: str, said: Any) -> Event:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"metric '{metric}': value {value!r:.200} is a {type(value).__name__}, not a number")
     if not math.isfinite(value):
-        raise ValueError(f"metric '{metric}': value {value} is no figure; say why in a Remark")
-    return Read(cell_id, Reading(metric, unit, float(value), str(origin), method))
+        raise ValueError(f"metric '{metric}': value {value} is no figure; say why in a Note")
+    return CellReading(cell_id, Reading(metric, unit, float(value), str(origin), method))
 
 
 @cache
-def host(torch: ModuleType | None) -> Host:
+def host(torch: ModuleType | None) -> HostInfo:
     """This machine. `torch` is the library if the suite loaded it: a suite without it is given the CPU."""
     versions: Mapping[str, str] = environment.versions()
     cores = len(os.sched_getaffinity(0))
     if torch is None or not torch.cuda.is_available():
-        return Host("cpu", environment.cpu_model(), 1, environment.memory_bytes(), cores, versions)
+        return HostInfo("cpu", environment.cpu_model(), 1, environment.memory_bytes(), cores, versions)
     device = torch.cuda.get_device_properties(0)
-    return Host("cuda", device.name, torch.cuda.device_count(), device.total_memory, cores, versions)
+    return HostInfo("cuda", device.name, torch.cuda.device_count(), device.total_memory, cores, versions)
 
 
 def free_memory(torch: ModuleType | None) -> int | None:

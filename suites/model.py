@@ -31,57 +31,59 @@ NONE: Functions = {}
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a transformer looks like. `kv_heads` < `heads`: grouped-query attention."""
+    """What a transformer looks like. `num_key_value_heads` < `heads`: grouped-query attention."""
 
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
     norm: str  # rms | layer
     mlp: str  # swiglu | gelu
     position: str  # rotary | learned
-    positions: int  # the longest sequence
-    tied: bool  # the head uses the token embedding's weight
+    max_position_embeddings: int  # the longest sequence
+    tie_word_embeddings: bool  # the head uses the token embedding's weight
     bias: bool  # of linear layers and layer norms
     dropout: float = 0.0
 
     @property
     def head_size(self) -> int:
         """Elements of one head (K)."""
-        return self.hidden // self.heads
+        return self.hidden_size // self.num_attention_heads
 
     @property
     def parameters(self) -> int:
         """Parameters of `Transformer(self)`, by formula; the head has no bias, tied weights count once."""
-        kv = self.kv_heads * self.head_size
-        matrices = [(self.hidden, self.hidden)] * 2 + [(self.hidden, kv)] * 2
-        matrices += [(self.hidden, self.ffn)] * (2 if self.mlp == "swiglu" else 1) + [(self.ffn, self.hidden)]
-        norm = self.hidden * (2 if self.norm == "layer" and self.bias else 1)
+        kv = self.num_key_value_heads * self.head_size
+        matrices = [(self.hidden_size, self.hidden_size)] * 2 + [(self.hidden_size, kv)] * 2
+        matrices += [(self.hidden_size, self.intermediate_size)] * (2 if self.mlp == "swiglu" else 1) + [
+            (self.intermediate_size, self.hidden_size)
+        ]
+        norm = self.hidden_size * (2 if self.norm == "layer" and self.bias else 1)
         layer = sum(rows * columns + (columns if self.bias else 0) for rows, columns in matrices) + 2 * norm
-        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
-        learned = self.positions * self.hidden if self.position == "learned" else 0
-        return self.layers * layer + norm + embeddings + learned
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        learned = self.max_position_embeddings * self.hidden_size if self.position == "learned" else 0
+        return self.num_hidden_layers * layer + norm + embeddings + learned
 
 
 def llama(sizes: Any) -> ModelShape:
     """Llama's kind: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart.
 
-    `sizes`: a workload with layers, hidden, heads, kv_heads, ffn, vocab and seq_len.
+    `sizes`: a workload with layers, hidden, heads, num_key_value_heads, intermediate_size, vocab and seq_len.
     """
     return ModelShape(
-        layers=sizes.layers,
-        hidden=sizes.hidden,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        ffn=sizes.ffn,
-        vocab=sizes.vocab,
+        num_hidden_layers=sizes.num_hidden_layers,
+        hidden_size=sizes.hidden_size,
+        num_attention_heads=sizes.num_attention_heads,
+        num_key_value_heads=sizes.num_key_value_heads,
+        intermediate_size=sizes.intermediate_size,
+        vocab_size=sizes.vocab_size,
         norm="rms",
         mlp="swiglu",
         position="rotary",
-        positions=sizes.seq_len,
-        tied=False,
+        max_position_embeddings=sizes.seq_len,
+        tie_word_embeddings=False,
         bias=False,
     )
 
@@ -97,9 +99,9 @@ class Places(NamedTuple):
 class RMSNormBy(nn.Module):
     """RMSNorm by a given function; its weight has the name and start of nn.RMSNorm's."""
 
-    def __init__(self, hidden: int, function: Callable[..., Any]):
+    def __init__(self, hidden_size: int, function: Callable[..., Any]):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
+        self.weight = nn.Parameter(torch.ones(hidden_size))
         self.function = function
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -110,10 +112,10 @@ class RMSNormBy(nn.Module):
 def make_norm(shape: ModelShape, functions: Functions = NONE) -> nn.Module:
     """RMSNorm, or LayerNorm with or without its bias."""
     if shape.norm == "rms" and "rms_norm" in functions:
-        return RMSNormBy(shape.hidden, functions["rms_norm"])
+        return RMSNormBy(shape.hidden_size, functions["rms_norm"])
     if shape.norm == "rms":
-        return nn.RMSNorm(shape.hidden, eps=EPSILON)
-    return nn.LayerNorm(shape.hidden, eps=EPSILON, bias=shape.bias)
+        return nn.RMSNorm(shape.hidden_size, eps=EPSILON)
+    return nn.LayerNorm(shape.hidden_size, eps=EPSILON, bias=shape.bias)
 
 
 def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
@@ -147,11 +149,11 @@ class Attention(nn.Module):
         self.rotary = functions.get("rotary", rotary)
         self.head_size = shape.head_size
         self.dropout = shape.dropout
-        kv = shape.kv_heads * shape.head_size
-        self.query = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
-        self.key = nn.Linear(shape.hidden, kv, bias=shape.bias)
-        self.value = nn.Linear(shape.hidden, kv, bias=shape.bias)
-        self.output = nn.Linear(shape.hidden, shape.hidden, bias=shape.bias)
+        kv = shape.num_key_value_heads * shape.head_size
+        self.query = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
+        self.key = nn.Linear(shape.hidden_size, kv, bias=shape.bias)
+        self.value = nn.Linear(shape.hidden_size, kv, bias=shape.bias)
+        self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
         """(B, T, D) to (B, T, D)."""
@@ -197,9 +199,9 @@ class SwiGLU(nn.Module):
     def __init__(self, shape: ModelShape, functions: Functions = NONE):
         super().__init__()
         self.gated = functions.get("swiglu")
-        self.gate = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+        self.gate = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=shape.bias)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
@@ -214,8 +216,8 @@ class GELU(nn.Module):
 
     def __init__(self, shape: ModelShape):
         super().__init__()
-        self.up = nn.Linear(shape.hidden, shape.ffn, bias=shape.bias)
-        self.down = nn.Linear(shape.ffn, shape.hidden, bias=shape.bias)
+        self.up = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=shape.bias)
+        self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, D)."""
@@ -250,22 +252,29 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "explicit", functions: Functions = NONE):
         super().__init__()
-        if shape.hidden % shape.heads or shape.heads % shape.kv_heads:
+        if (
+            shape.hidden_size % shape.num_attention_heads
+            or shape.num_attention_heads % shape.num_key_value_heads
+        ):
             raise ValueError(
-                f"hidden {shape.hidden} must be a multiple of heads {shape.heads}, "
-                f"and heads a multiple of kv_heads {shape.kv_heads}"
+                f"hidden {shape.hidden_size} must be a multiple of heads {shape.num_attention_heads}, "
+                f"and heads a multiple of num_key_value_heads {shape.num_key_value_heads}"
             )
         self.shape = shape
         self.attention = attention
         self.functions = dict(functions)
-        self.token_embedding = nn.Embedding(shape.vocab, shape.hidden)
+        self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.position_embedding = (
-            nn.Embedding(shape.positions, shape.hidden) if shape.position == "learned" else None
+            nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
+            if shape.position == "learned"
+            else None
         )
-        self.blocks = nn.ModuleList(Block(shape, attention, functions) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(
+            Block(shape, attention, functions) for _ in range(shape.num_hidden_layers)
+        )
         self.norm = make_norm(shape, functions)
-        self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
-        if shape.tied:
+        self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        if shape.tie_word_embeddings:
             self.head.weight = self.token_embedding.weight
         if shape.position == "rotary":
             self._make_rotary_tables()
@@ -290,9 +299,9 @@ class Transformer(nn.Module):
 
     def _places(self, tokens_BT: Tensor) -> Places:
         length, hidden_TT = tokens_BT.shape[1], None
-        if length > self.shape.positions:
+        if length > self.shape.max_position_embeddings:
             raise ValueError(
-                f"a sequence of {length} tokens is longer than the {self.shape.positions} positions"
+                f"a sequence of {length} tokens is longer than the {self.shape.max_position_embeddings} positions"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
             hidden_TT = causal_mask(length, tokens_BT.device)
@@ -302,7 +311,7 @@ class Transformer(nn.Module):
 
     def _make_rotary_tables(self) -> None:
         dtype = torch.get_default_dtype()
-        cos_TK, sin_TK = rotary_tables(self.shape.positions, self.shape.head_size)
+        cos_TK, sin_TK = rotary_tables(self.shape.max_position_embeddings, self.shape.head_size)
         self.cos_TK: Tensor
         self.sin_TK: Tensor
         self.register_buffer("cos_TK", cos_TK.to(dtype), persistent=False)

@@ -30,7 +30,7 @@ def thawed():
 def frozen(thawed):
     """No collection of garbage looks through what lives before a test: all of torch.
 
-    `harness.instruments.allocator.watch` begins with one. What the test makes is collected.
+    `harness.instruments.memory.allocator.watch` begins with one. What the test makes is collected.
     """
     gc.collect()
     gc.freeze()

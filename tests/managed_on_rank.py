@@ -3,8 +3,8 @@
 import ctypes
 import os
 
-from harness.instruments.cgroup import PAGE_B
 from suites.offload import on_rank
+from suites.offload.cgroup import PAGE_B
 
 
 def course(memory, workload, plan, seed, steps, close=True):

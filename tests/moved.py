@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.instruments.network import privileges
+from harness.instruments.network.emulated_network import privileges
 from harness.records import Unavailable
 
 ATTEMPTS = 5

@@ -4,10 +4,10 @@ import errno
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness.instruments import network_inside
+from harness.instruments.network import netns_server
 
 
-class Kernel(network_inside.IPRoute):
+class Kernel(netns_server.IPRoute):
     def tc(self, command, kind=None, *arguments, **more):
         if kind == "tbf":
             raise NetlinkError(errno.ENOENT, "No such file or directory")
@@ -15,5 +15,5 @@ class Kernel(network_inside.IPRoute):
 
 
 if __name__ == "__main__":
-    network_inside.IPRoute = Kernel
-    network_inside.main()
+    netns_server.IPRoute = Kernel
+    netns_server.main()

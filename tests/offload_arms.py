@@ -1,4 +1,4 @@
-"""The offload suite's arms on real ranks that last for a file's tests: what several test files share."""
+"""The offload suite's variants on real ranks that last for a file's tests: what several test files share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from statistics import fmean
 
 import pytest
 
-from harness.instruments.ranks import Place, Pool
+from harness.instruments.distributed.rank_pool import Place, Pool
 from suites.offload import on_rank
-from suites.offload.against_plain import TOLERANCES
+from suites.offload.correctness import TOLERANCES
 from suites.offload.ranks import COMPILE_S
 from suites.offload.subject import Plan, Subject, Workload
 
@@ -23,13 +23,13 @@ SEED = 3
 STEPS = 6
 
 WORKLOAD = Workload(
-    layers=2,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    ffn=176,
-    vocab=64,
-    batch=2,
+    num_hidden_layers=2,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=176,
+    vocab_size=64,
+    micro_batch_size=2,
     seq_len=16,
     precision="fp32",
     ranks=2,
@@ -58,7 +58,7 @@ ARMS = (*TORCH, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEPSPE
 
 
 def subject_of(name, workload=WORKLOAD):
-    """The arm's subject; skips where this machine lacks what it needs."""
+    """The variant's subject; skips where this machine lacks what it needs."""
     module = import_module(f"suites.offload.{name}")
     reason = module.unavailable(None)
     if reason:

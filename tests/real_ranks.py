@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-from harness.instruments.fake_ranks import fake_ranks
+from harness.instruments.distributed.fake_process_group import fake_process_group
 from suites.memory.measure import losses, measure_peak
 from suites.memory.step import TrainingStep, Workload
 from suites.memory.walk import fake_step
@@ -18,27 +18,27 @@ CPU = torch.device("cpu")
 STEPS = 4
 
 TINY = Workload(
-    layers=2,
-    hidden=32,
-    heads=4,
-    kv_heads=2,
-    ffn=56,
-    vocab=101,
+    num_hidden_layers=2,
+    hidden_size=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=56,
+    vocab_size=101,
     norm="rms",
     mlp="swiglu",
     position="rotary",
-    positions=32,
-    tied=False,
+    max_position_embeddings=32,
+    tie_word_embeddings=False,
     bias=False,
-    batch=2,
+    micro_batch_size=2,
     seq_len=17,
     optimizer="sgd_momentum",  # AdamW would hide a gradient of the wrong scale
-    optimizer_loop="for_loop",
-    micro_batches=2,
-    clip_norm=None,
+    optimizer_impl="for_loop",
+    gradient_accumulation_steps=2,
+    max_grad_norm=None,
     dropout=0.0,
     ranks=2,
-    tensor_ranks=2,
+    tp_size=2,
     nominal_parameters=None,
     device_memory_B=80e9,
     train=True,
@@ -48,22 +48,31 @@ TINY = Workload(
 )
 GPT = replace(
     TINY,
-    kv_heads=4,
+    num_key_value_heads=4,
     norm="layer",
     mlp="gelu",
     position="learned",
-    tied=True,
+    tie_word_embeddings=True,
     bias=True,
     optimizer="adamw",
-    micro_batches=1,
-    clip_norm=0.5,
+    gradient_accumulation_steps=1,
+    max_grad_norm=0.5,
 )
 """The other architecture and set-up."""
 
-CLIPPED = replace(TINY, clip_norm=0.05)
+CLIPPED = replace(TINY, max_grad_norm=0.05)
 """Less than the gradient's norm in each step, and by an optimizer that does not hide it."""
 
-SMALL = replace(TINY, layers=3, hidden=128, ffn=336, vocab=1000, seq_len=64, positions=64, optimizer="adamw")
+SMALL = replace(
+    TINY,
+    num_hidden_layers=3,
+    hidden_size=128,
+    intermediate_size=336,
+    vocab_size=1000,
+    seq_len=64,
+    max_position_embeddings=64,
+    optimizer="adamw",
+)
 """Large enough that what a walk misses shows as a share of the peak."""
 
 
@@ -75,9 +84,9 @@ def sharded(name, workload, seed=3, **settings):
 
 def walked_and_measured(step, full=True, steady_steps=1):
     """The walk's peak, and the bytes that real tensors took in the last of those steps, of one rank."""
-    with fake_ranks(step.ranks):
+    with fake_process_group(step.ranks):
         walked = fake_step(step, full=full)
-    with fake_ranks(step.ranks):
+    with fake_process_group(step.ranks):
         measured = measure_peak(step, CPU, steady_steps=steady_steps)
     return walked, measured.peaks[-1].live_B
 

@@ -42,9 +42,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def recorded(records: list[Record], workload: str, arm: str, metric: str, method: str) -> float:
+def recorded(records: list[Record], workload: str, variant: str, metric: str, method: str) -> float:
     """The figure, asked of the records themselves."""
-    (record,) = [r for r in records if (r.cell.workload, r.cell.optimization) == (workload, arm)]
+    (record,) = [r for r in records if (r.cell.workload, r.cell.optimization) == (workload, variant)]
     one = measurement(record, metric, method)
     assert one is not None
     return statistics.median(one.samples)

@@ -1,20 +1,28 @@
-"""Operations at tiny shapes, and arms applied to them: shared by the tests of the kernels suite."""
+"""Operations at tiny shapes, and variants applied to them: shared by the tests of the kernels suite."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from harness.config import load
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites import kernels
 from suites.kernels.subject import Workload
 
 RUN = load(["suite=kernels"])[0]
-ARMS = {arm.name: arm for arm in RUN.arms}
-HOST = Host("cpu", "CPU", 1, 2**34, 2)
+ARMS = {variant.name: variant for variant in RUN.variants}
+HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 
-SMALL = {"batch": 2, "seq_len": 6, "hidden": 16, "heads": 2, "kv_heads": 2, "head_size": 16, "vocab": 11}
-SMALL |= {"ffn": 12, "tensors": 3}
+SMALL = {
+    "batch": 2,
+    "seq_len": 6,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_size": 16,
+    "vocab_size": 11,
+}
+SMALL |= {"intermediate_size": 12, "tensors": 3}
 NO_BACKWARD = ("adamw", "copy")
 HOSTS_OWN = ("copy", "matmul")
 
@@ -28,11 +36,11 @@ def subject_of(operation, **changes):
     return kernels.build(workload_of(operation, **changes), seed=1)
 
 
-def applied(arm, subject):
-    module = import_module(f"suites.kernels.{ARMS[arm].module}")
+def applied(variant, subject):
+    module = import_module(f"suites.kernels.{ARMS[variant].module}")
     reason = module.unavailable(HOST)
     if reason:
         raise Unavailable(reason)
-    subject = module.apply(subject, module.Settings(**ARMS[arm].settings))
+    subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
     kernels.check(subject, module)
     return subject

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from harness.config import load
-from harness.records import Cell, Claim, ClaimReading, Limits, Measurement, Record
+from harness.records import Cell, Claim, Interpretation, Limits, Measurement, Record
 
 B = "B"
 
@@ -64,7 +64,7 @@ def claim(
     at: str = "median",
 ) -> Claim:
     """A claim with one reading."""
-    reading = ClaimReading(
+    reading = Interpretation(
         "reading", metric, workload, optimization, method, per, "It takes", against, dict(requires or {}), at
     )
     return Claim(
@@ -96,10 +96,10 @@ def memory_records() -> list[Record]:
     return [_memory_record(w, p, a) for w, p in SIZES.items() for a in (*ONE_RANK, *SHARDED)]
 
 
-def _memory_record(workload: str, parameters: float, arm: str) -> Record:
+def _memory_record(workload: str, parameters: float, variant: str) -> Record:
     train = parameters < 1e9
-    share = 0.25 if arm in SHARDED else 1.0
-    activations_B = parameters * {"baseline": 30, "mixed_precision.autocast": 15}.get(arm, 3)
+    share = 0.25 if variant in SHARDED else 1.0
+    activations_B = parameters * {"baseline": 30, "mixed_precision.autocast": 15}.get(variant, 3)
     kinds = {"parameters": 4 * parameters * share, "gradients": 4 * parameters * share}
     kinds |= {"optimizer_states": 8 * parameters * share, "activations": activations_B}
     kinds |= {"temporaries": 0.01 * activations_B, "communication": 1e6 if share < 1 else 0.0}
@@ -113,17 +113,17 @@ def _memory_record(workload: str, parameters: float, arm: str) -> Record:
         figures["peak_memory", method] = (B, origin, (peak_B,))
         figures["gpus", method] = ("1", origin, (float(-(-peak_B // 80e9)),))
         if train:
-            truth_B = peaks["fake_step"] * (1.0001 if arm == "baseline" else 0.9998)
+            truth_B = peaks["fake_step"] * (1.0001 if variant == "baseline" else 0.9998)
             figures["peak_memory", "measured"] = (B, "measured", (truth_B, truth_B))
             figures["relative_error", method] = ("1", origin, ((peak_B - truth_B) / truth_B,))
-    if not train and arm in SHARDED:
+    if not train and variant in SHARDED:
         figures["ranks_needed", "fake_step"] = ("1", "simulated", (float(3 + parameters // 4e9),))
         figures["ranks_needed_power_of_two", "fake_step"] = ("1", "simulated", (64.0,))
-    if not train and arm in ONE_RANK[3:]:
+    if not train and variant in ONE_RANK[3:]:
         figures["tokens_at_40_B_per_parameter", "fake_step"] = ("1", "simulated", (parameters / 1e5,))
     conditions = {"device": "cpu" if train else "cuda", "optimizer": "adamw", "precision": "autocast"}
     fields = {**conf_workloads()[workload], "train": train}
-    if (workload, arm) == ("gpt3_175b", "fsdp2"):
+    if (workload, variant) == ("gpt3_175b", "fsdp2"):
         reason = "no end within 600 s <script>alert('@ink | 1')</script>"
-        return made(workload, arm, status="timed_out", reason=reason, fields=fields, suite="memory")
-    return made(workload, arm, figures, conditions=conditions, fields=fields, suite="memory")
+        return made(workload, variant, status="timed_out", reason=reason, fields=fields, suite="memory")
+    return made(workload, variant, figures, conditions=conditions, fields=fields, suite="memory")

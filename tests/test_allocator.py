@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.instruments import workspaces as asked
-from harness.instruments.allocator import watch
-from harness.instruments.fake_tensors import StorageLog, logged
+from harness.instruments.memory import workspaces as asked
+from harness.instruments.memory.allocator import watch
+from harness.instruments.memory.fake_tensors import StorageLog, logged
 
 CPU = torch.device("cpu")
 MB = 1024**2

@@ -68,9 +68,9 @@ def test_a_group_a_workload_the_baseline_first_every_round_of_every_process(tmp_
         assert one["stats"]["rounds"] == PROCESSES * len(DRIFT)
         assert one["stats"]["max"] < 90  # no warm-up, which is 98 s and more in these records
     assert set(groups) == {f"{workload} (warm)" for workload in BASE_S}
-    for arms in groups.values():
-        assert arms[0] == "baseline"
-        assert sorted(arms[1:]) == ["baseline_again", "fast", "same", "slow"]
+    for variants in groups.values():
+        assert variants[0] == "baseline"
+        assert sorted(variants[1:]) == ["baseline_again", "fast", "same", "slow"]
     names = [one["fullname"] for one in data["benchmarks"]]
     assert len(set(names)) == len(names)
 

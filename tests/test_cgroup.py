@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from marked import wait_for
 
-from harness.instruments import cgroup as module
-from harness.instruments.cgroup import PAGE_B, PREFIX, Cgroup, can_leave, hierarchy
 from harness.records import Unavailable
+from suites.offload import cgroup as module
+from suites.offload.cgroup import PAGE_B, PREFIX, Cgroup, can_leave, hierarchy
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20
@@ -49,7 +49,7 @@ sys.stdin.readline()
 MAKER = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-from harness.instruments.cgroup import Cgroup, hierarchy
+from suites.offload.cgroup import Cgroup, hierarchy
 group = Cgroup()
 group.enter()
 print(group.path, flush=True)

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from harness.claims import CLAIMS, load_claims
-from harness.fields import ConfigError
 from harness.records import UNITS
+from harness.validation import ConfigError
 
 GOOD = {
     "suite": "invented",
     "sources": {"somewhere": {"cite": "a place", "mark": "S"}},
-    "workloads": {"w": {"layers": 2, "optimizer": "adamw"}},
+    "workloads": {"w": {"num_hidden_layers": 2, "optimizer": "adamw"}},
     "claims": [
         {
             "id": "first",
@@ -54,7 +54,11 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
     (claim,) = load(tmp_path)
     assert (claim.value, claim.unit, claim.source, claim.source_mark) == (100.0, "B", "a place", "S")
     assert claim.readings[0].per == ""
-    assert claim.readings[0].requires == {"layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
+    assert claim.readings[0].requires == {
+        "num_hidden_layers": 2,
+        "optimizer": "adamw",
+        "device_memory_B": 80e9,
+    }
     with pytest.raises(FrozenInstanceError):
         claim.value = 1.0
 
@@ -82,10 +86,14 @@ def ordered(claim: dict[str, Any], order: Any, **reading: Any) -> None:
 def test_an_order_of_arms_is_read_and_needs_no_tolerance(tmp_path: Path) -> None:
     (claim,) = load(tmp_path, lambda _, c: ordered(c, ["low", "moderate", "high"]))
     assert (claim.relation, claim.value, claim.unit, claim.tolerance) == ("rising", 1.0, "1", 0.0)
-    assert claim.readings[0].order == claim.readings[0].arms == ("low", "moderate", "high")
-    assert claim.readings[0].requires == {"layers": 2, "optimizer": "adamw", "device_memory_B": 80e9}
+    assert claim.readings[0].order == claim.readings[0].variants == ("low", "moderate", "high")
+    assert claim.readings[0].requires == {
+        "num_hidden_layers": 2,
+        "optimizer": "adamw",
+        "device_memory_B": 80e9,
+    }
     (claim,) = load(tmp_path)
-    assert (claim.readings[0].order, claim.readings[0].arms) == ((), ("o",))
+    assert (claim.readings[0].order, claim.readings[0].variants) == ((), ("o",))
 
 
 def test_an_order_may_ask_for_more_than_merely_more(tmp_path: Path) -> None:
@@ -122,11 +130,20 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: d.pop("workloads"), ["invented.yaml.workloads", "missing"]),
         (lambda d, c: d["workloads"].update(w=7), ["workloads.w", "expected KEY: VALUE"]),
         (lambda d, c: d["workloads"].update(w={}), ["workloads.w", "no field"]),
-        (lambda d, c: d["workloads"]["w"].update(layers=[2]), ["workloads.w.layers", "[2]", "a number"]),
-        (lambda d, c: d["workloads"]["w"].update(layers=None), ["workloads.w.layers", "None"]),
+        (
+            lambda d, c: d["workloads"]["w"].update(num_hidden_layers=[2]),
+            ["workloads.w.num_hidden_layers", "[2]", "a number"],
+        ),
+        (
+            lambda d, c: d["workloads"]["w"].update(num_hidden_layers=None),
+            ["workloads.w.num_hidden_layers", "None"],
+        ),
         (lambda d, c: d["workloads"].update(v=d["workloads"].pop("w")), ["readings[0].workload", "'w'", "v"]),
         (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
-        (lambda d, c: c.update(requires={"layers": 3}), ["readings[0]", "layers", "workloads.w"]),
+        (
+            lambda d, c: c.update(requires={"num_hidden_layers": 3}),
+            ["readings[0]", "num_hidden_layers", "workloads.w"],
+        ),
         (lambda d, c: c.update(upper=200), ["(first).upper", "200", "within alone"]),
         (lambda d, c: c.update(relation="within"), ["(first).upper", "missing", "above value, 100"]),
         (lambda d, c: c.update(relation="within", upper=100), ["(first).upper", "100", "above value"]),
@@ -139,10 +156,10 @@ def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
         (lambda d, c: c["readings"][0].update(at="worst"), ["readings[0].at", "worst", "least", "most"]),
         (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
         (lambda d, c: c["readings"][0].pop("optimization"), ["readings[0].optimization", "missing"]),
-        (lambda d, c: ordered(c, ["a"]), ["readings[0].order", "['a']", "at least two arms"]),
-        (lambda d, c: ordered(c, []), ["readings[0].order", "at least two arms"]),
+        (lambda d, c: ordered(c, ["a"]), ["readings[0].order", "['a']", "at least two variants"]),
+        (lambda d, c: ordered(c, []), ["readings[0].order", "at least two variants"]),
         (lambda d, c: ordered(c, "ab"), ["readings[0].order", "'ab'", "a list"]),
-        (lambda d, c: ordered(c, ["a", 2]), ["readings[0].order", "names of at least two arms"]),
+        (lambda d, c: ordered(c, ["a", 2]), ["readings[0].order", "names of at least two variants"]),
         (lambda d, c: ordered(c, ["a", "b", "a"]), ["readings[0].order", "'a' stands twice"]),
         (lambda d, c: ordered(c, ["a", "b"], optimization="a"), ["readings[0]", "order and optimization"]),
         (lambda d, c: ordered(c, ["a", "b"], against="c"), ["readings[0]", "order and against"]),
@@ -221,9 +238,9 @@ def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
 
 def test_both_readings_of_checkpointing_are_tried() -> None:
     for claim in load_claims("memory"):
-        arms = {arm for reading in claim.readings for arm in reading.arms}
-        assert "mixed_checkpointed" in arms, claim.id
-        assert arms & {"mixed_precision.autocast", "mixed_flash"}, claim.id
+        variants = {variant for reading in claim.readings for variant in reading.variants}
+        assert "mixed_checkpointed" in variants, claim.id
+        assert variants & {"mixed_precision.autocast", "mixed_flash"}, claim.id
 
 
 def test_a_claim_about_a_gpu_states_its_device() -> None:
@@ -242,11 +259,11 @@ def test_a_count_of_gpus_says_of_which_memory() -> None:
 def test_every_reading_names_a_workload_and_an_arm_that_the_suite_has() -> None:
     conf = CLAIMS.parent / "suite"
     suite = yaml.safe_load((conf / "memory.yaml").read_text())
-    arms = set()
+    variants = set()
     for path in (conf / "memory").glob("*.yaml"):
-        variants = (yaml.safe_load(path.read_text()) or {}).get("variants") or {}
-        arms |= {f"{path.stem}.{variant}" for variant in variants} or {path.stem}
+        labels = (yaml.safe_load(path.read_text()) or {}).get("variants") or {}
+        variants |= {f"{path.stem}.{label}" for label in labels} or {path.stem}
     for claim in load_claims("memory"):
         for reading in claim.readings:
             assert reading.workload in suite["workloads"], reading
-            assert set(reading.arms) <= arms, reading
+            assert set(reading.variants) <= variants, reading

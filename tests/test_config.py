@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from harness.code_fingerprint import ROOT
 from harness.config import load
-from harness.fields import ConfigError
-from harness.source_digest import ROOT
+from harness.validation import ConfigError
 
 REFUSED = [
     ([], "suite: missing"),
@@ -18,13 +18,13 @@ REFUSED = [
     (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
     (["suite=memory", "workloads=[llama_8b]"], "no such name"),
     (["suite=memory", "suite.workloads.llama_7b.bacth=4"], "did you mean batch"),
-    (["suite=memory", "suite.workloads.llama_7b.batch=four"], "a whole number of at least 1"),
-    (["suite=memory", "suite.workloads.llama_7b.batch=true"], "a whole number of at least 1"),
-    (["suite=memory", "suite.workloads.llama_7b.batch=0"], "a whole number of at least 1"),
-    (["suite=memory", "suite.workloads.llama_7b.batch=null"], "missing"),
+    (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=four"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=true"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=0"], "a whole number of at least 1"),
+    (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=null"], "missing"),
     (["suite=memory", "suite.workloads.llama_7b.optimizer=adam"], "one of adamw, sgd_momentum"),
-    (["suite=memory", "suite.workloads.llama_7b.seq_len=5000"], "at most positions=4096"),
-    (["suite=memory", "suite.workloads.llama_7b.heads=33"], "expected a multiple of"),
+    (["suite=memory", "suite.workloads.llama_7b.seq_len=5000"], "at most max_position_embeddings=4096"),
+    (["suite=memory", "suite.workloads.llama_7b.num_attention_heads=33"], "expected a multiple of"),
     (["suite=memory", "suite.workloads.llama_7b.dropout=nan"], "a number of at least 0"),
     (["suite=memory", "suite.workloads.llama_7b=3"], "the fields of a workload"),
     (["suite=memory", "suite.optimizations.fsdp2.settings.ranks=1"], "at least 2"),
@@ -32,7 +32,7 @@ REFUSED = [
     (["suite=memory", "suite.optimizations.activation_checkpointing.variants.full.mode=half"], "one of full"),
     (["suite=memory", "repeats=two"], "repeats"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
-    (["suite=fabric", "suite.rounds_by=buffer_B"], "suite.rounds_by: a suite says itself"),
+    (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: a suite says itself"),
     (["suite=fabric", "suite.workloads.flows_1024.placements=1"], "at least 2"),
     (["suite=memory", "repeats=0"], "at least 1"),
     (["suite=memory", "seed=-1"], "at least 0"),
@@ -48,11 +48,11 @@ REFUSED = [
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
-        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.seq_len=9999999"],
-        "positions",
+        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.seq_len=9999999"],
+        "max_position_embeddings",
     ),
     (
-        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.bach=2"],
+        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.bach=2"],
         "did you mean batch",
     ),
     (["suite=memory", "from_result=x"], "did you mean from_results"),
@@ -82,23 +82,25 @@ def test_a_refusal_exits_with_2_and_prints_one_line():
 
 
 def test_values_reach_the_run():
-    run = load(["suite=memory", "only=[fsdp2]", "suite.workloads.llama_7b.batch=4", "hardware=h200"])[0]
-    assert [arm.name for arm in run.arms] == ["fsdp2"]
+    run = load(
+        ["suite=memory", "only=[fsdp2]", "suite.workloads.llama_7b.micro_batch_size=4", "hardware=h200"]
+    )[0]
+    assert [variant.name for variant in run.variants] == ["fsdp2"]
     assert run.workloads["llama_7b"]["batch"] == 4
     assert run.workloads["llama_13b"]["batch"] == 1
     assert run.workloads["llama_7b"]["device_memory_B"] == 141e9
 
 
 def test_variants_are_arms_of_one_module():
-    arms = load(["suite=memory", "only=[activation_checkpointing]"])[0].arms
-    assert [(a.name, a.module, a.settings["mode"]) for a in arms] == [
+    variants = load(["suite=memory", "only=[activation_checkpointing]"])[0].variants
+    assert [(a.name, a.module, a.settings["mode"]) for a in variants] == [
         ("activation_checkpointing.full", "activation_checkpointing", "full"),
         ("activation_checkpointing.selective", "activation_checkpointing", "selective"),
     ]
 
 
 def test_a_workload_can_be_added_and_left_out():
-    shape = "layers:2,hidden:64,heads:4,kv_heads:2,ffn:256,vocab:99,positions:64,seq_len:33"
+    shape = "layers:2,hidden:64,heads:4,num_key_value_heads:2,intermediate_size:256,vocab:99,positions:64,seq_len:33"
     new = f"{{{shape},device_memory_B:8e10}}"
     run = load(["suite=memory", f"+suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
     assert run.workloads["mine"]["optimizer"] == "adamw"
@@ -106,19 +108,24 @@ def test_a_workload_can_be_added_and_left_out():
 
 
 def test_a_config_json_is_a_workload():
-    run = load(["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.given.seq_len=32"])[0]
+    run = load(["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.seq_len=32"])[
+        0
+    ]
     workload = run.workloads["llama"]
     assert workload["hf_config"]["model_type"] == "llama"
-    assert (workload["layers"], workload["seq_len"]) == (workload["hf_config"]["num_hidden_layers"], 32)
+    assert (workload["num_hidden_layers"], workload["seq_len"]) == (
+        workload["hf_config"]["num_hidden_layers"],
+        32,
+    )
 
 
 def test_the_baseline_comes_first():
-    assert load(["suite=memory"])[0].arms[0].name == "baseline"
+    assert load(["suite=memory"])[0].variants[0].name == "baseline"
 
 
 def test_a_field_that_a_workload_leaves_to_its_default_may_be_set():
-    (run,) = load(["suite=interconnect", "suite.workloads.ddp.layers=1"])
-    assert run.workloads["ddp"]["layers"] == 1
-    assert run.workloads["fsdp2"]["layers"] > 1
+    (run,) = load(["suite=interconnect", "suite.workloads.ddp.num_hidden_layers=1"])
+    assert run.workloads["ddp"]["num_hidden_layers"] == 1
+    assert run.workloads["fsdp2"]["num_hidden_layers"] > 1
     with pytest.raises(ConfigError, match=r"suite.workloads.ddp.layer: no such name; did you mean layers\?"):
         load(["suite=interconnect", "suite.workloads.ddp.layer=1"])

@@ -10,10 +10,10 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from harness.code_fingerprint import ROOT
 from harness.config import load
-from harness.fields import ConfigError
 from harness.records import UNITS, Origin, Unavailable, WrongResult
-from harness.source_digest import ROOT
+from harness.validation import ConfigError
 from suites import congestion
 from suites.congestion.receiver_admission import CLEAR_S
 from suites.congestion.receiver_admission import Settings as Admitted
@@ -22,7 +22,7 @@ from suites.congestion.subject import Delay, LineRate, Subject, Workload
 from suites.congestion.switch import simulate
 
 RUN = load(["suite=congestion"])[0]
-ARMS = {arm.name: arm for arm in RUN.arms}
+ARMS = {variant.name: variant for variant in RUN.variants}
 C, HOP, RTT, XOFF = 50e9, 1e-6, 22e-6, 240e3
 
 
@@ -31,14 +31,14 @@ def incast(**changed):
     return Workload(**{**RUN.workloads["incast_16"], "message_B": 1e6, "jitter_s": 0.0, **changed})
 
 
-def under(arm, workload):
-    """The arm's subject; `arm` by name."""
-    module = import_module(f"suites.congestion.{ARMS[arm].module}")
-    return module.apply(Subject(workload, 1), module.Settings(**ARMS[arm].settings))
+def under(variant, workload):
+    """The variant's subject; `variant` by name."""
+    module = import_module(f"suites.congestion.{ARMS[variant].module}")
+    return module.apply(Subject(workload, 1), module.Settings(**ARMS[variant].settings))
 
 
-def traced(workload, arm="baseline"):
-    return congestion.run(under(arm, workload), workload)[0]
+def traced(workload, variant="baseline"):
+    return congestion.run(under(variant, workload), workload)[0]
 
 
 class Watched:
@@ -58,19 +58,19 @@ class Watched:
         self.inner.saw(sent_N, left_N, queue_B)
 
 
-def watched(arm, workload):
-    subject = under(arm, workload)
+def watched(variant, workload):
+    subject = under(variant, workload)
     eyes = Watched(subject.control(workload, 1))
     trace = simulate(workload, eyes, 1)
     return trace, np.array(eyes.sent), np.array(eyes.left), np.array(eyes.queue)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("variant", ARMS)
 @pytest.mark.parametrize("name", ["incast_16", "stream_16_small"])
-def test_no_byte_is_lost_or_made_at_any_step(arm, name):
+def test_no_byte_is_lost_or_made_at_any_step(variant, name):
     """Sent is on the wire for `hop_s`; what has come and not left is the queue."""
     workload = Workload(**{**RUN.workloads[name], "message_B": 400e3, "messages": 2})
-    _, sent, left, queue = watched(arm, workload)
+    _, sent, left, queue = watched(variant, workload)
     hop = round(HOP / workload.dt_s)
     come = np.vstack([np.zeros((hop, 16)), sent[:-hop]])
     held = np.cumsum(come, axis=0) - np.cumsum(left, axis=0)
@@ -198,28 +198,28 @@ def test_a_buffer_a_sender_never_fills_a_port_and_pauses_none():
     assert admitted(64, 131072.0, incast()).pauses > 0
 
 
-@pytest.mark.parametrize("arm", [name for name in ARMS if not name.startswith("dcqcn")])
+@pytest.mark.parametrize("variant", [name for name in ARMS if not name.startswith("dcqcn")])
 @pytest.mark.parametrize("name", ["incast_16", "incast_16_200g", "stream_16_small"])
-def test_half_the_step_changes_little(arm, name):
+def test_half_the_step_changes_little(variant, name):
     """By 3 % of completion, 5 % of the largest queue and 10 kB; of first order, so as much again is left."""
     workload = Workload(**{**RUN.workloads[name], "message_B": min(RUN.workloads[name]["message_B"], 2e6)})
-    ours, fine = (traced(replace(workload, dt_s=dt_s), arm) for dt_s in (1e-7, 0.5e-7))
+    ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
     assert ours.completion_s == pytest.approx(fine.completion_s, rel=0.03)
     assert ours.queue_K.mean() == pytest.approx(fine.queue_K.mean(), abs=10e3 + 0.05 * fine.queue_K.max())
 
 
-@pytest.mark.parametrize("arm", ["dcqcn.strict", "dcqcn.relaxed"])
-def test_half_the_step_changes_little_until_chance_has_grown(arm):
+@pytest.mark.parametrize("variant", ["dcqcn.strict", "dcqcn.relaxed"])
+def test_half_the_step_changes_little_until_chance_has_grown(variant):
     """For some first cuts; later a notification that falls elsewhere changes what follows, as a seed does."""
     workload = Workload(**{**RUN.workloads["incast_16"], "message_B": 2e6})
-    ours, fine = (traced(replace(workload, dt_s=dt_s), arm) for dt_s in (1e-7, 0.5e-7))
+    ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
     assert ours.queue_K[:2000].mean() == pytest.approx(fine.queue_K[:4000].mean(), rel=0.03)
     assert ours.queue_K[:2000].max() == pytest.approx(fine.queue_K[:4000].max(), rel=0.03)
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_an_arms_readings_agree_with_one_another(arm):
-    subject = under(arm, incast(jitter_s=2e-6))
+@pytest.mark.parametrize("variant", ARMS)
+def test_an_arms_readings_agree_with_one_another(variant):
+    subject = under(variant, incast(jitter_s=2e-6))
     congestion.check(subject, None)
     said = list(congestion.sample(subject))
     found = {one.metric: one.value for one in said if one.method == congestion.METHOD}
@@ -233,7 +233,7 @@ def test_an_arms_readings_agree_with_one_another(arm):
     assert found["largest_port"] * 16 >= found["queue_max"] - 1
     assert found["unpaused_share"] == 1 - found["pause_share"]
     assert (found["pauses"] == 0) == (found["pause_time"] == 0)
-    assert 0 <= found["step_error"] < (0.5 if arm.startswith("dcqcn") else 0.05)
+    assert 0 <= found["step_error"] < (0.5 if variant.startswith("dcqcn") else 0.05)
     assert congestion.conditions(subject)["network"] == "simulated"
     congestion.close(subject)
     assert not subject.held

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
@@ -19,8 +19,8 @@ def named_paths(text: str) -> set[str]:
 
 def anchors(text: str) -> set[str]:
     """Anchors that GitHub gives the headings of a page."""
-    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    num_attention_heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in num_attention_heads}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -28,7 +28,7 @@ def groups_of(run=RUN):
     return plan(run, "here", lambda variant: "code")
 
 
-def cells_of(groups):
+def build_plan(groups):
     return [cell for group in groups for cell in group.cells]
 
 
@@ -99,11 +99,11 @@ def test_of_interleaved_cells_the_limit_is_for_each_turn():
 
 
 def test_workers_share_the_time_and_unknown_cells_are_not_in_it(groups):
-    known = cells_of(groups)[:2]
+    known = build_plan(groups)[:2]
     found = estimate(groups, [before(cell, 20.0) for cell in known], LIMITS, 2)
     starts_s = sum(START_UP_S / len(group.cells) for group in groups for cell in group.cells if cell in known)
     assert found.seconds == pytest.approx((2 * 20.0 + starts_s) / 2)
-    assert found.unknown == [cell.id for cell in cells_of(groups)[2:]]
+    assert found.unknown == [cell.id for cell in build_plan(groups)[2:]]
     assert found.sources == {Source.SAME_HOST: 2, Source.LIMIT: len(found.unknown)}
 
 

@@ -4,7 +4,15 @@ import pytest
 from toy.sweep import cell, group
 
 from harness.environment import describe
-from harness.executors import Began, Conditions, Ended, Read, Remarked, event_from_json, event_to_json
+from harness.executors import (
+    CellFinished,
+    CellNote,
+    CellReading,
+    CellStarted,
+    Conditions,
+    event_from_json,
+    event_to_json,
+)
 from harness.records import Limits, Measurement, Reading, Record
 from harness.runner import run
 from harness.store import Store, read_records
@@ -27,15 +35,15 @@ class Scripted:
 def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
     one, two = cell("nothing"), cell("hang")
     executor = Scripted(
-        Began(one.id, "t1"),
-        Began(two.id, "t2"),
-        Read(one.id, Reading("time", "s", 1.0, "measured", "a")),
-        Remarked(two.id, "words"),
+        CellStarted(one.id, "t1"),
+        CellStarted(two.id, "t2"),
+        CellReading(one.id, Reading("time", "s", 1.0, "measured", "a")),
+        CellNote(two.id, "words"),
         Conditions(one.id, {"device": "x"}),
-        Read(two.id, Reading("time", "s", 2.0, "measured", "a")),
-        Read(one.id, Reading("time", "s", 3.0, "measured", "a")),
-        Ended(two.id, "crashed", "why", 0.5),
-        Ended(one.id, "ok", "", 1.5),
+        CellReading(two.id, Reading("time", "s", 2.0, "measured", "a")),
+        CellReading(one.id, Reading("time", "s", 3.0, "measured", "a")),
+        CellFinished(two.id, "crashed", "why", 0.5),
+        CellFinished(one.id, "ok", "", 1.5),
     )
     heard = []
     environment = describe()
@@ -53,7 +61,7 @@ def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
 
 def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
     one, two = cell("nothing"), cell("hang")
-    executor = Scripted(Began(one.id, "t"), Ended(one.id, "ok", "", 0.0))
+    executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
     with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"1 cells without an end: {two.id}"):
         run([group(one, two)], store, executor, Limits(1.0), describe())
     assert [record.cell for record in read_records(tmp_path)] == [one]

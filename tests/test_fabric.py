@@ -1,4 +1,4 @@
-"""The fabric suite: packets go where the kernel says, as many as foretold; arms see the same placements."""
+"""The fabric suite: packets go where the kernel says, as many as foretold; variants see the same placements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from marked import marked, wait_until_none
 from moved import needs_namespaces
 
-from harness.instruments import network
-from harness.instruments.ranks import RankFailed
+from harness.instruments.distributed.rank_pool import RankFailed
+from harness.instruments.network import emulated_network
 from harness.records import Unavailable, WrongResult
 from suites import fabric
 from suites.fabric import emulated, on_rank
@@ -65,7 +65,7 @@ ARMS = {
 SETTINGS = {"qp_scaling": {"queue_pairs": 4}, "e_ecmp": {"queue_pairs": 4}}
 
 
-def arm(name, workload=ZONE, seed=1):
+def variant(name, workload=ZONE, seed=1):
     module = import_module(f"suites.fabric.{name}")
     assert module.unavailable(None) is None
     return module.apply(fabric.build(workload, seed), module.Settings(**SETTINGS.get(name, {})))
@@ -73,7 +73,7 @@ def arm(name, workload=ZONE, seed=1):
 
 @pytest.mark.parametrize("name", ARMS)
 def test_each_arm_is_its_plan(name):
-    assert arm(name).plan == ARMS[name]
+    assert variant(name).plan == ARMS[name]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def told(subject):
 
 
 def sampled(name, rounds, workload=ZONE):
-    subject = arm(name, workload)
+    subject = variant(name, workload)
     fabric.check(subject, None)
     try:
         list(fabric.prepare(subject))
@@ -173,7 +173,7 @@ def test_alltoall_sends_once_all_its_receives_stand():
 
 
 def test_a_message_that_does_not_split_evenly_is_unavailable():
-    subject = arm("e_ecmp", {**SMALL, "buffer_B": 4 * 4 * 4 * 9 + 16})
+    subject = variant("e_ecmp", {**SMALL, "buffer_B": 4 * 4 * 4 * 9 + 16})
     with pytest.raises(
         Unavailable, match="592 B are no whole numbers of 4 B for 4 ranks and 4 queue pairs each"
     ):
@@ -189,16 +189,16 @@ def any_rate():
     """Links may carry less than was asked: other tests take the processor, and ways hang on no rate."""
     needs_namespaces()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "WHOLE_RATE", math.inf)
-        patch.setattr(network, "LOOKS_S", (0.05,))
+        patch.setattr(emulated_network, "WHOLE_RATE", math.inf)
+        patch.setattr(emulated_network, "LOOKS_S", (0.05,))
         yield
 
 
 @pytest.fixture(scope="module", params=on_rank.KINDS)
 def small(request, any_rate):
-    """A workload whose network and ranks stand for all arms."""
+    """A workload whose network and ranks stand for all variants."""
     workload = {**SMALL, "collective": request.param}
-    held = arm("baseline", workload)
+    held = variant("baseline", workload)
     fabric.check(held, None)
     yield workload
     fabric.close(held)
@@ -209,7 +209,7 @@ def small(request, any_rate):
 @pytest.mark.parametrize("name", ARMS)
 def test_packets_go_where_the_kernel_says(name, small):
     """Bytes that each uplink carried, each way, are those of the flows that the kernel says go there."""
-    collective, subject = small["collective"], arm(name, small)
+    collective, subject = small["collective"], variant(name, small)
     fabric.check(subject, None)
     try:
         net = subject.held["fabric"]
@@ -239,9 +239,9 @@ def test_packets_go_where_the_kernel_says(name, small):
 def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monkeypatch):
     needs_namespaces()
     mark = marked(monkeypatch)
-    monkeypatch.setattr(network, "WHOLE_RATE", -1)
-    monkeypatch.setattr(network, "LOOKS_S", (0.1,))
-    given = arm("baseline", SMALL)
+    monkeypatch.setattr(emulated_network, "WHOLE_RATE", -1)
+    monkeypatch.setattr(emulated_network, "LOOKS_S", (0.1,))
+    given = variant("baseline", SMALL)
     with pytest.raises(Unavailable, match=r"^link h0-leaf0 was asked to carry 20 Mbit/s and carries"):
         emulated.Fabric(given.workload, fabric.fabric_of(given.workload))
     wait_until_none(mark)
@@ -250,7 +250,7 @@ def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monke
 @pytest.mark.usefixtures("any_rate")
 @pytest.mark.slow
 def test_a_rank_that_is_killed_in_mid_collective_ends_the_turn_and_leaves_nothing():
-    subject = arm("baseline", {**SMALL, "buffer_B": 1 << 23})
+    subject = variant("baseline", {**SMALL, "buffer_B": 1 << 23})
     with closing(emulated.Fabric(subject.workload, fabric.fabric_of(subject.workload))) as net:
         _, nic_HG = fabric.placed(subject, 0)
         flows = flows_of("allreduce", nic_HG, 1 << 23, 1)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from small_steps import GPT, LLAMA, LLAMA_7B, make_step
 from torch import nn
 
-from harness.instruments.allocator import watch
-from harness.instruments.fake_tensors import StorageLog, logged
-from harness.instruments.host_temporaries import host_workspace
-from harness.records import Reading, Remark, Unavailable
+from harness.instruments.memory.allocator import watch
+from harness.instruments.memory.cpu_op_workspace import host_workspace
+from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.records import Note, Reading, Unavailable
 from suites import memory
 from suites.memory import activation_checkpointing, mixed_precision
 from suites.memory.measure import losses, measure_peak
@@ -27,29 +27,31 @@ pytestmark = pytest.mark.usefixtures("frozen")
 ALLOWED = 5e-4
 """Relative. What is missing are numbers that torch makes tensors of: 8 bytes each."""
 
-SHORT_LLAMA, SHORT_GPT = replace(LLAMA, layers=2), replace(GPT, layers=2)
+SHORT_LLAMA, SHORT_GPT = replace(LLAMA, num_hidden_layers=2), replace(GPT, num_hidden_layers=2)
 """Walked layer by layer; in each set-up the peak is at the place where it is with four layers."""
 
 SET_UPS = {
     "llama": make_step(LLAMA),
     "gpt": make_step(GPT),
-    "sgd": make_step(SHORT_LLAMA, optimizer="sgd_momentum", batch=1),
-    "for_loop": make_step(SHORT_LLAMA, optimizer_loop="for_loop"),
-    "foreach": make_step(SHORT_LLAMA, "full", optimizer_loop="foreach"),
-    "fused": make_step(SHORT_LLAMA, optimizer_loop="fused"),
-    "accumulation": make_step(SHORT_GPT, micro_batches=3),
-    "clipping": make_step(GPT, "flash", micro_batches=2, clip_norm=1.0),
-    "grouped queries": make_step(SHORT_LLAMA, "flash", kv_heads=2),
-    "odd length, batch 16": make_step(SHORT_LLAMA, "flash", seq_len=37, batch=16, tied=True),
+    "sgd": make_step(SHORT_LLAMA, optimizer="sgd_momentum", micro_batch_size=1),
+    "for_loop": make_step(SHORT_LLAMA, optimizer_impl="for_loop"),
+    "foreach": make_step(SHORT_LLAMA, "full", optimizer_impl="foreach"),
+    "fused": make_step(SHORT_LLAMA, optimizer_impl="fused"),
+    "accumulation": make_step(SHORT_GPT, gradient_accumulation_steps=3),
+    "clipping": make_step(GPT, "flash", gradient_accumulation_steps=2, max_grad_norm=1.0),
+    "grouped queries": make_step(SHORT_LLAMA, "flash", num_key_value_heads=2),
+    "odd length, batch 16": make_step(
+        SHORT_LLAMA, "flash", seq_len=37, micro_batch_size=16, tie_word_embeddings=True
+    ),
     "flash with dropout": make_step(SHORT_GPT, "flash", seq_len=128),
-    "full checkpointing": make_step(GPT, "full", seq_len=128, vocab=50),
-    "selective checkpointing": make_step(SHORT_LLAMA, "selective", seq_len=128, vocab=50),
-    "autocast": make_step(SHORT_LLAMA, "autocast flash", seq_len=128, vocab=50),
+    "full checkpointing": make_step(GPT, "full", seq_len=128, vocab_size=50),
+    "selective checkpointing": make_step(SHORT_LLAMA, "selective", seq_len=128, vocab_size=50),
+    "autocast": make_step(SHORT_LLAMA, "autocast flash", seq_len=128, vocab_size=50),
     "autocast, explicit": make_step(SHORT_GPT, "autocast selective"),
-    "bf16 gradients": make_step(GPT, "bf16_grads", micro_batches=2, clip_norm=1.0),
-    "bf16, checkpointed": make_step(LLAMA, "bf16_grads flash full", micro_batches=2),
-    "fp32 gradients": make_step(LLAMA, "fp32_grads flash", micro_batches=2, clip_norm=1.0),
-    "one layer": make_step(LLAMA, layers=1),
+    "bf16 gradients": make_step(GPT, "bf16_grads", gradient_accumulation_steps=2, max_grad_norm=1.0),
+    "bf16, checkpointed": make_step(LLAMA, "bf16_grads flash full", gradient_accumulation_steps=2),
+    "fp32 gradients": make_step(LLAMA, "fp32_grads flash", gradient_accumulation_steps=2, max_grad_norm=1.0),
+    "one layer": make_step(LLAMA, num_hidden_layers=1),
 }
 
 
@@ -65,27 +67,31 @@ def test_as_measured(name):
 
 
 workloads = st.builds(
-    lambda heads, groups, size, **rest: replace(
-        GPT, kv_heads=heads, heads=heads * groups, hidden=heads * groups * size, **rest
+    lambda num_attention_heads, groups, size, **rest: replace(
+        GPT,
+        num_key_value_heads=num_attention_heads,
+        num_attention_heads=num_attention_heads * groups,
+        hidden_size=num_attention_heads * groups * size,
+        **rest,
     ),
-    heads=st.integers(1, 3),
+    num_attention_heads=st.integers(1, 3),
     groups=st.integers(1, 3),
     size=st.sampled_from([8, 16, 24]),
-    layers=st.integers(1, 4),
-    ffn=st.integers(16, 200),
-    vocab=st.integers(30, 700),
-    batch=st.integers(1, 5),
+    num_hidden_layers=st.integers(1, 4),
+    intermediate_size=st.integers(16, 200),
+    vocab_size=st.integers(30, 700),
+    micro_batch_size=st.integers(1, 5),
     seq_len=st.integers(3, 90),
     norm=st.sampled_from(["rms", "layer"]),
     mlp=st.sampled_from(["swiglu", "gelu"]),
     position=st.sampled_from(["rotary", "learned"]),
-    tied=st.booleans(),
+    tie_word_embeddings=st.booleans(),
     bias=st.booleans(),
     dropout=st.sampled_from([0.0, 0.2]),
     optimizer=st.sampled_from(["adamw", "sgd_momentum"]),
-    optimizer_loop=st.sampled_from(["default", "for_loop", "foreach", "fused"]),
-    micro_batches=st.integers(1, 2),
-    clip_norm=st.sampled_from([None, 0.5]),
+    optimizer_impl=st.sampled_from(["default", "for_loop", "foreach", "fused"]),
+    gradient_accumulation_steps=st.integers(1, 2),
+    max_grad_norm=st.sampled_from([None, 0.5]),
 )
 TECHNIQUES = st.tuples(
     st.sampled_from(["", "flash"]),
@@ -102,20 +108,24 @@ def test_as_measured_for_random_set_ups(workload, techniques):
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(workloads, TECHNIQUES, st.integers(4, 6), st.sampled_from(["host", "cuda"]))
-def test_short_walk_equals_full_walk(workload, techniques, layers, program):
-    step = make_step(replace(workload, layers=layers, program=program), " ".join(techniques))
+def test_short_walk_equals_full_walk(workload, techniques, num_hidden_layers, program):
+    step = make_step(
+        replace(workload, num_hidden_layers=num_hidden_layers, program=program), " ".join(techniques)
+    )
     assert fake_step(step) == fake_step(step, full=True)
 
 
 @pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
 def test_short_walk_equals_full_walk_on_7b(techniques):
     """With fewer layers; the peak is at the place where it is with 32."""
-    step = make_step(LLAMA_7B, techniques, layers=9)
+    step = make_step(LLAMA_7B, techniques, num_hidden_layers=9)
     assert fake_step(step) == fake_step(step, full=True)
 
 
 def test_kinds_sum_to_the_peak_and_are_what_they_are():
-    step = make_step(LLAMA, "flash", batch=1, seq_len=4)  # few activations: the peak is in the optimizer
+    step = make_step(
+        LLAMA, "flash", micro_batch_size=1, seq_len=4
+    )  # few activations: the peak is in the optimizer
     found = fake_step(step)
     model = build_model(step)
     weights_B = sum(one.nbytes for one in model.parameters())
@@ -131,7 +141,14 @@ def test_kinds_sum_to_the_peak_and_are_what_they_are():
 def test_bytes_a_parameter_of_each_precision():
     """ZeRO's 16 and Megatron's 18 bytes a parameter, as states that a step really holds."""
     for techniques, expected in (("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)):
-        step = make_step(SHORT_LLAMA, f"flash {techniques}", batch=1, seq_len=2, hidden=256, ffn=688)
+        step = make_step(
+            SHORT_LLAMA,
+            f"flash {techniques}",
+            micro_batch_size=1,
+            seq_len=2,
+            hidden_size=256,
+            intermediate_size=688,
+        )
         found, model = fake_step(step), build_model(step)
         states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
         buffers_B = sum(one.nbytes for one in model.buffers())
@@ -209,8 +226,8 @@ def test_gradients_are_added_as_in_a_real_run(name):
 
 def test_on_a_host_with_cuda_its_program_is_walked(monkeypatch):
     """`measured` runs there, so the walk of "host" must be the walk of "cuda"."""
-    step = make_step(LLAMA, "flash", layers=1)
-    cuda = make_step(LLAMA, "flash", layers=1, program="cuda")
+    step = make_step(LLAMA, "flash", num_hidden_layers=1)
+    cuda = make_step(LLAMA, "flash", num_hidden_layers=1, program="cuda")
     here, there = fake_step(step), fake_step(cuda)
     assert here.peak_B != there.peak_B
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -221,12 +238,10 @@ def test_on_a_host_with_cuda_its_program_is_walked(monkeypatch):
 @pytest.mark.parametrize(("program", "compared"), [("host", True), ("cuda", False)])
 def test_cuda_walks_are_not_held_against_a_cpu(monkeypatch, program, compared):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = list(memory.sample(make_step(LLAMA, layers=1, program=program)))
+    said = list(memory.sample(make_step(LLAMA, num_hidden_layers=1, program=program)))
     assert any(isinstance(one, Reading) and one.method == "measured" for one in said)
     assert any(isinstance(one, Reading) and one.metric == "relative_error" for one in said) == compared
-    assert (
-        any(isinstance(one, Remark) and one.text.startswith("relative_error: ") for one in said) != compared
-    )
+    assert any(isinstance(one, Note) and one.text.startswith("relative_error: ") for one in said) != compared
 
 
 def test_a_step_that_cannot_be_walked_says_so():
@@ -236,13 +251,13 @@ def test_a_step_that_cannot_be_walked_says_so():
 
 def test_fake_tensors_take_no_memory_and_leave_torch_as_it_was():
     before = torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax
-    fake_step(make_step(LLAMA, "full", layers=9, program="cuda"))
+    fake_step(make_step(LLAMA, "full", num_hidden_layers=9, program="cuda"))
     assert (torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax) == before
     assert torch.get_default_dtype() == torch.float32
 
 
-def activations_at_the_loss(step, layers: int) -> int:
-    moments = walk(step, layers)
+def activations_at_the_loss(step, num_hidden_layers: int) -> int:
+    moments = walk(step, num_hidden_layers)
     (moment,) = [found for place, found in moments.items() if "nll_loss_forward" in place.operation]
     return moment.by_kind_B[3]
 
@@ -251,7 +266,15 @@ def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
     """arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) bytes a layer, in bf16 with dropout."""
     b, s, h, a = 4, 256, 512, 8
     step = make_step(
-        GPT, "bf16_grads", hidden=h, heads=a, kv_heads=a, ffn=4 * h, batch=b, seq_len=s, program="cuda"
+        GPT,
+        "bf16_grads",
+        hidden_size=h,
+        num_attention_heads=a,
+        num_key_value_heads=a,
+        intermediate_size=4 * h,
+        micro_batch_size=b,
+        seq_len=s,
+        program="cuda",
     )
     a_layer = activations_at_the_loss(step, 2) - activations_at_the_loss(step, 1)
     assert a_layer == pytest.approx(s * b * h * (34 + 5 * a * s / h), rel=5e-3)
@@ -266,7 +289,9 @@ def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
     ["flash", "full", "selective", "autocast", "bf16_grads", "fp32_grads", "autocast flash full"],
 )
 def test_losses_are_the_baselines(techniques):
-    workload = replace(LLAMA, layers=2, kv_heads=2, micro_batches=2, clip_norm=1.0)
+    workload = replace(
+        LLAMA, num_hidden_layers=2, num_key_value_heads=2, gradient_accumulation_steps=2, max_grad_norm=1.0
+    )
     step = make_step(workload, techniques)
     ours, theirs = losses(step), losses(make_step(workload))
     assert ours[0] != ours[-1]
@@ -280,12 +305,12 @@ def test_unknown_settings_are_refused():
         mixed_precision.apply(make_step(LLAMA), mixed_precision.Settings("fp8"))
 
 
-def growing(step, layers):
+def growing(step, num_hidden_layers):
     """Each layer's feed-forward part is wider than the last one's."""
     model = Transformer(shape_of(step.workload), step.attention)
     model.blocks = nn.ModuleList(
-        Block(shape_of(replace(step.workload, ffn=64 * (1 + index))), step.attention)
-        for index in range(layers)
+        Block(shape_of(replace(step.workload, intermediate_size=64 * (1 + index))), step.attention)
+        for index in range(num_hidden_layers)
     )
     return model
 

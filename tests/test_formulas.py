@@ -33,11 +33,11 @@ LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
 
 def a_workload(**changes: Any) -> Workload:
     fields: dict[str, Any] = {
-        "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000,
-        "norm": "rms", "mlp": "swiglu", "position": "rotary", "positions": 4096, "tied": False, "bias": False,
-        "batch": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_loop": "default", "micro_batches": 1,
-        "clip_norm": None, "dropout": 0.0, "ranks": 1, "nominal_parameters": None, "train": False,
-        "program": "host", "hf_config": None, "source": "a test", "tensor_ranks": 1, "device_memory_B": 80e9,
+        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000,
+        "norm": "rms", "mlp": "swiglu", "position": "rotary", "max_position_embeddings": 4096, "tie_word_embeddings": False, "bias": False,
+        "batch": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_impl": "default", "gradient_accumulation_steps": 1,
+        "max_grad_norm": None, "dropout": 0.0, "ranks": 1, "nominal_parameters": None, "train": False,
+        "program": "host", "hf_config": None, "source": "a test", "tp_size": 1, "device_memory_B": 80e9,
     }  # fmt: skip
     return Workload(**(fields | changes))
 
@@ -100,10 +100,10 @@ def test_korthikanti_is_the_sum_of_what_its_section_4_1_lists() -> None:
 
 def test_megatron_activations_equal_korthikanti_where_both_speak() -> None:
     """With an MLP of 4h both give 34sbh a layer; Megatron adds the embedding and the output."""
-    counts = replace(LLAMA_7B, ffn=4 * 4096)
-    layers = 32 * korthikanti_layer_bytes(2048, 2, 4096, 32, "no_scores")
+    counts = replace(LLAMA_7B, intermediate_size=4 * 4096)
+    num_hidden_layers = 32 * korthikanti_layer_bytes(2048, 2, 4096, 32, "no_scores")
     ends = 2048 * 2 * (8 + 4096 + 4 * 4096 + 4 * 32000)
-    assert megatron_activations_bytes(2048, 2, counts) == pytest.approx(layers + ends)
+    assert megatron_activations_bytes(2048, 2, counts) == pytest.approx(num_hidden_layers + ends)
 
 
 def test_states_by_convention_and_sharding() -> None:
@@ -123,7 +123,7 @@ def test_states_by_convention_and_sharding() -> None:
 
 def test_korthikanti_adds_activations_to_the_states() -> None:
     states_B = 16 * LLAMA_7B.parameters
-    work = a_workload(batch=4, seq_len=4096)
+    work = a_workload(micro_batch_size=4, seq_len=4096)
     for features, activations_gb in (
         ({}, 416.6),
         ({"attention": "sdpa"}, 73.0),
@@ -193,12 +193,12 @@ def test_none_is_said_of_sgd() -> None:
 
 
 def test_broken_assumptions_are_named() -> None:
-    found = by_method(a_step(precision="fp32"), replace(LLAMA_7B, kv_heads=8))
+    found = by_method(a_step(precision="fp32"), replace(LLAMA_7B, num_key_value_heads=8))
     assert "fp32" in found["korthikanti"].reason
     assert "8" in found["korthikanti"].reason
     assert "11008" in found["korthikanti"].reason
     assert found["states_16"].reason == ""
-    gpt = by_method(a_step(), replace(LLAMA_7B, ffn=4 * 4096))
+    gpt = by_method(a_step(), replace(LLAMA_7B, intermediate_size=4 * 4096))
     assert gpt["korthikanti"].reason == ""
 
 
@@ -222,7 +222,7 @@ def test_count_agrees_with_deepspeeds_own() -> None:
         hollow = count(Tied(), a_workload())
     # A module's assignment of a shared parameter holds on the meta device too, where data_ptr() is 0 for all.
     assert hollow == counts
-    assert (counts.layers, counts.hidden, counts.vocab) == (32, 4096, 32000)
+    assert (counts.num_hidden_layers, counts.hidden_size, counts.vocab_size) == (32, 4096, 32000)
 
 
 sizes = st.integers(1, 4096)

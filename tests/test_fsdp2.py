@@ -22,10 +22,10 @@ from real_ranks import (
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
-from harness.instruments.allocator import watch
-from harness.instruments.fake_ranks import fake_ranks, rank_mesh
-from harness.instruments.host_temporaries import chunk_cat_bytes
-from harness.instruments.torch_private import ChunksWhenAsked
+from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
+from harness.instruments.memory.allocator import watch
+from harness.instruments.memory.cpu_op_workspace import chunk_cat_bytes
+from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Unavailable
 from suites.memory import fsdp2, mixed_precision
 from suites.memory.measure import losses
@@ -38,15 +38,38 @@ pytestmark = pytest.mark.usefixtures("frozen")
 CLOSE = 1e-4  # relative: a fiftieth of what is asked for
 
 SET_UPS = {
-    "plain": replace(SMALL, micro_batches=1),
-    "three_ranks_odd_sizes": replace(SMALL, ranks=3, hidden=120, ffn=251, vocab=501, micro_batches=1),
-    "eight_ranks_fewer_rows_than_ranks": replace(SMALL, ranks=8, vocab=5, seq_len=7, batch=1),
-    "tied_biases_learned": replace(SMALL, ranks=3, tied=True, bias=True, norm="layer", position="learned"),
-    "accumulated_clipped_foreach": replace(SMALL, micro_batches=3, clip_norm=1.0, optimizer_loop="foreach"),
-    "few_tokens": replace(SMALL, ranks=4, vocab=64, seq_len=8, batch=1, layers=4, micro_batches=1),
-    "wide": replace(SMALL, hidden=512, ffn=1000, vocab=300, heads=8, kv_heads=8, layers=2, micro_batches=1),
-    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=5, micro_batches=1),
-    "fused": replace(SMALL, optimizer_loop="fused", ranks=5, micro_batches=1),
+    "plain": replace(SMALL, gradient_accumulation_steps=1),
+    "three_ranks_odd_sizes": replace(
+        SMALL, ranks=3, hidden_size=120, intermediate_size=251, vocab_size=501, gradient_accumulation_steps=1
+    ),
+    "eight_ranks_fewer_rows_than_ranks": replace(SMALL, ranks=8, vocab_size=5, seq_len=7, micro_batch_size=1),
+    "tied_biases_learned": replace(
+        SMALL, ranks=3, tie_word_embeddings=True, bias=True, norm="layer", position="learned"
+    ),
+    "accumulated_clipped_foreach": replace(
+        SMALL, gradient_accumulation_steps=3, max_grad_norm=1.0, optimizer_impl="foreach"
+    ),
+    "few_tokens": replace(
+        SMALL,
+        ranks=4,
+        vocab_size=64,
+        seq_len=8,
+        micro_batch_size=1,
+        num_hidden_layers=4,
+        gradient_accumulation_steps=1,
+    ),
+    "wide": replace(
+        SMALL,
+        hidden_size=512,
+        intermediate_size=1000,
+        vocab_size=300,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        num_hidden_layers=2,
+        gradient_accumulation_steps=1,
+    ),
+    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=5, gradient_accumulation_steps=1),
+    "fused": replace(SMALL, optimizer_impl="fused", ranks=5, gradient_accumulation_steps=1),
 }
 MIXED = (
     "three_ranks_odd_sizes",
@@ -70,7 +93,7 @@ def test_the_walk_equals_what_real_tensors_take(name, set_up):
 
 @pytest.mark.parametrize(("precision", "ranks"), [("autocast", 2), ("bf16_grads", 2), ("bf16_grads", 3)])
 def test_so_it_does_in_mixed_precision(precision, ranks):
-    step = TrainingStep(replace(SMALL, ranks=ranks, batch=1, seq_len=24), seed=3)
+    step = TrainingStep(replace(SMALL, ranks=ranks, micro_batch_size=1, seq_len=24), seed=3)
     step = mixed_precision.apply(step, mixed_precision.Settings(precision))
     walked, measured_B = walked_and_measured(fsdp2.apply(step, fsdp2.Settings()))
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
@@ -98,20 +121,20 @@ def reduce_after_the_last_micro_batch(model):
 
 @pytest.mark.parametrize("wrap", [keep_gathered, reduce_after_the_last_micro_batch])
 def test_so_it_does_when_fsdp2_is_set_up_otherwise(wrap):
-    step = replace(sharded("fsdp2", replace(SMALL, ranks=3, micro_batches=2)), wrap=(wrap,))
+    step = replace(sharded("fsdp2", replace(SMALL, ranks=3, gradient_accumulation_steps=2)), wrap=(wrap,))
     walked, measured_B = walked_and_measured(step)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 
 def test_kinds_are_the_bytes_of_their_tensors():
-    workload = replace(SMALL, ranks=3, vocab=502)
+    workload = replace(SMALL, ranks=3, vocab_size=502)
     with torch.device("meta"):
         model = build_model(TrainingStep(workload, seed=3))
     shards_B = sum(4 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.parameters())
     buffers_B = sum(one.nbytes for one in model.buffers())
     steps_B = 4 * len(list(model.parameters()))  # AdamW counts its steps in a tensor for each parameter
     block_B = sum(4 * 3 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.blocks[0].parameters())
-    with fake_ranks(3):
+    with fake_process_group(3):
         walked = fake_step(sharded("fsdp2", workload))
     assert walked.by_kind_B["parameters"] == shards_B + buffers_B
     assert walked.by_kind_B["optimizer_states"] == 2 * shards_B + steps_B
@@ -140,12 +163,21 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
     assert allocator.peaks[0].live_B == expected_B
 
 
-@pytest.mark.parametrize(("name", "micro_batches"), [("fsdp2", 1), ("fsdp2_mixed_checkpointed", 2)])
-def test_the_short_walk_equals_the_full_one(name, micro_batches):
+@pytest.mark.parametrize(
+    ("name", "gradient_accumulation_steps"), [("fsdp2", 1), ("fsdp2_mixed_checkpointed", 2)]
+)
+def test_the_short_walk_equals_the_full_one(name, gradient_accumulation_steps):
     workload = replace(
-        SMALL, layers=6, hidden=512, ffn=1376, vocab=8000, ranks=6, micro_batches=micro_batches, train=False
+        SMALL,
+        num_hidden_layers=6,
+        hidden_size=512,
+        intermediate_size=1376,
+        vocab_size=8000,
+        ranks=6,
+        gradient_accumulation_steps=gradient_accumulation_steps,
+        train=False,
     )
-    with fake_ranks(6):
+    with fake_process_group(6):
         short = fake_step(sharded(name, workload))
         full = fake_step(sharded(name, workload), full=True)
     assert short == full
@@ -153,11 +185,25 @@ def test_the_short_walk_equals_the_full_one(name, micro_batches):
 
 @pytest.mark.slow
 def test_gpt3_over_88_ranks_is_walked():
-    shape = {"layers": 96, "hidden": 12288, "heads": 96, "kv_heads": 96, "ffn": 49152, "vocab": 50257}
+    shape = {
+        "num_hidden_layers": 96,
+        "hidden_size": 12288,
+        "num_attention_heads": 96,
+        "num_key_value_heads": 96,
+        "intermediate_size": 49152,
+        "vocab_size": 50257,
+    }
     workload = replace(
-        GPT, **shape, positions=2048, seq_len=2048, batch=1, ranks=88, clip_norm=None, train=False
+        GPT,
+        **shape,
+        max_position_embeddings=2048,
+        seq_len=2048,
+        micro_batch_size=1,
+        ranks=88,
+        max_grad_norm=None,
+        train=False,
     )
-    with fake_ranks(88):
+    with fake_process_group(88):
         walked = fake_step(sharded("fsdp2", workload))
     assert walked.by_kind_B["parameters"] == pytest.approx(4 * 174.6e9 / 88, rel=0.01)
 
@@ -194,7 +240,7 @@ def test_they_would_show_gradients_that_are_not_clipped():
 
 def test_an_optimizer_that_torch_has_not_for_shards_is_refused():
     with pytest.raises(Unavailable, match="no fused SGD"):
-        sharded("fsdp2", replace(TINY, optimizer_loop="fused"))
+        sharded("fsdp2", replace(TINY, optimizer_impl="fused"))
 
 
 def test_sharding_without_ranks_is_refused():
@@ -212,17 +258,17 @@ def test_chunks_made_when_asked_are_torchs(rows, chunks):
 
 
 def test_fake_ranks_leave_nothing_behind():
-    with fake_ranks(7):
+    with fake_process_group(7):
         assert dist.get_world_size() == 7
     assert not dist.is_initialized()
-    with pytest.raises(KeyError), fake_ranks(7):
+    with pytest.raises(KeyError), fake_process_group(7):
         raise KeyError
     assert not dist.is_initialized()
 
 
 def test_fake_ranks_say_what_is_wrong():
-    with pytest.raises(ValueError, match="ranks=0"), fake_ranks(0):
+    with pytest.raises(ValueError, match="ranks=0"), fake_process_group(0):
         pass
-    with fake_ranks(2), pytest.raises(RuntimeError, match="exists already"), fake_ranks(2):
+    with fake_process_group(2), pytest.raises(RuntimeError, match="exists already"), fake_process_group(2):
         pass
     assert not dist.is_initialized()

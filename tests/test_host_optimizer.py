@@ -1,4 +1,4 @@
-"""The host_optimizer suite: each arm against float64, wrong updates caught, tensors shared."""
+"""The host_optimizer suite: each variant against float64, wrong updates caught, tensors shared."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import psutil
 import pytest
 import torch
 
+from harness.code_fingerprint import ROOT
 from harness.config import load
-from harness.faults import of_exception
-from harness.records import Host, Origin, Status, WrongResult
-from harness.source_digest import ROOT
+from harness.failure_classification import of_exception
+from harness.records import HostInfo, Origin, Status, WrongResult
 from suites import host_optimizer
-from suites.host_optimizer import against_float64, cpu_adam, subject
+from suites.host_optimizer import correctness, cpu_adam, subject
 
-ARMS = [arm.name for arm in load(["suite=host_optimizer"])[0].arms]
-HOST = Host("cpu", "CPU", 1, 2**34, 2)
+ARMS = [variant.name for variant in load(["suite=host_optimizer"])[0].variants]
+HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 SMALL = {"parameters": 50_000}
 
 
@@ -33,8 +33,8 @@ def _small_copies(monkeypatch):
     monkeypatch.setattr(host_optimizer, "COPY_B", 2**20)
 
 
-def applied(arm, **workload):
-    module = import_module(f"suites.host_optimizer.{arm}")
+def applied(variant, **workload):
+    module = import_module(f"suites.host_optimizer.{variant}")
     if reason := module.unavailable(HOST):
         pytest.skip(reason)
     return module.apply(host_optimizer.build({**SMALL, **workload}, seed=1), module.Settings())
@@ -51,25 +51,25 @@ def closed_form(p, g, updates):
 @pytest.mark.parametrize(("p", "g"), [(1.5, -0.3), (-4.0, 2.0), (0.0, 1e-9), (3.0, 0.0)])
 def test_the_reference_is_the_closed_form(p, g):
     given = [torch.tensor([value], dtype=torch.float64) for value in (p, g, 0.0, 0.0)]
-    ours = [float(one) for one in against_float64.adamw(*given)]
-    assert ours == pytest.approx(closed_form(p, g, against_float64.UPDATES), rel=1e-12, abs=1e-18)
+    ours = [float(one) for one in correctness.adamw(*given)]
+    assert ours == pytest.approx(closed_form(p, g, correctness.UPDATES), rel=1e-12, abs=1e-18)
 
 
 @pytest.mark.timeout(900)  # DeepSpeed compiles for minutes, the first time on a machine
 @pytest.mark.parametrize("tensors", [1, 5])
-@pytest.mark.parametrize("arm", ARMS)
-def test_an_arm_gives_what_the_closed_form_gives(arm, tensors):
-    ours = applied(arm, tensors=tensors)
+@pytest.mark.parametrize("variant", ARMS)
+def test_an_arm_gives_what_the_closed_form_gives(variant, tensors):
+    ours = applied(variant, tensors=tensors)
     begun = [one.parameter.detach().clone() for one in subject.shared(ours)]
     host_optimizer.check(ours, None)
-    assert 0 < ours.held["max_error"] <= against_float64.TOLERANCE
+    assert 0 < ours.held["max_error"] <= correctness.TOLERANCE
     for before, (parameter, *moments) in zip(begun, subject.shared(ours), strict=True):
         assert parameter.numel() == 50_000 // tensors
         for place in (0, 7, -1):
             p, g, *found = (
                 float(one[place]) for one in (before, parameter.grad, *moments, parameter.detach())
             )
-            after, *moments_due = closed_form(p, g, against_float64.UPDATES)
+            after, *moments_due = closed_form(p, g, correctness.UPDATES)
             assert found[:2] == pytest.approx(moments_due, rel=1e-4)
             assert found[2] - p == pytest.approx(after - p, rel=1e-3, abs=1e-6)
 
@@ -117,10 +117,10 @@ def test_moments_that_start_elsewhere_are_caught():
 
 
 def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
-    monkeypatch.setattr(against_float64, "LOOKED_AT", 11)
+    monkeypatch.setattr(correctness, "LOOKED_AT", 11)
     tensors = subject.made(subject.Workload(50_000), seed=1)
     parameter = tensors[0].parameter.detach()
-    looked_at = against_float64.wide(tensors, 0)[0]
+    looked_at = correctness.wide(tensors, 0)[0]
     assert len(looked_at) == 11
     assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
 
@@ -147,9 +147,9 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
     assert of_exception(told.value, "suites")[0] is Status.OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize(("arm", "temporaries_B"), [("baseline", 8), ("adamw_fused", 0)])
-def test_readings_agree_with_one_another_and_with_the_formula(arm, temporaries_B):
-    ours = applied(arm)
+@pytest.mark.parametrize(("variant", "temporaries_B"), [("baseline", 8), ("adamw_fused", 0)])
+def test_readings_agree_with_one_another_and_with_the_formula(variant, temporaries_B):
+    ours = applied(variant)
     host_optimizer.check(ours, None)
     once = list(host_optimizer.prepare(ours))
     found = {one.metric: one.value for one in once}
@@ -172,12 +172,12 @@ def test_values_stay_finite():
     assert all(bool(one.isfinite().all()) for one in subject.shared(ours)[0])
 
 
-@pytest.mark.parametrize("arm", ARMS)
-def test_conditions_name_the_implementation(arm):
-    said = host_optimizer.conditions(applied(arm))
+@pytest.mark.parametrize("variant", ARMS)
+def test_conditions_name_the_implementation(variant):
+    said = host_optimizer.conditions(applied(variant))
     assert all(isinstance(value, str) and value for value in said.values())
     loops = {"baseline": "for-loop", "baseline_again": "for-loop", "cpu_adam": "DeepSpeedCPUAdam"}
-    assert said["implementation"] == loops.get(arm, arm.removeprefix("adamw_"))
+    assert said["implementation"] == loops.get(variant, variant.removeprefix("adamw_"))
     assert (said["device"], said["parameters"], said["tensors"]) == ("cpu", "50000", "1")
 
 

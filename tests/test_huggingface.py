@@ -15,10 +15,10 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.instruments import torch_private
-from harness.instruments.fake_ranks import fake_ranks
+from harness.hf_config import read_workload_file
+from harness.instruments import torch_internals
+from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
-from harness.workload_file import read_workload_file
 from suites.memory import activation_checkpointing, fsdp2, huggingface_config, mixed_precision
 from suites.memory.formulas import count, estimates
 from suites.memory.huggingface import adopt, build, complete, unlike_layers
@@ -73,10 +73,32 @@ SEVEN_B = {
 
 def a_workload(config: dict[str, Any], **changes: Any) -> Workload:
     """Shape fields hold nonsense, to be replaced by the config's."""
-    fields: dict[str, Any] = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), 1)
-    fields |= {"norm": "rms", "mlp": "swiglu", "position": "rotary", "positions": 1, "tied": False}
-    fields |= {"bias": False, "batch": 3, "seq_len": 48, "optimizer": "adamw", "optimizer_loop": "default"}
-    fields |= {"micro_batches": 1, "clip_norm": None, "dropout": 0.0, "ranks": 1, "tensor_ranks": 1}
+    fields: dict[str, Any] = dict.fromkeys(
+        (
+            "num_hidden_layers",
+            "hidden_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "intermediate_size",
+            "vocab_size",
+        ),
+        1,
+    )
+    fields |= {
+        "norm": "rms",
+        "mlp": "swiglu",
+        "position": "rotary",
+        "max_position_embeddings": 1,
+        "tie_word_embeddings": False,
+    }
+    fields |= {"bias": False, "batch": 3, "seq_len": 48, "optimizer": "adamw", "optimizer_impl": "default"}
+    fields |= {
+        "gradient_accumulation_steps": 1,
+        "max_grad_norm": None,
+        "dropout": 0.0,
+        "ranks": 1,
+        "tp_size": 1,
+    }
     fields |= {"nominal_parameters": None, "device_memory_B": 80e9, "train": True, "program": "host"}
     return Workload(**(fields | {"hf_config": config, "source": "a test"} | changes))
 
@@ -140,10 +162,10 @@ def test_no_sdpa_is_said(name: str) -> None:
 def test_the_short_way_is_the_full_walk(name: str) -> None:
     step = a_step(DATA / f"{name}.json")
     config = dict(step.workload.hf_config or {})
-    layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
-    step = adopt(TrainingStep(a_workload(config | layers), 0))
+    num_hidden_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
+    step = adopt(TrainingStep(a_workload(config | num_hidden_layers), 0))
     assert step.layers_alike
-    assert step.workload.layers == 6
+    assert step.workload.num_hidden_layers == 6
     assert fake_step(step) == fake_step(step, full=True)
 
 
@@ -178,14 +200,14 @@ def test_fewer_layers(file: Path) -> None:
     with torch.device("meta"):
         whole, fewer = build(config), build(config, 2)
     assert len(fewer.blocks) == 2
-    assert len(whole.blocks) == complete(a_workload(config)).layers
+    assert len(whole.blocks) == complete(a_workload(config)).num_hidden_layers
     of_layers = sum(p.numel() for block in whole.blocks for p in block.parameters())
     of_two = sum(p.numel() for block in fewer.blocks for p in block.parameters())
     rest = sum(p.numel() for p in whole.parameters()) - of_layers
     assert sum(p.numel() for p in fewer.parameters()) - of_two == rest
-    for layers in (0, len(whole.blocks) + 1):
+    for num_hidden_layers in (0, len(whole.blocks) + 1):
         with pytest.raises(ValueError, match="are allowed"):
-            with_layers(config, layers)
+            with_layers(config, num_hidden_layers)
 
 
 @BY_NAME
@@ -195,11 +217,11 @@ def test_the_shape_is_read_off_the_config(file: Path) -> None:
         model = build(read_workload_file(file))
         counts = count(model, step.workload)
     embedding = model.model.get_input_embeddings().weight  # type: ignore[operator,union-attr]
-    assert (counts.vocab, counts.hidden) == tuple(embedding.shape)
-    tied = model.model.get_output_embeddings().weight is embedding  # type: ignore[operator,union-attr]
-    assert step.workload.tied == tied
-    assert counts.layers == len(model.blocks)
-    assert counts.parameters > 16 * counts.hidden
+    assert (counts.vocab_size, counts.hidden_size) == tuple(embedding.shape)
+    tie_word_embeddings = model.model.get_output_embeddings().weight is embedding  # type: ignore[operator,union-attr]
+    assert step.workload.tie_word_embeddings == tie_word_embeddings
+    assert counts.num_hidden_layers == len(model.blocks)
+    assert counts.parameters > 16 * counts.hidden_size
     assert any(one.peak_B for one in estimates(step, counts))
 
 
@@ -208,7 +230,7 @@ def test_nothing_is_allocated() -> None:
     config = SEVEN_B | {"model_type": "mixtral", "num_key_value_heads": 8}
     build(SEVEN_B | {"model_type": "llama"} | {"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10})
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with torch_private.fake_tensor_mode():
+    with torch_internals.fake_tensor_mode():
         model = build(config)
         assert sum(p.numel() for p in model.parameters()) == 46_702_792_704
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 300_000
@@ -309,7 +331,7 @@ def test_optimizations_hold_for_these_models_too(name: str, how: str) -> None:
     step = a_step(DATA / f"{name}.json")
     for one in how.split("+"):
         step = COMBINED[one](step)
-    with fake_ranks(step.ranks) if step.ranks > 1 else nullcontext():
+    with fake_process_group(step.ranks) if step.ranks > 1 else nullcontext():
         measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
         assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-3 if step.ranks > 1 else 5e-4)
 
@@ -321,7 +343,7 @@ def test_gradients_of_experts_are_added_in_place(how: tuple[str, ...]) -> None:
     step = a_step(DATA / "qwen3_moe.json", "explicit" if "fsdp2" in how else "sdpa")
     for one in how:
         step = COMBINED[one](step)
-    with fake_ranks(step.ranks) if step.ranks > 1 else nullcontext():
+    with fake_process_group(step.ranks) if step.ranks > 1 else nullcontext():
         measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
         assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-4)
 

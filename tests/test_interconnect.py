@@ -1,4 +1,4 @@
-"""Every arm of the interconnect suite on a tiny model: right, timed behind its link, caught when wrong."""
+"""Every variant of the interconnect suite on a tiny model: right, timed behind its link, caught when wrong."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -6,15 +6,22 @@ from importlib import import_module
 import pytest
 
 from harness.config import load
-from harness.instruments.network import privileges
+from harness.instruments.network.emulated_network import privileges
 from harness.records import Origin, Reading, Unavailable, WrongResult
 from suites import interconnect
-from suites.interconnect import cluster
+from suites.interconnect import emulated_cluster
 from suites.interconnect.scaling import paper_run
 
 RUN = load(["suite=interconnect"])[0]
-ARMS = {arm.name: arm for arm in RUN.arms}
-SMALL = {"layers": 2, "hidden": 16, "heads": 2, "kv_heads": 2, "ffn": 24, "vocab": 32}
+ARMS = {variant.name: variant for variant in RUN.variants}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "vocab_size": 32,
+}
 SMALL |= {"batch": 2, "seq_len": 64, "loss_steps": 8, "link_B_per_s": 2e10}
 TECHNIQUES = sorted(name for name in ARMS if not name.startswith(("link.", "baseline")))
 SHARDED = {"baseline", "gradient_accumulation", "bf16_reduce", "overlap"}
@@ -37,9 +44,9 @@ def _needs_namespaces():
 @pytest.fixture(scope="module", autouse=True)
 def _calibrated_quickly():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster, "REPEATS", 1)
-        patch.setattr(cluster, "UPDATES", 3)
-        patch.setattr(cluster, "CALIBRATION_B_PER_S", (2e10, 3.2e11))
+        patch.setattr(emulated_cluster, "REPEATS", 1)
+        patch.setattr(emulated_cluster, "UPDATES", 3)
+        patch.setattr(emulated_cluster, "CALIBRATION_B_PER_S", (2e10, 3.2e11))
         yield
 
 
@@ -47,16 +54,16 @@ def _calibrated_quickly():
 def workload(request):
     given = {**RUN.workloads[request.param], **SMALL}
     held = interconnect.build(given, 1)
-    interconnect.check(held, None)  # one arm stays, so that all others find its ranks
+    interconnect.check(held, None)  # one variant stays, so that all others find its ranks
     yield given
     interconnect.close(held)
     assert interconnect.shared_ranks.cache_info().currsize == 0
 
 
 def subject_of(workload, name):
-    arm = ARMS[name]
-    module = import_module(f"suites.interconnect.{arm.module}")
-    return module.apply(interconnect.build(workload, 1), module.Settings(**arm.settings))
+    variant = ARMS[name]
+    module = import_module(f"suites.interconnect.{variant.module}")
+    return module.apply(interconnect.build(workload, 1), module.Settings(**variant.settings))
 
 
 def readings(said):
@@ -138,13 +145,13 @@ def test_a_trace_has_every_collective_and_every_parameter(workload):
     for event in events:
         if event[0] == "begin":
             elements.setdefault(event[2], []).append(event[3])
-    parameters, layers = subject.workload.shape.parameters, subject.workload.layers
+    parameters, num_hidden_layers = subject.workload.shape.parameters, subject.workload.num_hidden_layers
     strategy = subject.plan.strategy
     reduced = "all_reduce" if strategy == "ddp" else "reduce_scatter"
     assert parameters <= sum(elements[reduced]) <= 1.1 * parameters  # shards are padded
     if strategy == "fsdp2":  # each block forward and backward, the rest of the model once
-        assert len(elements["all_gather"]) == 2 * layers + 1
-        assert len(elements["reduce_scatter"]) == layers + 1
+        assert len(elements["all_gather"]) == 2 * num_hidden_layers + 1
+        assert len(elements["reduce_scatter"]) == num_hidden_layers + 1
     if strategy == "ddp":
         assert set(elements) == {"all_reduce"}
     begun = [event[1] for event in events if event[0] == "begin"]

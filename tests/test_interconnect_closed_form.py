@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.interconnect.closed_form import (
+from suites.interconnect.comm_model import (
     BEST,
     WORST,
     Assumption,

@@ -9,15 +9,15 @@ from harness.records import Origin, Reading, Unavailable
 from suites import interconnect
 
 RUN = load(["suite=interconnect"])[0]
-ARMS = {arm.name: arm for arm in RUN.arms}
+ARMS = {variant.name: variant for variant in RUN.variants}
 
 
 def figures_of(workload, name):
     """By metric and method; `workload`: a name, or its fields."""
-    arm = ARMS[name]
-    module = import_module(f"suites.interconnect.{arm.module}")
+    variant = ARMS[name]
+    module = import_module(f"suites.interconnect.{variant.module}")
     fields = RUN.workloads[workload] if isinstance(workload, str) else workload
-    subject = module.apply(interconnect.build(fields, 1), module.Settings(**arm.settings))
+    subject = module.apply(interconnect.build(fields, 1), module.Settings(**variant.settings))
     interconnect.check(subject, None)
     said = [one for one in interconnect.prepare(subject) if isinstance(one, Reading)]
     assert {one.origin for one in said} == {Origin.CALCULATED}

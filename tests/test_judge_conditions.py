@@ -63,13 +63,13 @@ def test_a_condition_may_be_a_pattern(name: str, where: str) -> None:
     )
 
 
-SHAPE = {"layers": 32, "batch": 1, "optimizer": "adamw", "device_memory_B": 80e9}
+SHAPE = {"num_hidden_layers": 32, "batch": 1, "optimizer": "adamw", "device_memory_B": 80e9}
 
 
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"layers": 4}, "small was run with layers 4; this claim speaks of layers 32."),
+        ({"num_hidden_layers": 4}, "small was run with layers 4; this claim speaks of layers 32."),
         (
             {"batch": 2, "optimizer": "sgd_momentum"},
             "run with batch 2, optimizer sgd_momentum; this claim speaks of batch 1, optimizer adamw.",
@@ -96,7 +96,7 @@ def test_a_required_field_that_was_not_recorded_is_not_taken_as_met() -> None:
 
 
 def test_records_of_another_shape_do_not_mix_with_those_of_the_claims() -> None:
-    other = figure(1.0, fields={**SHAPE, "layers": 4})
+    other = figure(1.0, fields={**SHAPE, "num_hidden_layers": 4})
     verdict = one(claim(requires=SHAPE), other, figure(100.0, fields={**SHAPE, "more": 7}))
     assert (verdict.outcome, verdict.low, verdict.high) == ("holds", 100.0, 100.0)
 

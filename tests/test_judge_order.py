@@ -1,4 +1,4 @@
-"""Orders before the judge: a figure that rises from arm to arm."""
+"""Orders before the judge: a figure that rises from variant to variant."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from judged import one
 from synthetic import claim, made
 
 from harness.judge import judge
-from harness.order import Step, order_outcome
+from harness.monotonic_claims import Step, order_outcome
 from harness.records import Claim, Record, Verdict
 from harness.report.spec import Block
 from harness.report.verdicts import ours, quoted, verdict_table
 from harness.report.write import verdicts_json
 
 ARMS = ("a", "b", "c", "d", "e")
-DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to all arms of a round
+DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to all variants of a round
 
 POSITIVE = st.floats(1e-6, 1e12)
 FEW = st.lists(st.integers(1, 12).map(float), min_size=1, max_size=4)  # small whole numbers: ties are common
@@ -35,19 +35,19 @@ def rising(*order: str, value: float = 1.0, **more: object) -> Claim:
     return replace(held, readings=(reading,))
 
 
-def size(arm: str, *samples: float, origin: str = "measured", unit: str = "B", **more: object) -> Record:
-    return made("small", arm, {("bytes", "way"): (unit, origin, samples)}, **more)  # type: ignore[arg-type]
+def size(variant: str, *samples: float, origin: str = "measured", unit: str = "B", **more: object) -> Record:
+    return made("small", variant, {("bytes", "way"): (unit, origin, samples)}, **more)  # type: ignore[arg-type]
 
 
 def sizes(figures: Sequence[Sequence[float]]) -> list[Record]:
-    """One record an arm, of one process."""
-    return [size(arm, *samples) for arm, samples in zip(ARMS, figures, strict=False)]
+    """One record a variant, of one process."""
+    return [size(variant, *samples) for variant, samples in zip(ARMS, figures, strict=False)]
 
 
-def sampled(arm: str, factors: Sequence[float], **more: object) -> list[Record]:
+def sampled(variant: str, factors: Sequence[float], **more: object) -> list[Record]:
     """One record a process: the drift, shifted from process to process, times that process's factor."""
     return [
-        size(arm, *(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT), repeat=repeat, **more)  # type: ignore[arg-type]
+        size(variant, *(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT), repeat=repeat, **more)  # type: ignore[arg-type]
         for repeat, factor in enumerate(factors)
     ]
 
@@ -140,7 +140,7 @@ def test_exact_figures_hold_where_sorting_leaves_them_as_they_are(figures: list[
 
 @given(st.lists(FEW, min_size=2, max_size=5))
 def test_samples_of_one_process_are_compared_one_by_one(figures: list[list[float]]) -> None:
-    """Every sample of an arm against every one of the next: the independent way to its outcome."""
+    """Every sample of a variant against every one of the next: the independent way to its outcome."""
     sides = [[after > before for before in one for after in two] for one, two in pairwise(figures)]
     verdict = judged_in_order(figures)
     if not all(any(side) for side in sides):
@@ -161,13 +161,17 @@ FACTORS = st.lists(st.integers(50, 200).map(lambda percent: percent / 100), min_
 
 @given(st.lists(FACTORS, min_size=2, max_size=4))
 def test_what_rises_one_way_falls_the_other(figures: list[list[float]]) -> None:
-    arms = ARMS[: len(figures)]
-    records = [record for arm, factors in zip(arms, figures, strict=True) for record in sampled(arm, factors)]
-    there, back = one(rising(*arms), *records), one(rising(*arms[::-1]), *records)
+    variants = ARMS[: len(figures)]
+    records = [
+        record
+        for variant, factors in zip(variants, figures, strict=True)
+        for record in sampled(variant, factors)
+    ]
+    there, back = one(rising(*variants), *records), one(rising(*variants[::-1]), *records)
     if there.outcome == "holds":
         assert back.outcome == "falls short"
     assert {there.outcome, back.outcome} != {"holds"}
-    if len(arms) == 2:
+    if len(variants) == 2:
         assert (there.outcome == "undecided") == (back.outcome == "undecided")
         assert there.ours == pytest.approx(1 / (back.ours or 0))
 
@@ -237,7 +241,9 @@ def test_an_interval_on_both_sides_of_one_is_undecided() -> None:
 
 def test_bytes_that_never_differ_need_no_interval() -> None:
     """Exactly twice, in each of three processes: no logarithm comes between it and its edge."""
-    records = [size(arm, value, repeat=i) for arm, value in (("a", 3.0), ("b", 6.0)) for i in range(3)]
+    records = [
+        size(variant, value, repeat=i) for variant, value in (("a", 3.0), ("b", 6.0)) for i in range(3)
+    ]
     verdict = one(rising("a", "b", value=2.0), *records)
     assert (verdict.outcome, verdict.ours, verdict.low, verdict.high) == ("holds", 2.0, 2.0, 2.0)
 
@@ -273,17 +279,17 @@ def test_an_arm_without_a_figure_is_named_and_never_a_pass(why: str) -> None:
 
 
 @pytest.mark.parametrize("sample", [0.0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("arm", ["a", "b", "c"])
-def test_samples_that_are_no_numbers_above_0_are_no_figure(arm: str, sample: float) -> None:
+@pytest.mark.parametrize("variant", ["a", "b", "c"])
+def test_samples_that_are_no_numbers_above_0_are_no_figure(variant: str, sample: float) -> None:
     figures: Mapping[str, tuple[float, ...]] = {
         "a": (1.0, 1.0),
         "b": (2.0, 2.0),
         "c": (3.0, 3.0),
-        arm: (1.0, sample),
+        variant: (1.0, sample),
     }
     verdict = one(rising("a", "b", "c"), *(size(name, *samples) for name, samples in figures.items()))
     assert verdict.outcome == "unavailable"
-    assert f"{arm}: " in verdict.sentence
+    assert f"{variant}: " in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -300,30 +306,34 @@ def test_arms_that_cannot_be_compared_are_not(records: list[Record], told: str) 
 
 
 def test_another_shape_of_one_arm_is_no_figure() -> None:
-    held = rising("a", "b", requires={"layers": 32})
-    records = [size("a", 1.0, fields={"layers": 32}), size("b", 2.0, fields={"layers": 4})]
+    held = rising("a", "b", requires={"num_hidden_layers": 32})
+    records = [
+        size("a", 1.0, fields={"num_hidden_layers": 32}),
+        size("b", 2.0, fields={"num_hidden_layers": 4}),
+    ]
     verdict = one(held, *records)
     assert verdict.outcome == "unavailable"
     assert "b: small was run with layers 4; this claim speaks of layers 32" in verdict.sentence
-    assert one(held, records[0], size("b", 2.0, fields={"layers": 32})).outcome == "holds"
+    assert one(held, records[0], size("b", 2.0, fields={"num_hidden_layers": 32})).outcome == "holds"
 
 
 def test_every_arm_must_meet_the_claims_conditions() -> None:
     held = rising("a", "b", "c", conditions={"device": "cuda", "precision": "bf16"})
     there = {"device": "cuda", "precision": "bf16"}
-    met = [size(arm, value, conditions=there) for arm, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
+    met = [size(variant, value, conditions=there) for variant, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
     assert (one(held, *met).where, one(held, *met).differs) == ("as stated", ())
-    for i, arm in enumerate("abc"):
+    for i, variant in enumerate("abc"):
         other = [
             r._replace(conditions={**there, "precision": "fp32"}) if i == j else r for j, r in enumerate(met)
         ]
         verdict = one(held, *other)
         assert (verdict.outcome, verdict.where) == ("holds", "elsewhere")
-        assert verdict.differs == (f"precision fp32, the claim has bf16 ({arm})",)
+        assert verdict.differs == (f"precision fp32, the claim has bf16 ({variant})",)
     elsewhere = one(held, *(r._replace(conditions={**there, "device": "cpu"}) for r in met))
     assert elsewhere.differs == ("device cpu, the claim has cuda",)
     fake = one(
-        held, *(size(arm, i + 1.0, origin="simulated", conditions=there) for i, arm in enumerate("abc"))
+        held,
+        *(size(variant, i + 1.0, origin="simulated", conditions=there) for i, variant in enumerate("abc")),
     )
     assert fake.differs == ("simulated, not measured",)
 
@@ -343,16 +353,16 @@ def test_a_repeat_that_failed_is_left_out_and_told() -> None:
 @pytest.mark.parametrize("first", ["a", "baseline"])
 def test_a_step_within_the_noise_is_told_so(first: str) -> None:
     noise = [*sampled(first, (1.0,) * 4), *sampled(f"{first}_again", (1.03, 0.97, 1.04, 0.98))]
-    arms = [*sampled("b", (1.01,) * 4), *sampled("c", (2.0,) * 4)]
-    arms += [] if first == "a" else sampled("a", (1.0,) * 4)
-    verdict = one(rising("a", "b", "c"), *noise, *arms)
+    variants = [*sampled("b", (1.01,) * 4), *sampled("c", (2.0,) * 4)]
+    variants += [] if first == "a" else sampled("a", (1.0,) * 4)
+    verdict = one(rising("a", "b", "c"), *noise, *variants)
     assert verdict.outcome == "holds"
     assert re.search(
         r": the claim holds; the step from a to b lies within this run's noise \(0\.9\d\d× to 1\.0\d\d×\)\.$",
         verdict.sentence,
     )
-    assert "noise" not in one(rising("a", "c"), *noise, *arms).sentence
-    assert "noise" not in one(rising("b", "c"), *noise, *arms).sentence
+    assert "noise" not in one(rising("a", "c"), *noise, *variants).sentence
+    assert "noise" not in one(rising("b", "c"), *noise, *variants).sentence
 
 
 def test_the_report_says_the_relation_in_words() -> None:

@@ -1,4 +1,4 @@
-"""Speed-ups before the judge: one arm against another, round by round."""
+"""Speed-ups before the judge: one variant against another, round by round."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from synthetic import claim, made
 
 from harness.records import Claim, Record
 
-DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to both arms of a round
+DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to both variants of a round
 
 
-def times(arm: str, factors: tuple[float, ...], **more: object) -> list[Record]:
+def times(variant: str, factors: tuple[float, ...], **more: object) -> list[Record]:
     """One record a process: the drift, shifted from process to process, times that process's factor."""
     records = []
     for repeat, factor in enumerate(factors):
         samples = tuple(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT)
         figures = {("time", "warm"): ("s", "measured", samples)}
-        records.append(made("small", arm, figures, repeat=repeat, **more))  # type: ignore[arg-type]
+        records.append(made("small", variant, figures, repeat=repeat, **more))  # type: ignore[arg-type]
     return records
 
 

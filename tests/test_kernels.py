@@ -1,4 +1,4 @@
-"""The kernels suite on tiny shapes: its arms against float64, and what is refused before it begins."""
+"""The kernels suite on tiny shapes: its variants against float64, and what is refused before it begins."""
 
 from __future__ import annotations
 
@@ -43,25 +43,25 @@ def compiled_elsewhere(monkeypatch):
 
 @pytest.mark.usefixtures("compiled_elsewhere")
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("arm", HAS)
-def test_an_arm_gives_what_float64_gives_or_says_why_not(arm, operation):
-    if arm == "torch_compile" and operation in HAS[arm] - COMPILED_HERE:
+@pytest.mark.parametrize("variant", HAS)
+def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
+    if variant == "torch_compile" and operation in HAS[variant] - COMPILED_HERE:
         pytest.skip("compiled in test_torch_compile_of_every_operation")
     subject = subject_of(operation)
-    if operation not in HAS[arm]:
-        with pytest.raises(Unavailable, match=f"{arm}|{operation}|need a GPU"):
-            applied(arm, subject)
+    if operation not in HAS[variant]:
+        with pytest.raises(Unavailable, match=f"{variant}|{operation}|need a GPU"):
+            applied(variant, subject)
         return
-    subject = applied(arm, subject)
+    subject = applied(variant, subject)
     readings = [one for one in kernels.prepare(subject) if isinstance(one, Reading)]
     found = {one.metric: one.value for one in readings}
     assert 0 <= found["max_error"] <= subject.tolerance
     assert found["bytes_moved"] > 0
     targets = {one.method for one in readings if one.metric == "registers"}
-    assert targets == (set(TARGETS) if arm == "triton" else set())
+    assert targets == (set(TARGETS) if variant == "triton" else set())
     told = [one.method for one in readings if one.metric == "compile_time"]
-    assert bool(told) == (arm in ("torch_compile", "jax_xla"))
-    assert set(told) <= ({"cold", "cached"} if arm == "torch_compile" else {""})
+    assert bool(told) == (variant in ("torch_compile", "jax_xla"))
+    assert set(told) <= ({"cold", "cached"} if variant == "torch_compile" else {""})
     if kernels.timed(subject):
         assert next(iter(kernels.sample(subject))).value > 0
     kernels.close(subject)
@@ -101,8 +101,8 @@ def test_a_workload_for_a_gpu_is_unavailable_without_one():
 @pytest.mark.parametrize("operation", ["rotary", "training_step"])
 def test_an_odd_head_is_refused_before_anything_is_made(operation):
     with pytest.raises(Unavailable, match="rotary halves a head: its size must be even, not 7"):
-        subject_of(operation, hidden=14, head_size=7)
-    assert subject_of("attention", hidden=14, head_size=7)
+        subject_of(operation, hidden_size=14, head_size=7)
+    assert subject_of("attention", hidden_size=14, head_size=7)
 
 
 def test_a_step_without_its_backward_pass_is_refused():
@@ -147,8 +147,8 @@ def test_attention_that_cannot_fit_is_not_begun(monkeypatch):
 
 
 def test_peak_memory_of_explicit_attention_is_its_scores():
-    subject = applied("baseline", subject_of("attention", batch=1, seq_len=512, head_size=8))
-    sdpa = applied("sdpa", subject_of("attention", batch=1, seq_len=512, head_size=8))
+    subject = applied("baseline", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
+    sdpa = applied("sdpa", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
     found = [
         next(one.value for one in kernels.prepare(each) if one[0] == "peak_memory")
         for each in (subject, sdpa)

@@ -15,11 +15,11 @@ from torch import Tensor
 from harness.records import WrongResult
 from suites import kernels
 from suites.kernels.against_float64 import check as check_float64
-from suites.kernels.awkward import awkward, strided
+from suites.kernels.bound_call import bind, make_inputs, make_upstream
+from suites.kernels.edge_cases import awkward, strided
 from suites.kernels.operations import OPERATIONS, adamw, rms_norm
 from suites.kernels.reference import attention_reference, evaluate, in_float64, reference_of
 from suites.kernels.subject import Workload
-from suites.kernels.work import bind, make_inputs, make_upstream
 
 
 def negated(function):
@@ -134,8 +134,8 @@ def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
     monkeypatch.setattr("suites.kernels.reference.FEW_PAIRS", 1)
     subject = applied("baseline", subject_of("attention"))
     assert "2 of its heads" in subject.held["compared"]
-    kept = reference_of(subject.operation, subject.workload, subject.seed, subject.device).heads
-    last = (subject.workload.batch - 1, subject.workload.heads - 1)
+    kept = reference_of(subject.operation, subject.workload, subject.seed, subject.device).num_attention_heads
+    last = (subject.workload.micro_batch_size - 1, subject.workload.num_attention_heads - 1)
     assert set(kept) == {(0, 0), last}
 
 
@@ -149,14 +149,14 @@ def test_eager_itself_passes_the_awkward_shapes(operation):
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_what_cancellation_leaves_unknown_is_not_called_wrong(seed):
     """Of large values a softmax is one or zero, and its gradient a rounding: by plain PyTorch too."""
-    subject = replace(subject_of("softmax", hidden=40, seq_len=9), shapes="awkward", seed=seed)
+    subject = replace(subject_of("softmax", hidden_size=40, seq_len=9), shapes="awkward", seed=seed)
     check_float64(subject)
 
 
-@pytest.mark.parametrize("arm", ["baseline", "sdpa"])
-def test_of_one_token_attentions_scores_have_no_gradient_and_any_order_of_summing_rounds_it(arm):
+@pytest.mark.parametrize("variant", ["baseline", "sdpa"])
+def test_of_one_token_attentions_scores_have_no_gradient_and_any_order_of_summing_rounds_it(variant):
     """The gradient of Q and K is a difference of two equal sums, over the head, of dO V."""
-    subject = replace(applied(arm, subject_of("attention")), shapes="awkward")
+    subject = replace(applied(variant, subject_of("attention")), shapes="awkward")
     for seed in range(1, 20):
         check_float64(replace(subject, seed=seed))
 
@@ -185,7 +185,14 @@ def test_a_gradient_that_is_all_wrong_is_caught_among_large_values_too():
     apart=st.booleans(),
 )
 def test_any_shape_is_held_to_float64(operation, rows, columns, apart):
-    subject = subject_of(operation, batch=1, seq_len=rows, hidden=columns, heads=1, kv_heads=1)
+    subject = subject_of(
+        operation,
+        micro_batch_size=1,
+        seq_len=rows,
+        hidden_size=columns,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+    )
     inputs = make_inputs(subject.operation, subject.workload, rows, subject.device)
     if apart:
         inputs = tuple(strided(one) for one in inputs)

@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from suites import kernels
+from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
 from suites.kernels.operations import OPERATIONS, attention
 from suites.kernels.subject import Workload
-from suites.kernels.work import leaves_of, make_inputs, tensors_of
 from suites.model import causal_mask
 
 
@@ -54,9 +54,15 @@ def test_products_are_those_that_torch_counts(operation, backward):
         outputs = OPERATIONS[operation].eager(*inputs)
         if backward:
             outputs.sum().backward()
-    scores = 2 * workload.batch * workload.heads * workload.seq_len**2 * workload.head_size
+    scores = (
+        2
+        * workload.micro_batch_size
+        * workload.num_attention_heads
+        * workload.seq_len**2
+        * workload.head_size
+    )
     again = scores if operation == "attention" and backward else 0  # the fused backward has the scores again
-    logits = workload.rows * workload.vocab * (6 if backward else 4)
+    logits = workload.rows * workload.vocab_size * (6 if backward else 4)
     beside = logits if operation == "linear_cross_entropy" else 0
     assert OPERATIONS[operation].flops(workload) == counted.get_total_flops() + again + beside
 
@@ -108,7 +114,9 @@ def test_traffic_of_what_has_no_backward_pass():
 
 
 def test_adamw_passes_over_memory_as_often_as_torchs_own():
-    workload = Workload(**workload_of("adamw", hidden=8, heads=2, kv_heads=2, tensors=2))
+    workload = Workload(
+        **workload_of("adamw", hidden_size=8, num_attention_heads=2, num_key_value_heads=2, tensors=2)
+    )
     parameters, gradients, averages, squares, step_1 = make_inputs(
         OPERATIONS["adamw"], workload, 3, torch.device("cpu")
     )

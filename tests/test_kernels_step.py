@@ -17,10 +17,17 @@ from suites.kernels.training_step import OPERATION, PARTS, Trainer
 from suites.model import Transformer, llama
 
 RUN = load(["suite=kernels"])[0]
-ARMS = {arm.name: arm for arm in RUN.arms}
+ARMS = {variant.name: variant for variant in RUN.variants}
 
-TINY = {"operation": "training_step", "batch": 2, "seq_len": 24, "hidden": 32, "heads": 4, "kv_heads": 2}
-TINY |= {"head_size": 8, "ffn": 48, "vocab": 64, "layers": 2}
+TINY = {
+    "operation": "training_step",
+    "batch": 2,
+    "seq_len": 24,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+TINY |= {"head_size": 8, "intermediate_size": 48, "vocab_size": 64, "num_hidden_layers": 2}
 STEPS = 4
 
 
@@ -28,9 +35,9 @@ def subject_of(**changes):
     return kernels.build({**TINY, **changes}, seed=3)
 
 
-def applied(arm, subject):
-    module = import_module(f"suites.kernels.{ARMS[arm].module}")
-    subject = module.apply(subject, module.Settings(**ARMS[arm].settings))
+def applied(variant, subject):
+    module = import_module(f"suites.kernels.{ARMS[variant].module}")
+    subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
     kernels.check(subject, module)
     return subject
 
@@ -98,14 +105,14 @@ FOR_THE_STEP = {
 
 
 @pytest.mark.parametrize("part", ["all", "attention", "adamw", "swiglu"])
-@pytest.mark.parametrize("arm", FOR_THE_STEP)
-def test_an_arm_trains_as_the_baseline_or_says_why_not(arm, part):
+@pytest.mark.parametrize("variant", FOR_THE_STEP)
+def test_an_arm_trains_as_the_baseline_or_says_why_not(variant, part):
     subject = subject_of(part=part)
-    if part not in FOR_THE_STEP[arm]:
-        with pytest.raises(Unavailable, match=f"{arm}|interpreted"):
-            applied(arm, subject)
+    if part not in FOR_THE_STEP[variant]:
+        with pytest.raises(Unavailable, match=f"{variant}|interpreted"):
+            applied(variant, subject)
         return
-    subject = applied(arm, subject)
+    subject = applied(variant, subject)
     found = {one.metric: one.value for one in kernels.prepare(subject) if isinstance(one, Reading)}
     assert found["tokens_per_step"] == 48
     assert found["max_error"] < 10 * subject.tolerance
@@ -123,11 +130,11 @@ def test_a_wrong_backward_of_attention_is_caught_under_autocast(factor):
         applied("autocast_bf16", subject)
 
 
-@pytest.mark.parametrize("arm", ["torch_compile", "compile_sdpa", "compile_sdpa_autocast"])
-def test_the_mode_reaches_torch_compile(arm, monkeypatch):
+@pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa", "compile_sdpa_autocast"])
+def test_the_mode_reaches_torch_compile(variant, monkeypatch):
     modes = []
     monkeypatch.setattr("torch.compile", lambda model, **given: modes.append(given["mode"]) or model)
-    module = import_module(f"suites.kernels.{ARMS[arm].module}")
+    module = import_module(f"suites.kernels.{ARMS[variant].module}")
     Trainer(module.apply(subject_of(), module.Settings(mode="max-autotune-no-cudagraphs")))
     assert modes == ["max-autotune-no-cudagraphs"]
 
@@ -143,9 +150,9 @@ def test_the_fused_optimizer_of_a_step_is_torchs(part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", ["torch_compile", "compile_sdpa_autocast"])
-def test_a_compiled_step_trains_as_the_baseline(arm):
-    assert applied(arm, subject_of(layers=1)).compile_step == "default"
+@pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa_autocast"])
+def test_a_compiled_step_trains_as_the_baseline(variant):
+    assert applied(variant, subject_of(num_hidden_layers=1)).compile_step == "default"
 
 
 @pytest.mark.slow
@@ -157,12 +164,18 @@ def test_one_part_of_a_step_compiled():
 
 def test_a_steps_arithmetic_is_what_torch_counts():
     """Its counter has all of the causal scores, ours half of them: the other half is added here."""
-    subject = subject_of(kv_heads=4)
+    subject = subject_of(num_key_value_heads=4)
     workload = subject.workload
     trainer = Trainer(subject)
     with FlopCounterMode(display=False) as counted:
         trainer.loss_and_gradients()
-    half = 6 * workload.layers * workload.hidden * workload.seq_len**2 * workload.batch
+    half = (
+        6
+        * workload.num_hidden_layers
+        * workload.hidden_size
+        * workload.seq_len**2
+        * workload.micro_batch_size
+    )
     assert OPERATION.flops(workload) + half == counted.get_total_flops()
 
 
@@ -174,7 +187,7 @@ def test_a_steps_weights_are_counted_by_the_model_itself():
 
 @pytest.mark.parametrize("seq_len", [64, 512])
 def test_what_a_step_holds_at_once_is_about_its_formula(seq_len):
-    subject = applied("baseline", subject_of(batch=1, seq_len=seq_len, kv_heads=4))
+    subject = applied("baseline", subject_of(micro_batch_size=1, seq_len=seq_len, num_key_value_heads=4))
     peak_B = next(one.value for one in kernels.prepare(subject) if one[0] == "peak_memory")
     held_B = peak_B + 12 * llama(subject.workload).parameters
     assert held_B <= OPERATION.eager_B(subject.workload) <= 1.6 * held_B

@@ -11,9 +11,17 @@ from pathlib import Path
 import pytest
 from marked import MARK, marked, running, wait_for, wait_until_none
 
-from harness.instruments.launched import REMOTE, RUN, Launch, LaunchError, attended, launch, places
-from harness.instruments.rank import STORE
-from harness.instruments.ranks import Pool, RankFailed, RankTimeout
+from harness.instruments.distributed.launcher_env import (
+    REMOTE,
+    RUN,
+    Launch,
+    LaunchError,
+    attended,
+    launch,
+    places,
+)
+from harness.instruments.distributed.rank_pool import Pool, RankFailed, RankTimeout
+from harness.instruments.distributed.rank_worker import STORE
 from harness.records import Origin, Status, measurement
 from harness.store import read_records
 
@@ -109,7 +117,9 @@ def test_a_port_in_use_is_one_line(mark):
 def ranks(mark):
     """The ranks themselves, not their relays."""
     relays = {process.pid for process in running(mark, REMOTE)}
-    return [one for one in running(mark, "harness.instruments.rank") if one.pid not in relays]
+    return [
+        one for one in running(mark, "harness.instruments.distributed.rank_worker") if one.pid not in relays
+    ]
 
 
 @pytest.fixture
@@ -166,7 +176,7 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
     assert MARK in os.environ
     code = (
         "import os, signal\n"
-        "from harness.instruments.launched import attended, launch\n"
+        "from harness.instruments.distributed.launcher_env import attended, launch\n"
         "with attended(launch()):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -197,7 +207,7 @@ def torchrun(node, port, words):
 def test_torchrun_starts_a_sweep_over_the_machines_own_network(tmp_path, mark):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    small = {"layers": 1, "seq_len": 32, "loss_steps": 8}
+    small = {"num_hidden_layers": 1, "seq_len": 32, "loss_steps": 8}
     words = ["suite=interconnect", "workloads=[ddp,fsdp2_two_a_node]", "only=[baseline_again,link.20g]"]
     words += [f"suite.workloads.ddp.{name}={value}" for name, value in small.items()]
     words += ["repeats=1", "suite.sampling.rounds=2", "suite.sampling.budget_s=0.2", f"out={tmp_path}"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.source_digest import ROOT, file_of, imports_of
+from harness.code_fingerprint import ROOT, file_of, imports_of
 
 FILES = sorted(p for top in ("harness", "suites") for p in (ROOT / top).rglob("*.py"))
 

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from harness.claims import load_claims
+from harness.code_fingerprint import ROOT
 from harness.config import CONF, load, names, optimizations
 from harness.report.spec import load_spec
-from harness.source_digest import ROOT
 
 PAIRS = [(suite, name) for suite in names("suite") for name in optimizations(suite)]
 PROTOCOL = {"Settings", "unavailable", "apply"}
@@ -49,24 +49,26 @@ def test_each_module_that_is_an_optimization_has_its_yaml(suite):
 @pytest.mark.parametrize("suite", names("suite"))
 def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
     run = load([f"suite={suite}"])[0]
-    arms = {arm.name for arm in run.arms}
+    variants = {variant.name for variant in run.variants}
     for claim in load_claims(suite):
         assert claim.source
         assert claim.source_mark in "SNCD", f"{claim.id}: an unverified figure is never quoted"
         assert claim.quoted
         for reading in claim.readings:
             assert reading.workload in run.workloads, f"{claim.id}: no workload {reading.workload}"
-            assert set(reading.arms) <= arms, f"{claim.id}: no arm {set(reading.arms) - arms}"
+            assert set(reading.variants) <= variants, (
+                f"{claim.id}: no variant {set(reading.variants) - variants}"
+            )
             workload = run.workloads[reading.workload]
             assert reading.requires
             assert reading.requires == {name: workload.get(name) for name in reading.requires}, claim.id
 
 
 @pytest.mark.parametrize(
-    "suite", [suite for suite in names("suite") if load([f"suite={suite}"])[0].rounds_by]
+    "suite", [suite for suite in names("suite") if load([f"suite={suite}"])[0].rounds_field]
 )
 def test_where_rounds_are_draws_every_speed_up_is_their_mean(suite):
-    """A middle leaves draws out: a placement in which an arm gains nothing is no disturbance."""
+    """A middle leaves draws out: a placement in which a variant gains nothing is no disturbance."""
     paired = [reading for claim in load_claims(suite) for reading in claim.readings if reading.against]
     assert paired
     assert {reading.at for reading in paired} == {"mean"}

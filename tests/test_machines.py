@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from harness import environment
-from harness.instruments.launched import Launch
+from harness.instruments.distributed.launcher_env import Launch
 from harness.records import Unavailable
-from suites.interconnect.machines import backend_of, network_of
+from suites.interconnect.real_cluster import backend_of, network_of
 
 HERE = Launch(0, 4, 0, 2, "node1", 29500, False, "none/0")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 
 WORDS = [
     "suite=memory",
     "workloads=[gpt_5m]",
-    "suite.workloads.gpt_5m.layers=2",
-    "suite.workloads.gpt_5m.batch=16",
+    "suite.workloads.gpt_5m.num_hidden_layers=2",
+    "suite.workloads.gpt_5m.micro_batch_size=16",
     "only=[baseline,flash_attention,half_batch]",
     "out=out",
 ]
@@ -32,7 +32,7 @@ def unavailable(host):
 def apply(subject, settings):
     w = subject.workload
     n = settings.parts
-    return replace(subject, workload=replace(w, batch=w.batch // n, micro_batches=n))
+    return replace(subject, workload=replace(w, micro_batch_size=w.batch // n, gradient_accumulation_steps=n))
 """
 SPOILT = """
 

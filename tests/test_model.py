@@ -12,31 +12,50 @@ from hypothesis import strategies as st
 from suites.model import ModelShape, Transformer
 
 
-def llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> ModelShape:
+def llama(
+    num_hidden_layers: int,
+    hidden_size: int,
+    num_attention_heads: int,
+    num_key_value_heads: int,
+    intermediate_size: int,
+) -> ModelShape:
     return ModelShape(
-        layers, hidden, heads, kv_heads, ffn, 32000, "rms", "swiglu", "rotary", 4096, tied=False, bias=False
+        num_hidden_layers,
+        hidden_size,
+        num_attention_heads,
+        num_key_value_heads,
+        intermediate_size,
+        32000,
+        "rms",
+        "swiglu",
+        "rotary",
+        4096,
+        tie_word_embeddings=False,
+        bias=False,
     )
 
 
-def gpt(layers: int, hidden: int, heads: int, positions: int) -> ModelShape:
+def gpt(
+    num_hidden_layers: int, hidden_size: int, num_attention_heads: int, max_position_embeddings: int
+) -> ModelShape:
     return ModelShape(
-        layers,
-        hidden,
-        heads,
-        heads,
-        4 * hidden,
+        num_hidden_layers,
+        hidden_size,
+        num_attention_heads,
+        num_attention_heads,
+        4 * hidden_size,
         50257,
         "layer",
         "gelu",
         "learned",
-        positions,
-        tied=True,
+        max_position_embeddings,
+        tie_word_embeddings=True,
         bias=True,
     )
 
 
-TINY = replace(llama(2, 32, 4, 2, 48), vocab=61, positions=16)
-TINY_GPT = replace(gpt(2, 32, 4, 16), vocab=61)
+TINY = replace(llama(2, 32, 4, 2, 48), vocab_size=61, max_position_embeddings=16)
+TINY_GPT = replace(gpt(2, 32, 4, 16), vocab_size=61)
 
 PUBLISHED = {
     # weights of the published checkpoints, counted by their model cards' safetensors indexes
@@ -67,8 +86,21 @@ def test_gpt_3_has_175_billion():
 
 
 shapes = st.builds(
-    lambda layers, heads, groups, size, ffn, vocab, norm, mlp, position, tied, bias: ModelShape(
-        layers, heads * groups * size, heads * groups, heads, ffn, vocab, norm, mlp, position, 16, tied, bias
+    lambda num_hidden_layers, num_attention_heads, groups, size, intermediate_size, vocab_size, norm, mlp, position, tie_word_embeddings, bias: (
+        ModelShape(
+            num_hidden_layers,
+            num_attention_heads * groups * size,
+            num_attention_heads * groups,
+            num_attention_heads,
+            intermediate_size,
+            vocab_size,
+            norm,
+            mlp,
+            position,
+            16,
+            tie_word_embeddings,
+            bias,
+        )
     ),
     st.integers(1, 3),
     st.integers(1, 3),
@@ -91,7 +123,7 @@ def test_formula_counts_what_is_built(shape):
 
 
 def batch(shape: ModelShape, length: int = 11) -> torch.Tensor:
-    return torch.randint(shape.vocab, (3, length), generator=torch.Generator().manual_seed(0))
+    return torch.randint(shape.vocab_size, (3, length), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("shape", [TINY, TINY_GPT], ids=["llama", "gpt"])
@@ -118,7 +150,7 @@ def test_no_position_sees_a_later_one(shape, attention):
     model(tokens, tokens)
     before = seen["logits"]
     changed = tokens.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % shape.vocab
+    changed[:, -1] = (changed[:, -1] + 1) % shape.vocab_size
     model(changed, tokens)
     torch.testing.assert_close(seen["logits"][:, :-1], before[:, :-1])
     assert not torch.equal(seen["logits"][:, -1], before[:, -1])
@@ -141,11 +173,11 @@ def test_rotary_scores_depend_on_distance_alone():
 def test_untrained_loss_is_that_of_chance():
     tokens = batch(TINY)
     loss = Transformer(TINY)(tokens, tokens)
-    assert loss.item() == pytest.approx(torch.tensor(float(TINY.vocab)).log().item(), rel=0.02)
+    assert loss.item() == pytest.approx(torch.tensor(float(TINY.vocab_size)).log().item(), rel=0.02)
 
 
 def test_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match="multiple of heads"):
-        Transformer(replace(TINY, heads=3))
+        Transformer(replace(TINY, num_attention_heads=3))
     with pytest.raises(ValueError, match="longer than the 16 positions"):
         Transformer(TINY)(batch(TINY, 17), batch(TINY, 17))

@@ -9,9 +9,9 @@ import pytest
 from moved import ATTEMPTS, moved, needs_namespaces, script
 from test_topology import FABRIC, LEAVES, SPINES
 
-from harness.instruments import network as module
-from harness.instruments.network import Network
-from harness.instruments.topology import TopologyError, two_nodes
+from harness.instruments.network import emulated_network as module
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import TopologyError, two_nodes
 from harness.records import Unavailable
 
 RATE_B_PER_S = 5e6

@@ -11,9 +11,9 @@ import pytest
 from marked import bearing, marked, running, wait_for, wait_until_none
 from moved import needs_namespaces
 
-from harness.instruments import network as module
-from harness.instruments.network import Network
-from harness.instruments.topology import two_nodes
+from harness.instruments.network import emulated_network as module
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
 from harness.records import Unavailable
 
 HERE = Path(__file__).parent
@@ -31,8 +31,8 @@ def mark(monkeypatch):
 
 WITHOUT_ROOT = """
 from moved import moved
-from harness.instruments.network import Network, privileges
-from harness.instruments.topology import two_nodes
+from harness.instruments.network.emulated_network import Network, privileges
+from harness.instruments.network.topology import two_nodes
 assert "--user" in privileges(), privileges()
 with Network(two_nodes(5e6)) as network:
     assert abs(network.verify(1, 5e6) / 5e6 - 1) < 0.05
@@ -65,8 +65,8 @@ def test_it_works_without_root_where_the_kernel_allows(mark):
 def test_without_any_privileges_it_is_unavailable_and_says_what_is_missing(mark):
     """The kernel's own refusal, in a user namespace that may have no more network namespaces."""
     code = (
-        "from harness.instruments.network import Network, Unavailable\n"
-        "from harness.instruments.topology import two_nodes\n"
+        "from harness.instruments.network.emulated_network import Network, Unavailable\n"
+        "from harness.instruments.network.topology import two_nodes\n"
         "try: Network(two_nodes(1e6))\n"
         "except Unavailable as error: print(error)"
     )
@@ -124,7 +124,7 @@ def named(pid):
     return [*Path("/run/netns").glob(f"harness{pid}-*"), *mounts]
 
 
-@pytest.mark.parametrize("word", ["--kill-child", "harness.instruments.network_inside"])
+@pytest.mark.parametrize("word", ["--kill-child", "harness.instruments.network.netns_server"])
 def test_a_network_whose_process_was_killed_says_so_and_leaves_nothing(mark, word):
     with Network(two_nodes(1e6)) as network:
         running(mark, word)[0].kill()
@@ -137,8 +137,8 @@ def test_a_network_whose_process_was_killed_says_so_and_leaves_nothing(mark, wor
 
 OWNER = """
 import signal
-from harness.instruments.network import Network
-from harness.instruments.topology import two_nodes
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
 with Network(two_nodes(5e6)) as network:
     print("made", flush=True)
@@ -153,7 +153,7 @@ def test_the_end_of_the_owner_is_the_end_of_the_network(mark, number):
         [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment()
     ) as owner:
         assert owner.stdout.readline() == b"made\n"
-        wait_for(lambda: running(mark, "harness.instruments.blast"))
+        wait_for(lambda: running(mark, "harness.instruments.network.bandwidth_probe"))
         assert not named(owner.pid)
         owner.send_signal(number)
         assert owner.wait(60) != 0

@@ -12,10 +12,10 @@ import torch
 from offload_arms import COUNT, HERE, SEED, WORKLOAD, pools
 
 import suites.offload as offload
-from harness.instruments.deepspeed_operators import missing
-from harness.instruments.ranks import RankFailed
+from harness.code_fingerprint import ROOT
+from harness.instruments.distributed.deepspeed_ops import missing
+from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from harness.source_digest import ROOT
 from suites.model import Transformer
 from suites.offload.engines.host_update import owners_of
 from suites.offload.ranks import Ranks, backend_of
@@ -54,7 +54,7 @@ def test_too_few_gpus_are_unavailable(monkeypatch):
     ("change", "said"),
     [
         ({"gpu": True}, "for a GPU"),
-        ({"heads": 64, "kv_heads": 64}, "1 elements are odd"),
+        ({"num_attention_heads": 64, "num_key_value_heads": 64}, "1 elements are odd"),
         ({"folder": "/nonexistent"}, "/nonexistent is no folder that can be written"),
         ({"folder": str(HERE / "conftest.py")}, "no folder that can be written"),
     ],
@@ -68,7 +68,9 @@ def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
 # The disk.
 
 ON_DISK = Plan("deepspeed", 3, DISK, DISK)
-WIDE = replace(WORKLOAD, hidden=256, ffn=688, layers=2, ranks=1)  # deepspeed swaps from a MiB a tensor on
+WIDE = replace(
+    WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, ranks=1
+)  # deepspeed swaps from a MiB a tensor on
 
 
 def needs_async_io():
@@ -108,17 +110,17 @@ def test_cells_through_the_harness(tmp_path):
     folder = tmp_path / "swap"
     folder.mkdir()
     tiny = (
-        "hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 64, batch: 2, seq_len: 16, precision: fp32, "
+        "hidden: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 176, vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
         f"ranks: 2, loss_steps: 8, folder: {folder}"
     )
     small = (
-        "hidden: 256, heads: 4, kv_heads: 4, ffn: 688, vocab: 64, batch: 2, seq_len: 16, precision: fp32, "
+        "hidden: 256, num_attention_heads: 4, num_key_value_heads: 4, intermediate_size: 688, vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
         "ranks: 1, budget_B: 1.0"
     )
     words = [
         "suite=offload",
-        f"+suite.workloads.tiny={{layers: 2, {tiny}}}",
-        f"+suite.workloads.tight={{layers: 8, {small}}}",
+        f"+suite.workloads.tiny={{num_hidden_layers: 2, {tiny}}}",
+        f"+suite.workloads.tight={{num_hidden_layers: 8, {small}}}",
         "workloads=[tiny,tight]",
         "only=[baseline,host_update]",
         f"out={tmp_path / 'out'}",

@@ -12,21 +12,40 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from harness.instruments.allocator import watch
+from harness.instruments.memory.allocator import watch
 from suites.model import ModelShape, Transformer
 from suites.offload import activation_checkpointing, activation_offload, activations
-from suites.offload.carriers import Copy, SideStream
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Subject
-from suites.offload.traffic import Traffic
+from suites.offload.transfer import Copy, SideStream
+from suites.offload.transfer_counter import Traffic
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")
 B, T, D, F, LAYERS = 2, 64, 64, 176, 5
 SHAPE = ModelShape(
-    LAYERS, D, 4, 2, F, 61, norm="rms", mlp="swiglu", position="rotary", positions=T, tied=False, bias=False
+    LAYERS,
+    D,
+    4,
+    2,
+    F,
+    61,
+    norm="rms",
+    mlp="swiglu",
+    position="rotary",
+    max_position_embeddings=T,
+    tie_word_embeddings=False,
+    bias=False,
 )
-GPT = replace(SHAPE, kv_heads=4, norm="layer", mlp="gelu", position="learned", tied=True, bias=True)
+GPT = replace(
+    SHAPE,
+    num_key_value_heads=4,
+    norm="layer",
+    mlp="gelu",
+    position="learned",
+    tie_word_embeddings=True,
+    bias=True,
+)
 BLOCK_B = {"fp32": B * T * 4 * (10 * D + 4 * F), "bf16": B * T * (34 * D + 8 * F)}
 """What a block of SHAPE saves, storages below 4 KiB, weights and rotary tables not counted.
 
@@ -50,7 +69,7 @@ class Run:
         self.random = torch.Generator().manual_seed(4)
 
     def loss(self, length=None):
-        draw = torch.randint(0, self.shape.vocab, (2, B, length or self.lengths), generator=self.random)
+        draw = torch.randint(0, self.shape.vocab_size, (2, B, length or self.lengths), generator=self.random)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
             return self.model(*draw)
 
@@ -66,8 +85,8 @@ class Run:
 
 
 @cache
-def peak_B(how, layers, precision="fp32"):
-    run_shape = replace(SHAPE, layers=layers)
+def peak_B(how, num_hidden_layers, precision="fp32"):
+    run_shape = replace(SHAPE, num_hidden_layers=num_hidden_layers)
     with watch(CPU) as watched:
         watched.mark("build")
         run = Run(how, run_shape, precision)
@@ -350,17 +369,17 @@ def test_torch_s_own_way_is_counted():
 
 
 @pytest.mark.parametrize(
-    ("arm", "settings", "how"),
+    ("variant", "settings", "how"),
     [
         (activation_offload, activation_offload.Settings(ahead=False), "offloaded"),
         (activation_offload, activation_offload.Settings(ahead=True), "offloaded_ahead"),
         (activation_checkpointing, activation_checkpointing.Settings(), "recomputed"),
     ],
 )
-def test_arms_change_the_plan_alone(arm, settings, how):
+def test_arms_change_the_plan_alone(variant, settings, how):
     baseline = Subject(None, 0, Plan(), tolerance=1e-6)
-    assert arm.apply(baseline, settings) == replace(baseline, plan=Plan(activations=how))
-    assert arm.unavailable(None) is None
+    assert variant.apply(baseline, settings) == replace(baseline, plan=Plan(activations=how))
+    assert variant.unavailable(None) is None
 
 
 def test_an_unknown_place_is_refused():

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 from offload_arms import BF16, BLOCKS, COUNT, WORKLOAD, pools, subject_of
 
-from harness.instruments.deepspeed_operators import missing
+from harness.instruments.distributed.deepspeed_ops import missing
 
 __all__ = ["pools"]
 

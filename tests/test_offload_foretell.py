@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from harness.instruments.allocator import watch
+from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.model import Transformer
-from suites.offload.foretell import (
+from suites.offload.memory_estimates import (
     METHODS,
     Parts,
     foretold_B,
@@ -27,13 +27,13 @@ GB = 1e9
 DS = "deepspeed"
 
 LLAMA = Workload(
-    layers=4,
-    hidden=64,
-    heads=4,
-    kv_heads=4,
-    ffn=256,
-    vocab=200,
-    batch=2,
+    num_hidden_layers=4,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    intermediate_size=256,
+    vocab_size=200,
+    micro_batch_size=2,
     seq_len=32,
     precision="bf16",
     ranks=4,
@@ -110,7 +110,7 @@ def test_bytes_by_hand(precision, plan):
 
 def test_working_memory_is_zero_infinitys():
     """arXiv 2104.07857: 4 hd 4 hd bytes, where the MLP's matrix is the largest."""
-    workload = replace(LLAMA, ffn=4 * LLAMA.hidden, vocab=8)
+    workload = replace(LLAMA, intermediate_size=4 * LLAMA.hidden_size, vocab_size=8)
     assert zero_formula_B(workload, Plan(DS, 3, HOST, HOST)) == 4 * 64 * 4 * 64
 
 
@@ -164,8 +164,8 @@ def test_activations_are_those_of_its_source(precision, factor):
         2 + 2 * 2 + 2 + 2 + 1
     )  # input, queries and keys, values, the projection's input, dropout's mask
     mlp, norms = 2 + 8 + 8 + 1, 2 * 2
-    sbh = factor * workload.seq_len * workload.batch * workload.hidden
-    loss_B = 12 * workload.seq_len * workload.batch * workload.vocab
+    sbh = factor * workload.seq_len * workload.micro_batch_size * workload.hidden_size
+    loss_B = 12 * workload.seq_len * workload.micro_batch_size * workload.vocab_size
     whole = (attention + mlp + norms) * sbh
     expected = {
         "kept": 4 * whole,
@@ -181,9 +181,9 @@ def test_activations_are_those_of_its_source(precision, factor):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_loss_holds_what_is_said(dtype):
     """By the allocator: forward and backward of a head that is itself small beside tokens x vocab."""
-    tokens, vocab, hidden = 400, 4000, 2
-    head = nn.Linear(hidden, vocab, bias=False, dtype=dtype)
-    x, targets = torch.randn(tokens, hidden, dtype=dtype), torch.zeros(tokens, dtype=torch.int64)
+    tokens, vocab_size, hidden_size = 400, 4000, 2
+    head = nn.Linear(hidden_size, vocab_size, bias=False, dtype=dtype)
+    x, targets = torch.randn(tokens, hidden_size, dtype=dtype), torch.zeros(tokens, dtype=torch.int64)
 
     def loss():
         return F.cross_entropy(head(x).float(), targets)  # as the model has it
@@ -191,7 +191,7 @@ def test_the_loss_holds_what_is_said(dtype):
     with watch(torch.device("cpu")) as allocator:
         allocator.mark("step")
         loss().backward()
-    assert allocator.peaks[0].live_B == pytest.approx(12 * tokens * vocab, rel=0.01)
+    assert allocator.peaks[0].live_B == pytest.approx(12 * tokens * vocab_size, rel=0.01)
 
 
 @given(st.integers(1, 10**12), st.integers(1, 4096))
@@ -205,12 +205,18 @@ def test_stages_only_lessen_and_reach_everything_over_n(parameters, ranks):
 plans = st.sampled_from([*MIXED])
 closed = st.sampled_from([name for name in METHODS if name != "fake_step"])
 workloads = st.builds(
-    lambda heads, size, **rest: replace(LLAMA, heads=heads, kv_heads=heads, hidden=heads * size, **rest),
-    heads=st.integers(1, 8),
+    lambda num_attention_heads, size, **rest: replace(
+        LLAMA,
+        num_attention_heads=num_attention_heads,
+        num_key_value_heads=num_attention_heads,
+        hidden_size=num_attention_heads * size,
+        **rest,
+    ),
+    num_attention_heads=st.integers(1, 8),
     size=st.sampled_from([16, 64]),
-    ffn=st.integers(16, 4096),
-    vocab=st.integers(8, 50_000),
-    batch=st.integers(1, 16),
+    intermediate_size=st.integers(16, 4096),
+    vocab_size=st.integers(8, 50_000),
+    micro_batch_size=st.integers(1, 16),
     precision=st.sampled_from(["bf16", "fp32"]),
     ranks=st.integers(1, 64),
 )
@@ -218,9 +224,12 @@ workloads = st.builds(
 
 @settings(deadline=None)
 @given(workloads, plans, closed, st.integers(1, 200))
-def test_more_layers_never_take_less(workload, plan, method, layers):
+def test_more_layers_never_take_less(workload, plan, method, num_hidden_layers):
     try:
-        found = [METHODS[method](replace(workload, layers=n), plan) for n in (layers, layers + 1)]
+        found = [
+            METHODS[method](replace(workload, num_hidden_layers=n), plan)
+            for n in (num_hidden_layers, num_hidden_layers + 1)
+        ]
     except Unavailable:
         return
     assert found[0] <= found[1]
@@ -229,8 +238,8 @@ def test_more_layers_never_take_less(workload, plan, method, layers):
 @settings(deadline=None)
 @given(workloads, plans, closed, st.floats(1e3, 1e12))
 def test_the_largest_fits_and_one_more_layer_does_not(workload, plan, method, budget_B):
-    def bytes_of(layers):
-        return METHODS[method](replace(workload, layers=layers), plan)
+    def bytes_of(num_hidden_layers):
+        return METHODS[method](replace(workload, num_hidden_layers=num_hidden_layers), plan)
 
     try:
         found = largest(workload, plan, budget_B, METHODS[method])
@@ -246,8 +255,8 @@ def test_the_largest_is_what_counting_finds(steps, budget_B):
     heights = sorted(steps)
 
     def foretell(workload, plan):
-        beyond = workload.layers - len(heights)
-        return heights[workload.layers - 1] if beyond <= 0 else 51 + beyond
+        beyond = workload.num_hidden_layers - len(heights)
+        return heights[workload.num_hidden_layers - 1] if beyond <= 0 else 51 + beyond
 
     assert largest(LLAMA, Plan(), budget_B, foretell) == sum(height <= budget_B for height in heights)
 
@@ -261,9 +270,9 @@ def test_a_budget_that_the_device_does_not_bound():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
 def test_the_walks_largest_is_what_counting_finds():
-    workload, budget_B = replace(LLAMA, layers=1, ranks=1), 6e6
+    workload, budget_B = replace(LLAMA, num_hidden_layers=1, ranks=1), 6e6
     step = METHODS["fake_step"]
-    fits = [step(replace(workload, layers=n), Plan()) <= budget_B for n in range(1, 12)]
+    fits = [step(replace(workload, num_hidden_layers=n), Plan()) <= budget_B for n in range(1, 12)]
     assert 0 < sum(fits) < 11
     assert largest(workload, Plan(), budget_B, step) == sum(fits)
 
@@ -275,4 +284,4 @@ def test_every_method_speaks_of_the_baseline_but_deepspeeds():
     assert "DDP" in found["fake_step"][1]
     assert "states alone" in found["ZeRO formula"][1]
     assert found["formula + activations"][1] == ""  # this model's MLP is as wide as the formula's
-    assert "688" in by_method(replace(LLAMA, ffn=688), Plan())["formula + activations"][1]
+    assert "688" in by_method(replace(LLAMA, intermediate_size=688), Plan())["formula + activations"][1]

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from harness.instruments.fake_ranks import fake_ranks, rank_mesh
-from harness.instruments.private_memory import private_bytes
+from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
+from harness.instruments.memory.private_memory import private_bytes
 from harness.records import Unavailable
-from suites.offload.host import Host
-from suites.offload.traffic import Traffic
+from suites.offload.host_memory import Host
+from suites.offload.transfer_counter import Traffic
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -345,7 +345,7 @@ def test_what_other_threads_carried_meanwhile_is_added(host):
 
 
 def test_a_sharded_tensor_moves_this_ranks_part_once(host):
-    with fake_ranks(4):
+    with fake_process_group(4):
         mesh = rank_mesh("cpu")
 
         def sharded(part):

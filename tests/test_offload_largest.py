@@ -10,22 +10,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import suites.offload as offload
-from harness.instruments.ranks import RankFailed
-from harness.records import Reading, Remark
+from harness.instruments.distributed.rank_pool import RankFailed
+from harness.records import Note, Reading
 from suites.offload import search as searching
-from suites.offload.against_plain import plain_losses
+from suites.offload.correctness import plain_losses
 from suites.offload.ranks import Ranks
 from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Try, first_guess, search, tries
 from suites.offload.subject import HOST, Plan, Subject, Workload
 
 WORKLOAD = Workload(
-    layers=256,
-    hidden=64,
-    heads=4,
-    kv_heads=2,
-    ffn=176,
-    vocab=64,
-    batch=2,
+    num_hidden_layers=256,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=176,
+    vocab_size=64,
+    micro_batch_size=2,
     seq_len=16,
     precision="fp32",
     ranks=1,
@@ -52,12 +52,14 @@ SEARCHES = st.integers(1, 2000).flatmap(
 @example((256, 252, 250))  # close beneath the most
 def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
     most, fits, guess = sizes
-    tried = list(search(guess, most, lambda layers: Try(layers, layers <= fits, "")))
-    good = {one.layers for one in tried if one.trained}
-    bad = {one.layers for one in tried if not one.trained}
+    tried = list(
+        search(guess, most, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= fits, ""))
+    )
+    good = {one.num_hidden_layers for one in tried if one.trained}
+    bad = {one.num_hidden_layers for one in tried if not one.trained}
     found = max(good, default=0)
-    assert tried[0].layers == guess
-    assert all(1 <= one.layers <= most for one in tried)
+    assert tried[0].num_hidden_layers == guess
+    assert all(1 <= one.num_hidden_layers <= most for one in tried)
     assert len(good | bad) == len(tried)  # nothing twice
     assert len(tried) <= 2 * math.log2(most + 1) + 2
     if found == most:
@@ -69,13 +71,20 @@ def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
 
 @pytest.mark.parametrize(("fits", "tried"), [(0, [1]), (1, [1])])
 def test_a_model_of_one_layer(fits, tried):
-    found = list(search(1, 1, lambda layers: Try(layers, layers <= fits, "")))
-    assert [one.layers for one in found] == tried
+    found = list(
+        search(1, 1, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= fits, ""))
+    )
+    assert [one.num_hidden_layers for one in found] == tried
 
 
 def test_by_hand():
     """From 32 in strides of 2, 4, 8, then halves, to within 3 % of 41."""
-    found = [one.layers for one in search(32, 256, lambda layers: Try(layers, layers <= 41, ""))]
+    found = [
+        one.num_hidden_layers
+        for one in search(
+            32, 256, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= 41, "")
+        )
+    ]
     assert found == [32, 34, 38, 46, 42, 40, 41]
 
 
@@ -90,10 +99,10 @@ class Told:
         self.calls, self.closed = [], 0
 
     def call(self, function, workload, plan, **arguments):
-        self.calls.append((function, workload.layers, arguments))
+        self.calls.append((function, workload.num_hidden_layers, arguments))
         if function == "footprint":
-            return [{"peaks_B": [1.0, self.peak_B(workload.layers)]}, {"peaks_B": [0.5, 0.5]}]
-        return self.ends(workload.layers, arguments["budget_B"])
+            return [{"peaks_B": [1.0, self.peak_B(workload.num_hidden_layers)]}, {"peaks_B": [0.5, 0.5]}]
+        return self.ends(workload.num_hidden_layers, arguments["budget_B"])
 
     def close(self):
         self.closed += 1
@@ -110,47 +119,47 @@ class Told:
     ],
 )
 def test_the_first_guess_goes_by_shallow_models(base_B, layer_B, guess):
-    ranks = Told(lambda layers: base_B + layer_B * layers)
+    ranks = Told(lambda num_hidden_layers: base_B + layer_B * num_hidden_layers)
     assert BY_TENSORS == 0.9
     assert first_guess(subject_of(), ranks) == guess
-    assert [layers for _, layers, _ in ranks.calls] == list(SHALLOW)
+    assert [num_hidden_layers for _, num_hidden_layers, _ in ranks.calls] == list(SHALLOW)
 
 
-def grown(layers):
-    return 1e6 * layers
+def grown(num_hidden_layers):
+    return 1e6 * num_hidden_layers
 
 
 def test_a_try_that_runs_out_of_memory_tells_why():
-    def ends(layers, budget_B):
+    def ends(num_hidden_layers, budget_B):
         assert budget_B == 20_000_000
-        if layers > 7:
+        if num_hidden_layers > 7:
             raise MemoryError("rank 0, within: can't allocate memory")
 
     ranks = Told(grown, ends)
     found = list(tries(subject_of(), ranks))
-    assert max(one.layers for one in found if one.trained) == 7
+    assert max(one.num_hidden_layers for one in found if one.trained) == 7
     assert {one.said for one in found} == {"", "rank 0, within: can't allocate memory"}
     assert ranks.closed == len(found)  # each try has fresh processes
     assert all(arguments["steps"] == STEPS for name, _, arguments in ranks.calls if name == "within")
 
 
 def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
-    def ends(layers, budget_B):
-        if layers > 7 and budget_B is not None:
+    def ends(num_hidden_layers, budget_B):
+        if num_hidden_layers > 7 and budget_B is not None:
             raise RankFailed("rank 0 was killed by SIGSEGV in within\nits last words")
 
     found = list(tries(subject_of(), Told(grown, ends)))
-    assert max(one.layers for one in found if one.trained) == 7
+    assert max(one.num_hidden_layers for one in found if one.trained) == 7
     assert {one.said for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
 
 
 def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
-    def ends(layers, budget_B):
-        if layers > 7:
+    def ends(num_hidden_layers, budget_B):
+        if num_hidden_layers > 7:
             raise RankFailed("rank 0, within: ValueError: three heads")
 
     found = list(tries(subject_of(), Told(grown, ends)))
-    assert max(one.layers for one in found if one.trained) == 7
+    assert max(one.num_hidden_layers for one in found if one.trained) == 7
     died = [one for one in found if "three heads" in one.said]
     assert died
     assert not any(one.by_budget or one.trained for one in died)
@@ -165,8 +174,8 @@ def largest_of(monkeypatch):
 
     def told(table, workload=WORKLOAD):
         monkeypatch.setattr(offload, "METHODS", {"half": None})
-        monkeypatch.setattr(offload, "largest", lambda *given: workload.layers // 2)
-        found = [Try(layers, trained, "no memory") for layers, trained in table.items()]
+        monkeypatch.setattr(offload, "largest", lambda *given: workload.num_hidden_layers // 2)
+        found = [Try(num_hidden_layers, trained, "no memory") for num_hidden_layers, trained in table.items()]
         monkeypatch.setattr(offload, "tries", lambda *given: iter(found))
         subject = subject_of(workload)
         subject.held["ranks"] = None
@@ -182,12 +191,12 @@ def value(told, metric, method="tried"):
 
 
 def remarks(told):
-    return [one.text for one in told if isinstance(one, Remark)]
+    return [one.text for one in told if isinstance(one, Note)]
 
 
-def parameters_by_hand(layers):
+def parameters_by_hand(num_hidden_layers):
     """Query and output, key and value of half the heads, the MLP, two norms; embedding and head, norm."""
-    return layers * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 2 * 64 * 64 + 64
+    return num_hidden_layers * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 2 * 64 * 64 + 64
 
 
 def test_the_most_that_trained_is_reached(largest_of):
@@ -219,7 +228,7 @@ def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
 # The limit, on real ranks.
 
 
-DEEP = replace(WORKLOAD, layers=60, batch=1, seq_len=8, budget_B=None)
+DEEP = replace(WORKLOAD, num_hidden_layers=60, micro_batch_size=1, seq_len=8, budget_B=None)
 COUNT = DEEP.shape.parameters  # 2.8 million; 45 MB of parameters, gradients and moments, 3 MB of activations
 
 
@@ -254,14 +263,14 @@ def test_the_largest_on_real_ranks_is_what_its_states_allow(monkeypatch):
     monkeypatch.setattr(searching, "FINE", 0.2)  # fewer tries
     monkeypatch.setattr(searching, "BY_TENSORS", 0.75)  # what lies beside them in so small a budget
     budget_B = 20e6
-    subject = subject_of(replace(WORKLOAD, budget_B=budget_B, batch=1, seq_len=8))
+    subject = subject_of(replace(WORKLOAD, budget_B=budget_B, micro_batch_size=1, seq_len=8))
     ranks = Ranks(subject.workload, seed=3, exact=True)
     try:
         found = list(tries(subject, ranks))
     finally:
         ranks.close()
-    most = max(one.layers for one in found if one.trained)
-    least_bad = min(one.layers for one in found if not one.trained)
+    most = max(one.num_hidden_layers for one in found if one.trained)
+    least_bad = min(one.num_hidden_layers for one in found if not one.trained)
     assert 16 * parameters_by_hand(most) < budget_B + 2**20
     assert 16 * parameters_by_hand(least_bad) > 0.6 * budget_B
     assert least_bad - most <= max(int(0.2 * most), 1)

@@ -15,13 +15,13 @@ from harness.records import WrongResult
 from suites import text
 from suites.model import Transformer
 from suites.offload import delayed_update
-from suites.offload.against_plain import HELD_STEPS, SCALE_STEPS, check_losses, for_scale, plain_losses
+from suites.offload.correctness import HELD_STEPS, SCALE_STEPS, check_losses, for_scale, plain_losses
 from suites.offload.subject import Plan, Subject
 
 __all__ = ["pools"]
 
 ALONE = ("zero1", "zero3_offload", "zero3_offload_params", "partial_offload", "zero_infinity")
-"""Of deepspeed's arms those that one rank trains by, too: with nothing, a part or all below the device."""
+"""Of deepspeed's variants those that one rank trains by, too: with nothing, a part or all below the device."""
 
 
 @pytest.fixture(autouse=True)

@@ -12,23 +12,23 @@ import torch
 import yaml
 from marked import wait_for
 
-from harness.instruments.cgroup import PREFIX, Cgroup, can_leave, hierarchy
-from harness.instruments.ranks import Place, Pool
-from harness.records import Host, Unavailable
+from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.records import HostInfo, Unavailable
 from suites.offload import managed_memory, unified_memory
+from suites.offload.cgroup import PREFIX, Cgroup, can_leave, hierarchy
 from suites.offload.subject import Plan, Subject, Workload
 
 ROOT = Path(__file__).parents[1]
 STEPS = 3
 
 WORKLOAD = Workload(
-    layers=6,
-    hidden=256,
-    heads=4,
-    kv_heads=4,
-    ffn=704,
-    vocab=512,
-    batch=2,
+    num_hidden_layers=6,
+    hidden_size=256,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    intermediate_size=704,
+    vocab_size=512,
+    micro_batch_size=2,
     seq_len=64,
     precision="fp32",
     ranks=1,
@@ -159,7 +159,7 @@ def test_each_variant_has_its_ratio():
 
 def test_it_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    host = Host("cpu", "CPU", 0, 1 << 34, 2)
+    host = HostInfo("cpu", "CPU", 0, 1 << 34, 2)
     assert unified_memory.unavailable(host) == "a memory cgroup needs root"
     assert unified_memory.unavailable(replace(host, device="cuda")) is None
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.code_fingerprint import ROOT
 from harness.records import Unavailable
-from harness.source_digest import ROOT
 from suites.offload import swap_folder
 
 MAKE = (

@@ -1,4 +1,4 @@
-"""The offload suite's `fake_step` against the allocator's own events of real steps by the arms' engines."""
+"""The offload suite's `fake_step` against the allocator's own events of real steps by the variants' engines."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.instruments.allocator import watch
-from harness.instruments.fake_ranks import fake_ranks
-from harness.instruments.settled import wait_for_threads
+from harness.instruments.distributed.fake_process_group import fake_process_group
+from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.model import Transformer
-from suites.offload import activations, walk
-from suites.offload.host import Host
+from suites.offload import activations, dry_run
+from suites.offload.drain_gloo import wait_for_threads
+from suites.offload.host_memory import Host
 from suites.offload.subject import DISK, HOST, Plan, Workload
 
 pytestmark = [
@@ -25,13 +25,13 @@ CPU = torch.device("cpu")
 CLOSE = 1e-5  # relative: numbers that torch makes tensors of, 8 bytes each
 
 SMALL = Workload(
-    layers=3,
-    hidden=128,
-    heads=4,
-    kv_heads=2,
-    ffn=344,
-    vocab=1000,
-    batch=2,
+    num_hidden_layers=3,
+    hidden_size=128,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=344,
+    vocab_size=1000,
+    micro_batch_size=2,
     seq_len=48,
     precision="bf16",
     ranks=1,
@@ -57,8 +57,8 @@ def measured_B(workload, plan, steps=3):
         engine = engines.Engine(model, plan, workload, host)
         for step in range(steps):
             allocator.mark(f"step {step}")
-            size = (workload.batch, workload.seq_len)
-            engine.step(*(torch.randint(workload.vocab, size, generator=data) for _ in range(2)))
+            size = (workload.micro_batch_size, workload.seq_len)
+            engine.step(*(torch.randint(workload.vocab_size, size, generator=data) for _ in range(2)))
             wait_for_threads()
         del engine, model
     return allocator.peaks[-1].live_B
@@ -74,10 +74,10 @@ def one_rank():
 @pytest.fixture
 def sends_nothing(monkeypatch):
     """Fake ranks hold no copies of what they pretend to send."""
-    monkeypatch.setattr(walk, "COPIED_BY_GLOO", {})
-    walk.walk.cache_clear()
+    monkeypatch.setattr(dry_run, "COPIED_BY_GLOO", {})
+    dry_run.walk.cache_clear()
     yield
-    walk.walk.cache_clear()
+    dry_run.walk.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -94,7 +94,7 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
     workload, plan = replace(SMALL, precision=precision, **sizes), Plan("ddp", activations=kept)
     real_B = min(measured_B(workload, plan) for _ in range(TIMES))
-    assert walk.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
+    assert dry_run.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
 def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision, kept):
     workload = replace(SMALL, precision=precision, ranks=ranks)
     plan = Plan("fsdp2", activations=kept)
-    with fake_ranks(ranks):
+    with fake_process_group(ranks):
         real_B = measured_B(workload, plan)
-    assert walk.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
+    assert dry_run.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -129,19 +129,19 @@ def test_what_gloo_holds_beside_the_buffers(one_rank, collective, operation):
     with watch(CPU) as allocator:
         allocator.mark("collective")
         collective(first, second)
-    said_B = walk.workspace(operation.default, (first, second), None)
+    said_B = dry_run.workspace(operation.default, (first, second), None)
     assert said_B == allocator.peaks[0].live_B == 200_000
 
 
 def test_gloos_copies_count(sends_nothing, monkeypatch):
     workload, plan = replace(SMALL, ranks=2), Plan("fsdp2")
-    without_B = walk.fake_step_B(workload, plan)
+    without_B = dry_run.fake_step_B(workload, plan)
     monkeypatch.undo()
-    walk.walk.cache_clear()
-    assert walk.fake_step_B(workload, plan) > without_B
+    dry_run.walk.cache_clear()
+    assert dry_run.fake_step_B(workload, plan) > without_B
 
 
-STATES, ACTIVATIONS = {}, {"batch": 16, "vocab": 50}
+STATES, ACTIVATIONS = {}, {"batch": 16, "vocab_size": 50}
 
 
 @pytest.mark.parametrize(
@@ -155,17 +155,19 @@ STATES, ACTIVATIONS = {}, {"batch": 16, "vocab": 50}
 )
 def test_the_short_way_equals_the_full_one(plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
-    workload = replace(SMALL, layers=5, ranks=2, **sizes)
-    full_B = max(one.total_B for one in walk.walk(workload, plan).values())
-    assert walk.fake_step_B(workload, plan) == full_B
+    workload = replace(SMALL, num_hidden_layers=5, ranks=2, **sizes)
+    full_B = max(one.total_B for one in dry_run.walk(workload, plan).values())
+    assert dry_run.fake_step_B(workload, plan) == full_B
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
 def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
     walked = []
-    original = walk.walk
-    monkeypatch.setattr(walk, "walk", lambda work, plan: walked.append(work.layers) or original(work, plan))
-    assert walk.fake_step_B(replace(SMALL, layers=500, ranks=2), Plan(engine)) > 0
+    original = dry_run.walk
+    monkeypatch.setattr(
+        dry_run, "walk", lambda work, plan: walked.append(work.num_hidden_layers) or original(work, plan)
+    )
+    assert dry_run.fake_step_B(replace(SMALL, num_hidden_layers=500, ranks=2), Plan(engine)) > 0
     assert max(walked) <= 4
 
 
@@ -181,15 +183,15 @@ def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
 )
 def test_what_cannot_be_walked_says_why(plan, reason):
     with pytest.raises(Unavailable, match=reason):
-        walk.fake_step_B(SMALL, plan)
+        dry_run.fake_step_B(SMALL, plan)
 
 
 def test_a_rank_cannot_stand_for_others(one_rank):
     with pytest.raises(Unavailable, match="rank itself"):
-        walk.fake_step_B(SMALL, Plan("fsdp2"))
+        dry_run.fake_step_B(SMALL, Plan("fsdp2"))
 
 
 def test_nothing_is_told_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Unavailable, match="GPU"):
-        walk.fake_step_B(SMALL, Plan())
+        dry_run.fake_step_B(SMALL, Plan())

@@ -12,12 +12,12 @@ RUN = load(["suite=memory"])[0]
 TRAINED = [name for name, workload in RUN.workloads.items() if workload["train"]]
 
 
-@pytest.mark.parametrize("arm", RUN.arms, ids=lambda arm: arm.name)
+@pytest.mark.parametrize("variant", RUN.variants, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("workload", ["gpt_25m_sgd", "llama_40m_accumulate"])
-def test_an_optimization_gives_what_the_baseline_gives(arm, workload):
-    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{arm.module}")
+def test_an_optimization_gives_what_the_baseline_gives(variant, workload):
+    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{variant.module}")
     subject = suite.build(RUN.workloads[workload], seed=1)
-    subject = module.apply(subject, module.Settings(**arm.settings))
+    subject = module.apply(subject, module.Settings(**variant.settings))
     suite.check(subject, module)
 
 
@@ -26,14 +26,14 @@ WRONG = {
     "zeroed": lambda gradient: 0 * gradient,
     "three times": lambda gradient: 3 * gradient,
 }
-ONE_DEVICE = [arm for arm in RUN.arms if not arm.name.startswith(("fsdp2", "tensor", "zero"))]
+ONE_DEVICE = [variant for variant in RUN.variants if not variant.name.startswith(("fsdp2", "tensor", "zero"))]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("arm", ONE_DEVICE, ids=lambda arm: arm.name)
-def test_wrong_gradients_are_caught(arm, wrong):
-    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{arm.module}")
-    subject = module.apply(suite.build(RUN.workloads["llama_12m"], 1), module.Settings(**arm.settings))
+@pytest.mark.parametrize("variant", ONE_DEVICE, ids=lambda variant: variant.name)
+def test_wrong_gradients_are_caught(variant, wrong):
+    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{variant.module}")
+    subject = module.apply(suite.build(RUN.workloads["llama_12m"], 1), module.Settings(**variant.settings))
 
     def spoil(model):
         for parameter in model.parameters():
@@ -55,7 +55,15 @@ def test_every_workload_is_described_by_its_conditions():
 def test_the_sum_of_a_tied_embeddings_gradients_is_no_write_in_place():
     """The output layer's gradient is a view, so its storage is shared, and autograd adds out of place."""
     suite = import_module("suites.memory")
-    shape = {"layers": 1, "hidden": 64, "ffn": 64, "vocab": 20_000, "batch": 1, "seq_len": 8, "dropout": 0.0}
+    shape = {
+        "num_hidden_layers": 1,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "vocab_size": 20_000,
+        "batch": 1,
+        "seq_len": 8,
+        "dropout": 0.0,
+    }
     subject = suite.build({**RUN.workloads["gpt_5m"], **shape}, seed=1)
     walked = suite.peak_of_rank(subject)
     measured = {r.value for r in suite.measured(subject, {}) if getattr(r, "metric", "") == "peak_memory"}

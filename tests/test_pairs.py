@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from synthetic import made
 
-from harness.pairs import NoPairsError, compare, inverse
+from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.records import Record
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)

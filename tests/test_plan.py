@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import Arm, Run
+from harness.config import Run, Variant
 from harness.plan import plan
 from harness.records import Limits, Sampling
 
@@ -15,11 +15,11 @@ RUN = Run(
     suite="toy",
     question="",
     workloads={"a": {"size": 1, "train": True}, "b": {"size": 2, "train": False}},
-    arms=(Arm("baseline", "baseline", {}), Arm("fast.x", "fast", {"x": 1})),
-    own_process_when="train",
+    variants=(Variant("baseline", "baseline", {}), Variant("fast.x", "fast", {"x": 1})),
+    isolate_if="train",
     sampling=None,
-    rounds_by="",
-    grows_by=(),
+    rounds_field="",
+    size_fields=(),
     repeats=2,
     seed=7,
     limits=Limits(1.0),
@@ -29,7 +29,7 @@ RUN = Run(
 )
 
 
-def cells(run, environment="env", code=lambda arm: "code"):
+def cells(run, environment="env", code=lambda variant: "code"):
     return [cell for group in plan(run, environment, code) for cell in group.cells]
 
 
@@ -51,8 +51,8 @@ def test_real_steps_get_a_process_each_and_the_rest_one_a_workload():
 
 
 def test_a_workload_may_say_how_many_rounds():
-    timed = replace(RUN, sampling=Sampling(rounds=3), rounds_by="size")
-    groups = plan(timed, "env", lambda arm: "code")
+    timed = replace(RUN, sampling=Sampling(rounds=3), rounds_field="size")
+    groups = plan(timed, "env", lambda variant: "code")
     assert [(group.sampling.rounds, group.sampling.budget_s) for group in groups] == [
         (1, 0),
         (1, 0),
@@ -64,7 +64,7 @@ def test_a_workload_may_say_how_many_rounds():
 def test_identity_depends_on_config_code_and_host_and_on_nothing_else():
     assert ids(RUN) == ids(replace(RUN, limits=Limits(9.0), out=Path("elsewhere"), workers=2))
     assert not set(ids(RUN)) & set(ids(RUN, environment="other"))
-    assert not set(ids(RUN)) & set(ids(RUN, code=lambda arm: "new"))
+    assert not set(ids(RUN)) & set(ids(RUN, code=lambda variant: "new"))
     changed = {**RUN.workloads, "b": {"size": 3, "train": False}}
     assert len(set(ids(RUN)) & set(ids(replace(RUN, workloads=changed)))) == 4
     only_fast = [c.id for c in cells(RUN, code=lambda a: "new" if a.module == "fast" else "code")]
@@ -80,8 +80,8 @@ def test_identity_does_not_depend_on_the_order_of_keys(order):
 
 def test_a_hundred_thousand_cells_are_a_plan(record_property):
     workloads = {f"w{i}": dict.fromkeys((f"f{j}" for j in range(25)), i) for i in range(2000)}
-    arms = tuple(Arm(f"o{i}", f"o{i}", {"x": i}) for i in range(10))
+    variants = tuple(Variant(f"o{i}", f"o{i}", {"x": i}) for i in range(10))
     began = time.perf_counter()
-    found = cells(replace(RUN, workloads=workloads, arms=arms, repeats=5))
+    found = cells(replace(RUN, workloads=workloads, variants=variants, repeats=5))
     record_property("seconds", time.perf_counter() - began)
     assert len({c.id for c in found}) == 100_000

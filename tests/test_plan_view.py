@@ -59,7 +59,7 @@ def test_the_plan_names_what_is_skipped_and_why():
 
 
 def test_many_names_are_cut():
-    run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, arms=RUN.arms[:1])
+    run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, variants=RUN.variants[:1])
     groups = plan(run, "here", lambda variant: "code")
     earlier = [before(group.cells[0], 200.0) for group in groups]
     said = announcement(run, groups, estimate(groups, earlier, run.limits, 1))[-1]

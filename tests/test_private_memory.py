@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.instruments import private_memory
-from harness.instruments.private_memory import EXACT, SMALL_STACKS, STACK_KIB, private_bytes, private_limit
+from harness.instruments.memory import private_memory
+from harness.instruments.memory.private_memory import (
+    EXACT,
+    SMALL_STACKS,
+    STACK_KIB,
+    private_bytes,
+    private_limit,
+)
 from harness.records import Unavailable
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +26,7 @@ def child(code, *command, **environment):
     """What the code printed in a process of its own."""
     before = (
         "import mmap, resource, threading\n"
-        "from harness.instruments.private_memory import private_bytes, private_limit\n"
+        "from harness.instruments.memory.private_memory import private_bytes, private_limit\n"
         "MIB = 2**20\n"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 from toy.sweep import cell, environ, group
 
 from harness.estimate import CellEstimate, Estimate, Source
-from harness.executors import Began, Ended
+from harness.executors import CellFinished, CellStarted
 from harness.progress import Progress
 from harness.records import Record
 from harness.store import Store
@@ -37,8 +37,8 @@ def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
             for one, status, reason in zip(
                 CELLS, ("ok", "crashed", "ok"), ("", "why\nmore", ""), strict=True
             ):
-                progress(Began(one.id, "t"))
-                progress(Ended(one.id, status, reason, 1.25))
+                progress(CellStarted(one.id, "t"))
+                progress(CellFinished(one.id, status, reason, 1.25))
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left"),
         ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left"),
@@ -50,8 +50,8 @@ def test_what_is_done_already_counts(tmp_path, caplog):
     with Store(tmp_path) as store:
         store.append(Record(CELLS[0], "ok"))
         progress = Progress([group(*CELLS)], store)
-        progress(Began(CELLS[1].id, "t"))
-        progress(Ended(CELLS[1].id, "crashed", "", 0.0))
+        progress(CellStarted(CELLS[1].id, "t"))
+        progress(CellFinished(CELLS[1].id, "crashed", "", 0.0))
     assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s); 1 left"]
 
 
@@ -62,8 +62,8 @@ def test_how_long_is_left_is_said_with_each_cell(tmp_path, caplog):
     with Store(tmp_path) as store:
         progress = Progress([group(*CELLS)], store, Estimate(cells, 1), lambda: next(clock))
         for one in CELLS[:2]:
-            progress(Began(one.id, "t"))
-            progress(Ended(one.id, "ok", "", 80.0))
+            progress(CellStarted(one.id, "t"))
+            progress(CellFinished(one.id, "ok", "", 80.0))
     assert [message.rpartition("; ")[2] for message in caplog.messages] == [
         "2 left, about 3 min",
         "1 left, about 80 s",

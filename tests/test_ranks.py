@@ -10,10 +10,10 @@ import pytest
 from marked import MARK, bearing, marked, running, wait_for, wait_until_none
 from moved import needs_namespaces
 
-from harness import faults
-from harness.instruments.network import Network
-from harness.instruments.ranks import Place, Pool, RankFailed, RankTimeout
-from harness.instruments.topology import two_nodes
+from harness import failure_classification
+from harness.instruments.distributed.rank_pool import Place, Pool, RankFailed, RankTimeout
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
 from harness.records import Status, Unavailable, WrongResult
 
 HERE = Path(__file__).parent
@@ -127,7 +127,7 @@ def test_a_rank_that_exits_is_told_with_its_code_and_last_words(mark):
     lines = str(error).splitlines()
     assert lines[0].startswith("rank 1 ended with exit code 7 in misbehave")
     assert "these are the last words" in lines
-    status, reason = faults.of_exception(error, "suites")
+    status, reason = failure_classification.of_exception(error, "suites")
     assert (status, reason.splitlines()[0]) == (Status.CRASHED, f"RankFailed: {lines[0]}")
     wait_until_none(mark)
 
@@ -148,7 +148,7 @@ def test_of_ranks_that_hang_the_place_is_told_and_survives_as_a_reason(mark, how
     assert [block[0] for block in blocks] == ["0", "1"]
     assert "in all_reduce_on_and_on" in blocks[0]
     assert blocks[1].splitlines()[1].endswith(where)
-    status, reason = faults.of_exception(error, "suites")
+    status, reason = failure_classification.of_exception(error, "suites")
     assert status == Status.TIMED_OUT
     assert reason.startswith(f"RankTimeout: {lines[0]}")
     assert where in reason
@@ -198,7 +198,7 @@ def test_an_exception_of_the_owner_ends_the_ranks(mark):
 OWNER = """
 import signal
 import sys
-from harness.instruments.ranks import Place, Pool
+from harness.instruments.distributed.rank_pool import Place, Pool
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
 with Pool([Place()] * 2, "127.0.0.1") as pool:
     print("made", flush=True)
@@ -215,7 +215,7 @@ def test_the_end_of_the_owner_is_the_end_of_the_ranks(mark, number, how, tmp_pat
         [sys.executable, "-c", OWNER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     ) as owner:
         assert owner.stdout.readline() == b"made\n"
-        assert len(running(mark, "harness.instruments.rank")) == 2
+        assert len(running(mark, "harness.instruments.distributed.rank_worker")) == 2
         owner.send_signal(number)
         assert owner.wait(60) != 0
     wait_until_none(mark)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results/reference").rglob("records.jsonl"))
 DATA = ("records.jsonl", "plan.json", "environment-")

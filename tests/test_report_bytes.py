@@ -12,8 +12,8 @@ import pytest
 from reporting import files, found
 from synthetic import memory_records
 
-from harness.fields import ConfigError
 from harness.report import write_report
+from harness.validation import ConfigError
 
 
 def test_the_order_of_records_and_a_second_writing_change_nothing(tmp_path: Path) -> None:

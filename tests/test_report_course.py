@@ -19,8 +19,8 @@ FALLING = (4.0, 3.0, 2.5, 2.25, 2.125)
 LATER = (4.0, 3.5, 3.0, 2.5)
 
 
-def record(workload: str, arm: str, samples: tuple[float, ...]) -> Record:
-    return made(workload, arm, {("loss", ""): ("1", "measured", samples)})
+def record(workload: str, variant: str, samples: tuple[float, ...]) -> Record:
+    return made(workload, variant, {("loss", ""): ("1", "measured", samples)})
 
 
 def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:

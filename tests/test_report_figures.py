@@ -19,8 +19,8 @@ def test_bars_are_as_long_as_their_figures() -> None:
     rects = [r for r in shapes(found(records), "by_kind", "rect") if " · " in tip(r)]
     scale = set()
     for rect in rects:
-        arm, _, rest = tip(rect).partition(" · ")
-        if arm == "FSDP2":
+        variant, _, rest = tip(rect).partition(" · ")
+        if variant == "FSDP2":
             kind = rest.partition(":")[0].lower().replace(" ", "_")
             size_B = recorded(records, "llama_7b", "fsdp2", f"peak_memory/{kind}", "fake_step")
             if size_B > 1e9:

@@ -1,4 +1,4 @@
-"""Lines of a figure: one an arm or one a workload, labels with room, a ring where the metric says."""
+"""Lines of a figure: one a variant or one a workload, labels with room, a ring where the metric says."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reporting import tip
 from synthetic import made
 from timed import timed_findings
 
-from harness.fields import ConfigError
 from harness.records import Record
 from harness.report.findings import picture
 from harness.report.spec import load_spec
 from harness.report.svg import FONT, LETTER
+from harness.validation import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
 RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (the fastest)": 0.45e9 * 2**9}
@@ -35,14 +35,14 @@ def seconds(workload: str, rate: float) -> float:
 def linked_records(enough: bool = True) -> list[Record]:
     records = []
     for workload in MOVED_B:
-        for arm, rate in RATES.items():
+        for variant, rate in RATES.items():
             figures = {
                 ("rate", "paper"): ("B/s", "calculated", (rate,)),
                 ("time", "best"): ("s", "calculated", (seconds(workload, rate),)),
             }
             if enough:
                 figures["enough", "best"] = ("B/s", "calculated", (ENOUGH[workload],))
-            records.append(made(workload, arm, figures))
+            records.append(made(workload, variant, figures))
     return records
 
 
@@ -69,8 +69,8 @@ def test_a_line_a_workload_has_a_point_an_arm_at_its_rate_and_time(tmp_path: Pat
     wide = (x1 - x0) / math.log(RATES["the_link_05"] / RATES["the_link_00"])
     high = (y1 - y0) / math.log(seconds("small", RATES["the_link_05"]) / seconds("big", RATES["the_link_00"]))
     for workload in MOVED_B:
-        for arm, rate in RATES.items():
-            x, y = dots[f"{workload}, {arm.partition(' (')[0]}"]
+        for variant, rate in RATES.items():
+            x, y = dots[f"{workload}, {variant.partition(' (')[0]}"]
             assert x == pytest.approx(x0 + wide * math.log(rate / RATES["the_link_00"]), abs=0.3)
             time = seconds(workload, rate) / seconds("big", RATES["the_link_00"])
             assert y == pytest.approx(y0 + high * math.log(time), abs=0.3)
@@ -92,8 +92,8 @@ def test_the_ring_of_a_workload_stands_on_its_line_at_the_rate_of_its_metric(tmp
     dots, rings = places(tree, hollow=False), places(tree, hollow=True)
     assert set(rings) == set(MOVED_B)
     for workload, (x, y) in rings.items():
-        below = max(arm for arm, rate in RATES.items() if rate <= ENOUGH[workload])
-        above = min(arm for arm, rate in RATES.items() if rate > ENOUGH[workload])
+        below = max(variant for variant, rate in RATES.items() if rate <= ENOUGH[workload])
+        above = min(variant for variant, rate in RATES.items() if rate > ENOUGH[workload])
         (x1, y1), (x2, y2) = dots[f"{workload}, {below}"], dots[f"{workload}, {above}"]
         share = math.log(ENOUGH[workload] / RATES[below]) / math.log(RATES[above] / RATES[below])
         assert x == pytest.approx(x1 + share * (x2 - x1), abs=0.2)

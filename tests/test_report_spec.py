@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.fields import ConfigError
 from harness.report.spec import KINDS, REPORTS, load_spec
+from harness.validation import ConfigError
 
 
 @pytest.mark.parametrize(

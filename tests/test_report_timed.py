@@ -26,7 +26,6 @@ from timed import (
     timed_records,
 )
 
-from harness.fields import ConfigError
 from harness.records import Measurement, Record
 from harness.report import write_report
 from harness.report.compared import compared
@@ -35,6 +34,7 @@ from harness.report.frame import Frame
 from harness.report.glance import glance
 from harness.report.spec import load_spec
 from harness.report.tables import Table
+from harness.validation import ConfigError
 
 PAIRED = "metric: time, method: warm, baseline: baseline, noise: baseline_again"
 EFFECTS = f"""  - {{kind: effects, id: pays, title: "On {{workload}}", workload: small, {PAIRED}, unit: auto,
@@ -92,8 +92,8 @@ def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> 
 
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_figure(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
-    for arm, told in (("untimed", "time: never timed here"), ("absent", "needs a GPU")):
-        row = row_of(made, arm)
+    for variant, told in (("untimed", "time: never timed here"), ("absent", "needs a GPU")):
+        row = row_of(made, variant)
         assert row["Here it"] == "unavailable"
         number = re.search(r"\[(\d+)\]", row["time"])
         assert number
@@ -113,7 +113,7 @@ def test_a_warm_up_is_in_no_figure(tmp_path: Path) -> None:
 def test_without_the_baseline_again_nothing_is_called_a_difference(tmp_path: Path) -> None:
     records = [r for r in timed_records() if r.cell.optimization != "baseline_again"]
     made = made_table(tmp_path, EFFECTS, records)
-    assert {row_of(made, arm)["Here it"] for arm in ("fast", "slow", "same")} == {"undecided"}
+    assert {row_of(made, variant)["Here it"] for variant in ("fast", "slow", "same")} == {"undecided"}
     findings = timed_findings(tmp_path, EFFECTS, records)
     answers = {card.question: card.answer for card in glance(findings, findings.frame)}
     assert answers["What pays, and by how much?"] == "Nothing was found to pay."
@@ -154,7 +154,7 @@ def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
     assert shown["Softmax", "fast"] == ["▲ 2.00× (2.00 … 2.00) ᵐ", "▲ 1.25× (1.25 … 1.25) ᵐ"]
     assert shown["Other", "fast"][1] == "not run [2]"
     assert made.notes[1] == "fast on not_run: no record"
-    assert {arm for _, arm in shown} == {"fast", "baseline_again"}
+    assert {variant for _, variant in shown} == {"fast", "baseline_again"}
 
 
 def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measured(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from harness.interleaved_sampler import Rounds
 from harness.records import Sampling
-from harness.rounds import Rounds
 
 
 class Machine:
@@ -77,19 +77,19 @@ def test_what_never_settles_is_sampled_all_the_same_and_said_so():
     assert rounds.taken >= 4
 
 
-@pytest.mark.parametrize(("noise", "half_width"), [(0.02, 0.01), (0.05, 0.01), (0.05, 0.03)])
-def test_sampling_ends_when_the_ratios_are_known_or_the_budget_is_spent(noise, half_width):
+@pytest.mark.parametrize(("noise", "target_ci_half_width"), [(0.02, 0.01), (0.05, 0.01), (0.05, 0.03)])
+def test_sampling_ends_when_the_ratios_are_known_or_the_budget_is_spent(noise, target_ci_half_width):
     taken = {}
     for budget_s in (0.5, 50.0):
         machine = Machine()
         takers = [machine.taker(noisy(0.01, noise, n)) for n in range(3)]
-        sampling = Sampling(rounds=8, half_width=half_width, budget_s=budget_s)
+        sampling = Sampling(rounds=8, target_ci_half_width=target_ci_half_width, budget_s=budget_s)
         rounds = Rounds(takers, sampling, machine.clock, Random(1))
         list(rounds)
         taken[budget_s] = rounds.taken
         assert rounds.narrow or machine.now_s >= budget_s
     assert rounds.narrow
-    needed = (noise * 2**0.5 * 1.96 * 1.2 / half_width) ** 2
+    needed = (noise * 2**0.5 * 1.96 * 1.2 / target_ci_half_width) ** 2
     assert 8 <= taken[50.0] < 4 * needed + 16
     assert taken[0.5] <= taken[50.0]
 
@@ -97,7 +97,9 @@ def test_sampling_ends_when_the_ratios_are_known_or_the_budget_is_spent(noise, h
 def test_without_a_budget_the_rounds_are_counted_and_nothing_warms_up():
     machine = Machine()
     takers = [machine.taker(noisy(0.01, 0.2, n)) for n in range(3)]
-    rounds = Rounds(takers, Sampling(rounds=17, half_width=0.5, budget_s=0.0), machine.clock, Random(1))
+    rounds = Rounds(
+        takers, Sampling(rounds=17, target_ci_half_width=0.5, budget_s=0.0), machine.clock, Random(1)
+    )
     assert [sample.warm_up for sample in rounds] == [False] * 17 * 3
 
 

@@ -52,7 +52,7 @@ FAULTS = {
     "unknown_unit": ("crashed", r"ValueError: metric 'size': unit 'GB' is none of 1, B, .*", 2),
     "unknown_origin": ("crashed", r"ValueError: metric 'size': origin 'guessed' is none of measured, .*", 2),
     "text_value": ("crashed", r"TypeError: metric 'size': value '1\.0' is a str, not a number.*", 2),
-    "no_reading": ("crashed", r"TypeError: sample\(\) yielded tuple .*, neither Reading nor Remark.*", 2),
+    "no_reading": ("crashed", r"TypeError: sample\(\) yielded tuple .*, neither Reading nor Note.*", 2),
     "fork": ("ok", "", 3),
     "write_nonsense_among_events": ("ok", "", 3),
     "be_wrong": ("wrong_result", "loss 2.5 against 2.0, more than 1e-5 apart", 0),
@@ -182,8 +182,8 @@ def test_a_process_that_the_kernel_cannot_end_is_given_up(tmp_path, monkeypatch,
     cells = [cell("hang"), cell("nothing")]
     monkeypatch.setattr(child, "EXIT_GRACE_S", 0.2)
     monkeypatch.setattr(child.Child, "_kill", lambda self: None)
-    monkeypatch.setattr(child.Child, "_ask_where", lambda self: None)
-    monkeypatch.setattr(child, "kill_marked", lambda folder: None)
+    monkeypatch.setattr(child.Child, "_request_stack_dump", lambda self: None)
+    monkeypatch.setattr(child, "kill_by_tmpdir", lambda folder: None)
     records = sweep(tmp_path, [group(*cells)], Limits(3.0))  # within less a busy machine starts no cell
     assert [records[one.id].status for one in cells] == ["timed_out", "ok"]
     assert "does not die when killed; going on without it" in caplog.text

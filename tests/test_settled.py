@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from harness.instruments.allocator import watch
-from harness.instruments.settled import Settled
+from harness.instruments.memory.allocator import watch
+from suites.offload.drain_gloo import Settled
 
 SIZE = 100_000
 TIMES = 100

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 from harness.statistics import Ratio, effect, is_narrow, is_steady, ratio
 
 Times = list[list[float]]

@@ -7,9 +7,9 @@ import pytest
 from moved import needs_namespaces, script
 from test_topology import FABRIC, LEAVES
 
-from harness.instruments.network import Network
-from harness.instruments.steering import Flow, Steer, check_steers
-from harness.instruments.topology import TopologyError
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.routing_rules import Flow, Steer, check_steers
+from harness.instruments.network.topology import TopologyError
 
 COUNT_B = 200_000
 UPLINKS = range(4, 8)  # leaf0's, by spine

@@ -15,7 +15,7 @@ from real_ranks import (
     walked_and_measured,
 )
 
-from harness.instruments.fake_ranks import fake_ranks
+from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
 from suites.memory import activation_checkpointing, flash_attention, mixed_precision, tensor_parallel
 from suites.memory.against_baseline import check_losses
@@ -26,13 +26,23 @@ from suites.memory.walk import fake_step
 pytestmark = pytest.mark.usefixtures("frozen")
 
 SET_UPS = {
-    "grouped_queries": replace(SMALL, layers=2, micro_batches=1),
-    "odd_vocabulary_tied_biases": replace(GPT, hidden=128, ffn=512, vocab=1001, tensor_ranks=4),
-    "accumulated_clipped_foreach": replace(SMALL, clip_norm=1.0, optimizer_loop="foreach"),
-    "seven_ranks": replace(
-        SMALL, heads=7, kv_heads=7, hidden=112, ffn=231, vocab=501, tensor_ranks=7, layers=2, micro_batches=1
+    "grouped_queries": replace(SMALL, num_hidden_layers=2, gradient_accumulation_steps=1),
+    "odd_vocabulary_tied_biases": replace(
+        GPT, hidden_size=128, intermediate_size=512, vocab_size=1001, tp_size=4
     ),
-    "fused": replace(SMALL, layers=2, micro_batches=1, optimizer_loop="fused"),
+    "accumulated_clipped_foreach": replace(SMALL, max_grad_norm=1.0, optimizer_impl="foreach"),
+    "seven_ranks": replace(
+        SMALL,
+        num_attention_heads=7,
+        num_key_value_heads=7,
+        hidden_size=112,
+        intermediate_size=231,
+        vocab_size=501,
+        tp_size=7,
+        num_hidden_layers=2,
+        gradient_accumulation_steps=1,
+    ),
+    "fused": replace(SMALL, num_hidden_layers=2, gradient_accumulation_steps=1, optimizer_impl="fused"),
 }
 
 
@@ -44,7 +54,7 @@ def test_the_walk_equals_what_real_tensors_take(set_up):
 
 
 def test_so_it_does_with_what_users_add():
-    step = TrainingStep(replace(SMALL, batch=1), seed=3)
+    step = TrainingStep(replace(SMALL, micro_batch_size=1), seed=3)
     step = mixed_precision.apply(step, mixed_precision.Settings("autocast"))
     step = flash_attention.apply(step, flash_attention.Settings())
     step = activation_checkpointing.apply(step, activation_checkpointing.Settings("full"))
@@ -52,9 +62,9 @@ def test_so_it_does_with_what_users_add():
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
-@pytest.mark.parametrize("workload", [replace(SMALL, tensor_ranks=2), replace(GPT, tensor_ranks=4)])
+@pytest.mark.parametrize("workload", [replace(SMALL, tp_size=2), replace(GPT, tp_size=4)])
 def test_each_rank_holds_its_share_of_every_matrix(workload):
-    ranks = workload.tensor_ranks
+    ranks = workload.tp_size
     with torch.device("meta"):
         model = build_model(TrainingStep(workload, seed=3))
     cut = ("token_embedding", "query", "key", "value", "gate", "up", "down", "attention.output", "head")
@@ -69,16 +79,23 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
             expected_B += 4 * -(-one.shape[0] // ranks) * one[0].numel()
         else:
             expected_B += one.nbytes
-    with fake_ranks(ranks):
+    with fake_process_group(ranks):
         walked = fake_step(sharded("tensor_parallel", workload))
     assert walked.by_kind_B["parameters"] == expected_B
 
 
 def test_the_short_walk_equals_the_full_one():
     workload = replace(
-        SMALL, layers=5, hidden=256, ffn=704, vocab=3000, tensor_ranks=4, kv_heads=4, train=False
+        SMALL,
+        num_hidden_layers=5,
+        hidden_size=256,
+        intermediate_size=704,
+        vocab_size=3000,
+        tp_size=4,
+        num_key_value_heads=4,
+        train=False,
     )
-    with fake_ranks(4):
+    with fake_process_group(4):
         short = fake_step(sharded("tensor_parallel", workload))
         full = fake_step(sharded("tensor_parallel", workload), full=True)
     assert short == full
@@ -88,7 +105,7 @@ ON_RANKS = {
     "two": (TINY, 2),
     "two, gpt": (GPT, 2),
     "two, clipped": (CLIPPED, 2),
-    "four": (replace(TINY, kv_heads=4), 4),
+    "four": (replace(TINY, num_key_value_heads=4), 4),
 }
 
 
@@ -116,9 +133,9 @@ def test_the_only_rank_of_a_group_is_right_too():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tensor_ranks": 3}, "3 ranks do not divide heads=4"),
-        ({"tensor_ranks": 4}, "4 ranks do not divide kv_heads=2"),
-        ({"ffn": 57}, "2 ranks do not divide ffn=57"),
+        ({"tp_size": 3}, "3 ranks do not divide num_attention_heads=4"),
+        ({"tp_size": 4}, "4 ranks do not divide num_key_value_heads=2"),
+        ({"intermediate_size": 57}, "2 ranks do not divide intermediate_size=57"),
     ],
 )
 def test_a_model_that_cannot_be_cut_is_refused(changes, words):
@@ -127,6 +144,6 @@ def test_a_model_that_cannot_be_cut_is_refused(changes, words):
 
 
 def test_another_model_is_refused():
-    step = TrainingStep(TINY, seed=3, make_model=lambda step, layers: torch.nn.Identity())
+    step = TrainingStep(TINY, seed=3, make_model=lambda step, num_hidden_layers: torch.nn.Identity())
     with pytest.raises(Unavailable, match="layers alone"):
         tensor_parallel.apply(step, tensor_parallel.Settings())

@@ -11,10 +11,10 @@ from harness.store import Store
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
-SAMPLING = Sampling(rounds=5, half_width=0.01, budget_s=0.5)
+SAMPLING = Sampling(rounds=5, target_ci_half_width=0.01, budget_s=0.5)
 
 
-def arm(name, repeat=0, workload=None, **settings):
+def variant(name, repeat=0, workload=None, **settings):
     one = cell(module="baseline", suite="timed", workload={"name": "w", **(workload or {})}, repeat=repeat)
     config = {"workload": one.config["workload"], "settings": settings}
     return one._replace(id=f"{one.id}{name}{repeat}", optimization=name, config=config)
@@ -25,7 +25,7 @@ def together(*cells):
 
 
 def test_the_samples_of_two_arms_pair_by_round(tmp_path):
-    base, fast, untimed = arm("baseline"), arm("fast", time_s=0.5), arm("untimed", act="untimed")
+    base, fast, untimed = variant("baseline"), variant("fast", time_s=0.5), variant("untimed", act="untimed")
     records = sweep(tmp_path, [together(base, fast, untimed)])
     assert {(r.status, r.reason) for r in records.values()} == {("ok", "")}
     ours, theirs = (measurement(records[c.id], "time").samples for c in (fast, base))
@@ -52,7 +52,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("act", FAULTS)
 def test_a_fault_is_its_cells_own_and_the_others_are_still_paired(tmp_path, act):
-    base, bad, good = arm("baseline"), arm("bad", act=act, at=10), arm("good", time_s=2.0)
+    base, bad, good = variant("baseline"), variant("bad", act=act, at=10), variant("good", time_s=2.0)
     records = sweep(tmp_path, [together(base, bad, good)], Limits(8.0 if act == "hang" else 60.0))
     status, reason = FAULTS[act]
     assert records[bad.id].status == status
@@ -63,7 +63,7 @@ def test_a_fault_is_its_cells_own_and_the_others_are_still_paired(tmp_path, act)
 
 
 def test_a_group_that_was_cut_short_is_run_again_whole(tmp_path):
-    cells = [arm("baseline"), arm("fast", time_s=0.5), arm("wrong", act="wrong")]
+    cells = [variant("baseline"), variant("fast", time_s=0.5), variant("wrong", act="wrong")]
     records = sweep(tmp_path, [together(*cells)])
     environment = describe()
     left = {one: r for one, r in records.items() if one != cells[1].id}
@@ -76,11 +76,11 @@ def test_larger_shapes_than_one_that_did_not_fit_are_named_and_not_tried(tmp_pat
     groups = []
     for size in (1, 4, 8):
         for repeat in (0, 1):
-            arms = [
-                arm(name, repeat, {"size": size, "fits": fits})
+            variants = [
+                variant(name, repeat, {"size": size, "fits": fits})
                 for name, fits in (("baseline", 9), ("big", 3))
             ]
-            groups.append(together(*(c._replace(id=f"{c.id}-{size}", workload=f"w{size}") for c in arms)))
+            groups.append(together(*(c._replace(id=f"{c.id}-{size}", workload=f"w{size}") for c in variants)))
     seen = []
     with Store(tmp_path) as store:
         run(groups, store, create(tmp_path), LIMITS, describe(), seen.append, ["size"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.instruments.topology import Link, Topology, TopologyError, two_nodes
+from harness.instruments.network.topology import Link, Topology, TopologyError, two_nodes
 
 LEAVES, SPINES = ("leaf0", "leaf1"), ("spine0", "spine1", "spine2", "spine3")
 FABRIC = Topology(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.instruments.allocator import watch
+from harness.instruments.memory.allocator import watch
 from suites.kernels.operations.attention import eager
 from suites.kernels.triton_kernels import attention as module
 from suites.kernels.triton_kernels.attention import HEAD_SIZES, attention, kernels

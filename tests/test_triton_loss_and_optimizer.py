@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.instruments.allocator import watch
+from harness.instruments.memory.allocator import watch
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.triton_kernels import adamw as adamw_module
 from suites.kernels.triton_kernels import linear_cross_entropy as loss_module

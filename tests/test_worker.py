@@ -14,12 +14,12 @@ import psutil
 import pytest
 from toy.sweep import cell, environ
 
-from harness import faults
+from harness import failure_classification
+from harness.code_fingerprint import ROOT
 from harness.environment import describe
-from harness.executors import Began, Ended, Read, event_from_json, event_to_json
-from harness.instruments.ranks import RankFailed, RankTimeout
-from harness.records import Host, Reading, Status, Unavailable, WrongResult
-from harness.source_digest import ROOT
+from harness.executors import CellFinished, CellReading, CellStarted, event_from_json, event_to_json
+from harness.instruments.distributed.rank_pool import RankFailed, RankTimeout
+from harness.records import HostInfo, Reading, Status, Unavailable, WrongResult
 from harness.worker import host
 
 
@@ -31,7 +31,7 @@ def raised(error):
     try:
         raise error
     except BaseException as caught:
-        return faults.of_exception(caught, "suites")
+        return failure_classification.of_exception(caught, "suites")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,15 @@ def test_a_reason_gives_type_message_and_place():
 
 def test_a_missing_extra_is_named():
     requirements = ["torch>=2.11", 'transformers>=4.50; extra == "hf"', "liger-kernel ; extra == 'peers'"]
-    assert faults.extra_of("transformers", requirements) == "hf"
-    assert faults.extra_of("liger_kernel", requirements) == "peers"
-    assert faults.extra_of("torch", requirements) is None
+    assert failure_classification.extra_of("transformers", requirements) == "hf"
+    assert failure_classification.extra_of("liger_kernel", requirements) == "peers"
+    assert failure_classification.extra_of("torch", requirements) is None
 
 
 def test_a_missing_extra_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(faults.importlib.metadata, "requires", lambda name: ['nosuch>=1; extra == "rare"'])
+    monkeypatch.setattr(
+        failure_classification.importlib.metadata, "requires", lambda name: ['nosuch>=1; extra == "rare"']
+    )
     error = ModuleNotFoundError("No module named 'nosuch'", name="nosuch")
     reason = "the library 'nosuch' is not installed; the extra 'rare' brings it: pip install '.[rare]'"
     assert raised(error) == (Status.UNAVAILABLE, reason)
@@ -110,17 +112,17 @@ def test_a_missing_extra_says_how_to_get_it(monkeypatch):
     ],
 )
 def test_an_exit_has_one_status(returncode, printed, oom_kills, status, reason):
-    assert faults.of_exit(returncode, printed, oom_kills) == (status, reason)
+    assert failure_classification.of_exit(returncode, printed, oom_kills) == (status, reason)
 
 
 def test_the_last_lines_are_few_short_and_printable():
     text = "\n".join(f"line {i}" for i in range(100)) + "\n\x1b[31m" + "x" * 5000 + "\udc80"
-    lines = faults.last_lines(text).splitlines()
+    lines = failure_classification.last_lines(text).splitlines()
     assert lines[1] == "line 81"
     assert len(lines) == 21
     assert len(lines[-1]) == 300
     assert all(line.isprintable() for line in lines)
-    assert faults.last_lines("\n \n") == ""
+    assert failure_classification.last_lines("\n \n") == ""
 
 
 def test_of_a_long_stack_the_innermost_frames_are_shown():
@@ -131,16 +133,16 @@ def test_of_a_long_stack_the_innermost_frames_are_shown():
         *(f"frame {i}" for i in range(50)),
     ]
     c_stack = ["Current thread's C stack trace (most recent call first):", *["Binary file"] * 30]
-    lines = faults.last_lines("\n".join([*before, *stack, *c_stack])).splitlines()[1:]
+    lines = failure_classification.last_lines("\n".join([*before, *stack, *c_stack])).splitlines()[1:]
     assert lines == [*before[-9:], *stack[:11]]
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        Began("c", "2026-11-21T03:34:07.513+00:00"),
-        Read("c", Reading("time", "s", 0.1, "measured", "clock")),
-        Ended("c", "ok", "ü\n\"", 1e-9),
+        CellStarted("c", "2026-11-21T03:34:07.513+00:00"),
+        CellReading("c", Reading("time", "s", 0.1, "measured", "clock")),
+        CellFinished("c", "ok", "ü\n\"", 1e-9),
     ],
 )  # fmt: skip
 def test_events_survive_the_line(event):
@@ -210,7 +212,7 @@ def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
     assert (found.device, found.device_name, found.devices, found.memory_B) == ("cuda", "A GPU", 2, 80 << 30)
     for torch in (None, fake_torch(None)):
         found = host(torch)
-        assert isinstance(found, Host)
+        assert isinstance(found, HostInfo)
         assert (found.device, found.devices, found.memory_B) == ("cpu", 1, describe().memory_B)
         assert found.cores == len(os.sched_getaffinity(0))
 
@@ -263,7 +265,7 @@ def test_it_dies_with_its_parent_and_all_that_it_started_even_while_it_hangs_in_
     os.close(write)
     assert child.wait(20) == -signal.SIGKILL
     wait_until(lambda: not group_of(child))
-    assert b"Ended" not in said.read()
+    assert b"CellFinished" not in said.read()
     said.close()
 
 

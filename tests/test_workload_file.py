@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workload_file import read_workload_file
+from harness.hf_config import read_workload_file
 
 LLAMA = {
     "model_type": "llama",
@@ -133,6 +133,6 @@ def test_any_json_is_read_or_refused_in_one_line(
 
 def test_nothing_heavy_is_imported() -> None:
     """The parent answers in under a second; neither torch nor transformers may come in through this."""
-    code = "import sys, harness.workload_file; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sys, harness.hf_config; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

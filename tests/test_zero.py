@@ -16,7 +16,7 @@ from real_ranks import (
     walked_and_measured,
 )
 
-from harness.instruments.fake_ranks import fake_ranks
+from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
 from suites.memory import flash_attention, mixed_precision
 from suites.memory.against_baseline import check_losses
@@ -30,12 +30,24 @@ pytestmark = pytest.mark.usefixtures("frozen")
 pytest.importorskip("deepspeed")
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
 SET_UPS = {
-    "plain": replace(SMALL, ranks=4, micro_batches=1, vocab=300, hidden=256, layers=2),
-    "odd_accumulated_clipped": replace(SMALL, ranks=3, hidden=64, ffn=251, vocab=501, clip_norm=1.0),
-    "tied_biases_foreach": replace(
-        SMALL, tied=True, bias=True, norm="layer", position="learned", optimizer_loop="foreach", layers=2
+    "plain": replace(
+        SMALL, ranks=4, gradient_accumulation_steps=1, vocab_size=300, hidden_size=256, num_hidden_layers=2
     ),
-    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=8, micro_batches=1, layers=2),
+    "odd_accumulated_clipped": replace(
+        SMALL, ranks=3, hidden_size=64, intermediate_size=251, vocab_size=501, max_grad_norm=1.0
+    ),
+    "tied_biases_foreach": replace(
+        SMALL,
+        tie_word_embeddings=True,
+        bias=True,
+        norm="layer",
+        position="learned",
+        optimizer_impl="foreach",
+        num_hidden_layers=2,
+    ),
+    "momentum": replace(
+        SMALL, optimizer="sgd_momentum", ranks=8, gradient_accumulation_steps=1, num_hidden_layers=2
+    ),
 }
 STAGES_OF = {
     "plain": ("zero1", "zero3"),
@@ -56,7 +68,15 @@ def test_the_walk_equals_what_real_tensors_take(set_up, name):
 
 @pytest.mark.parametrize("stage", STAGES.values())
 def test_so_it_does_in_bf16_with_an_odd_number_of_parameters(stage):
-    workload = replace(SMALL, layers=2, micro_batches=1, ranks=4, mlp="gelu", ffn=335, bias=True)
+    workload = replace(
+        SMALL,
+        num_hidden_layers=2,
+        gradient_accumulation_steps=1,
+        ranks=4,
+        mlp="gelu",
+        intermediate_size=335,
+        bias=True,
+    )
     step = TrainingStep(workload, seed=3)
     step = mixed_precision.apply(step, mixed_precision.Settings("bf16_grads"))
     step = flash_attention.apply(step, flash_attention.Settings())
@@ -66,12 +86,12 @@ def test_so_it_does_in_bf16_with_an_odd_number_of_parameters(stage):
 
 @pytest.mark.parametrize(("name", "stage"), STAGES.items())
 def test_each_rank_holds_its_share_of_what_the_stage_spreads(name, stage):
-    workload = replace(SMALL, layers=2, ranks=8, micro_batches=1)
+    workload = replace(SMALL, num_hidden_layers=2, ranks=8, gradient_accumulation_steps=1)
     with torch.device("meta"):
         model = build_model(TrainingStep(workload, seed=3))
     whole_B = 4 * sum(one.numel() for one in model.parameters())
     buffers_B = sum(one.nbytes for one in model.buffers())
-    with fake_ranks(8):
+    with fake_process_group(8):
         walked = fake_step(sharded(name, workload))
     share = {1: 1, 2: 1, 3: 1 / 8}[stage]
     assert walked.by_kind_B["parameters"] - buffers_B == pytest.approx(share * whole_B, rel=2e-3)
@@ -101,14 +121,14 @@ def test_real_ranks_see_the_losses_of_one_device(name, workload, on_ranks):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_the_only_rank_of_a_group_is_right_after_other_groups(name):
-    with fake_ranks(5):
+    with fake_process_group(5):
         fake_step(sharded(name, TINY))
     check_losses(sharded(name, TINY))
 
 
 def test_the_engine_leaves_linear_layers_as_they_were():
     before = torch.nn.functional.linear
-    with fake_ranks(2):
+    with fake_process_group(2):
         fake_step(sharded("zero3", TINY))
     assert torch.nn.functional.linear is before
 

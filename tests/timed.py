@@ -12,22 +12,22 @@ from harness.report.findings import Findings
 from harness.report.spec import load_spec
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
-"""What the machine does to all arms of a round."""
+"""What the machine does to all variants of a round."""
 
 PROCESSES = 4
 LUCK = (1.003, 0.998, 1.001, 0.998)
-"""By how much a process favours one of two equal arms: the noise."""
+"""By how much a process favours one of two equal variants: the noise."""
 
 BASE_S = {"small": 1e-3, "large": 8e-3, "copying": 2e-3, "multiplying": 4e-3, "step": 1e-1}
 LENGTHS = {"small": 512, "large": 4096, "copying": 1, "multiplying": 1, "step": 512}
 BYTES = {"small": 1e6, "large": 4e7, "copying": 4e7, "multiplying": 1e6, "step": 1e9}
 FLOPS = {"small": 1e9, "large": 4e9, "copying": 1.0, "multiplying": 4e9, "step": 1e9}
 SHARES = {"baseline": 1.0, "fast": 0.5, "slow": 1.25, "same": 1.0}
-"""An arm's time over the baseline's, in every round."""
+"""A variant's time over the baseline's, in every round."""
 
 
-def timed_record(workload: str, arm: str, repeat: int, share: float, method: str = "warm") -> Record:
-    """One process of one arm: each round's drift, the process's own speed, and the arm's share of it."""
+def timed_record(workload: str, variant: str, repeat: int, share: float, method: str = "warm") -> Record:
+    """One process of one variant: each round's drift, the process's own speed, and the variant's share of it."""
     speed = BASE_S[workload] * (1 + 0.1 * repeat)
     samples = tuple(speed * drift * share for drift in DRIFT)
     figures = {
@@ -38,18 +38,18 @@ def timed_record(workload: str, arm: str, repeat: int, share: float, method: str
         ("time", method): ("s", "measured", samples),
     }
     fields = {"seq_len": LENGTHS[workload], "part": "all"}
-    conditions = {"device": "cpu", "precision": "bf16" if arm == "fast" else "fp32"}
-    return made(workload, arm, figures, repeat=repeat, fields=fields, conditions=conditions)._replace(
+    conditions = {"device": "cpu", "precision": "bf16" if variant == "fast" else "fp32"}
+    return made(workload, variant, figures, repeat=repeat, fields=fields, conditions=conditions)._replace(
         started_at=f"2031-01-0{repeat + 1}T00:00:00+00:00"
     )
 
 
 def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
-    """Every arm on every workload; `untimed` was only checked, `absent` cannot run."""
+    """Every variant on every workload; `untimed` was only checked, `absent` cannot run."""
     records = []
     for workload in workloads:
         for repeat in range(PROCESSES):
-            records += [timed_record(workload, arm, repeat, share) for arm, share in SHARES.items()]
+            records += [timed_record(workload, variant, repeat, share) for variant, share in SHARES.items()]
             records.append(timed_record(workload, "baseline_again", repeat, LUCK[repeat]))
             untimed = timed_record(workload, "untimed", repeat, 1.0)
             kept = tuple(m for m in untimed.measurements if not m.metric.startswith("time"))

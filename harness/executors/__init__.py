@@ -13,27 +13,27 @@ from typing import Any, NamedTuple, Protocol
 from harness.records import Group, Limits, Reading
 
 
-class Began(NamedTuple):
+class CellStarted(NamedTuple):
     """A cell is under way. `at` is ISO 8601, UTC."""
 
     cell: str
     at: str
 
 
-class Turn(NamedTuple):
+class CellTurn(NamedTuple):
     """Of the cells that are timed together, this one is under way from here on."""
 
     cell: str
 
 
-class Read(NamedTuple):
+class CellReading(NamedTuple):
     """The cell took one reading."""
 
     cell: str
     reading: Reading
 
 
-class Remarked(NamedTuple):
+class CellNote(NamedTuple):
     """The cell said something in words."""
 
     cell: str
@@ -47,7 +47,7 @@ class Conditions(NamedTuple):
     conditions: Mapping[str, str]
 
 
-class Ended(NamedTuple):
+class CellFinished(NamedTuple):
     """The cell is over; `status` is one of `records.Status`, `reason` for a person to read."""
 
     cell: str
@@ -56,8 +56,10 @@ class Ended(NamedTuple):
     duration_s: float
 
 
-Event = Began | Turn | Read | Remarked | Conditions | Ended
-KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (Began, Turn, Read, Remarked, Conditions, Ended)}
+Event = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellFinished
+KINDS: Mapping[str, Any] = {
+    kind.__name__: kind for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellFinished)
+}
 
 
 class Executor(Protocol):

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from harness import faults
-from harness.executors import Began, Ended, Event, Turn, event_from_json, now
+from harness import failure_classification
+from harness.executors import CellFinished, CellStarted, CellTurn, Event, event_from_json, now
 from harness.records import Group, Limits, Status
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Child:
         elif fd == self._events:
             *lines, self._line = (self._line + self._take(fd)).split(b"\n")
             for line in lines:
-                yield from self._hear(line)
+                yield from self._on_event_line(line)
 
     def kill_if_overdue(self) -> None:
         """End its whole group once its patience is over; give it up where the kernel cannot end it."""
@@ -99,19 +99,19 @@ class Child:
         if not self._overdue:
             self._overdue, self._killed_s = True, time.monotonic()
             self._to_blame = self._current or next(iter(self._left), None)
-            self._ask_where()
+            self._request_stack_dump()
             self._kill()
         else:
             logger.warning("process %d does not die when killed; going on without it", self._process.pid)
             self.dead = True
 
-    def _ask_where(self) -> None:
+    def _request_stack_dump(self) -> None:
         """Have it print its stack and die, so that the record says where it hung."""
         with suppress(OSError, subprocess.TimeoutExpired):
             self._process.send_signal(signal.SIGUSR1)
             self._process.wait(timeout=STACK_GRACE_S)
 
-    def bury(self) -> Iterator[Event]:
+    def reap(self) -> Iterator[Event]:
         """After its death: clear what it left, and end the cell that was under way."""
         self.clear()
         for fd in tuple(self._open):
@@ -123,7 +123,7 @@ class Child:
     def clear(self) -> None:
         """Kill its group and whatever else bears its mark; remove its temporary files."""
         self._kill()
-        kill_marked(self._temporary)
+        kill_by_tmpdir(self._temporary)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=EXIT_GRACE_S)
         if self._lifeline >= 0:
@@ -131,7 +131,7 @@ class Child:
             self._lifeline = -1
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def _hear(self, line: bytes) -> Iterator[Event]:
+    def _on_event_line(self, line: bytes) -> Iterator[Event]:
         """The event on `line`, if it is one of the cell under way."""
         try:
             event = event_from_json(line)
@@ -141,16 +141,16 @@ class Child:
         together = self._group.sampling is not None
         if event.cell not in self._left or not (together or event.cell == next(iter(self._left))):
             return
-        if isinstance(event, Began):
+        if isinstance(event, CellStarted):
             self._begun_s[event.cell] = time.monotonic()
-        if isinstance(event, Began | Turn):
+        if isinstance(event, CellStarted | CellTurn):
             self._current = event.cell
-        if isinstance(event, Ended):
+        if isinstance(event, CellFinished):
             self._current = None
             del self._left[event.cell]
-        if isinstance(event, Ended) or (together and isinstance(event, Began | Turn)):
+        if isinstance(event, CellFinished) or (together and isinstance(event, CellStarted | CellTurn)):
             self._since_s = time.monotonic()
-        if not isinstance(event, Turn):
+        if not isinstance(event, CellTurn):
             yield event
 
     def _blamed(self) -> str | None:
@@ -164,17 +164,17 @@ class Child:
     def _end(self, cell: str) -> Iterator[Event]:
         """The end of a cell that could not say so itself."""
         if cell not in self._begun_s:
-            yield Began(cell, now())
+            yield CellStarted(cell, now())
         took_s = time.monotonic() - self._begun_s.get(cell, self._since_s)
-        printed_by_it = self._tail.rpartition(faults.begin_mark(cell))[2]
+        printed_by_it = self._tail.rpartition(failure_classification.begin_mark(cell))[2]
         if self._overdue:
-            printed = faults.last_lines(printed_by_it.decode("utf-8", "replace"))
+            printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
             status, reason = Status.TIMED_OUT, f"over its limit of {self._limits.timeout_s:g} s{printed}"
         else:
             killed = oom_kills() - self._oom_kills
-            status, reason = faults.of_exit(self._process.returncode, printed_by_it, killed)
+            status, reason = failure_classification.of_exit(self._process.returncode, printed_by_it, killed)
         del self._left[cell]
-        yield Ended(cell, status, reason, took_s)
+        yield CellFinished(cell, status, reason, took_s)
 
     def _take(self, fd: int) -> bytes:
         """What can be read from `fd` at once, in bounds; forgets it at its end."""
@@ -261,7 +261,7 @@ def oom_kills() -> int:
     return int(found[1]) if found else 0
 
 
-def kill_marked(temporary: Path) -> None:
+def kill_by_tmpdir(temporary: Path) -> None:
     """Kill every process whose TMPDIR is `temporary` or lies below it, in whatever group it is."""
     mark = b"TMPDIR=" + os.fsencode(temporary)
     for entry in os.listdir("/proc"):

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from harness.executors import Event
-from harness.executors.child import Child, kill_marked
+from harness.executors.child import Child, kill_by_tmpdir
 from harness.records import Group, Limits
 from harness.store import StoreError
 
@@ -46,7 +46,7 @@ class LocalExecutor:
                         break
                     yield from _attend(children, selector)
                     for child in [child for child in children if child.dead]:
-                        yield from child.bury()
+                        yield from child.reap()
                         children.remove(child)
                         left.extend([child.rest] if child.rest.cells else [])
             finally:
@@ -62,7 +62,7 @@ class LocalExecutor:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
 
     def _clear(self) -> None:
-        kill_marked(self._temporary)
+        kill_by_tmpdir(self._temporary)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 

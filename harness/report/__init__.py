@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.fields import ConfigError
 from harness.records import Record, Verdict
+from harness.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.report.findings import Findings

@@ -23,16 +23,16 @@ TIMED = "time"
 
 
 def benchmark_json(suite: str, frame: Frame, environment: Mapping[str, Any]) -> str:
-    """The file, "" where nothing was timed: a group a workload, in it each arm, the baseline first.
+    """The file, "" where nothing was timed: a group a workload, in it each variant, the baseline first.
 
     `environment`: as kept, by its digest; that of the newest record is told, and of the machine nothing else.
     """
     benchmarks = []
-    for (workload, arm), records in frame.cells.items():
+    for (workload, variant), records in frame.cells.items():
         for method in _methods(records):
             samples = _samples(records, method)
             if samples:
-                benchmarks.append(_benchmark(suite, workload, arm, method, samples, records[0]))
+                benchmarks.append(_benchmark(suite, workload, variant, method, samples, records[0]))
     if not benchmarks:
         return ""
     newest = max(frame.records, key=lambda record: (record.started_at, record.cell.id))
@@ -49,14 +49,14 @@ def benchmark_json(suite: str, frame: Frame, environment: Mapping[str, Any]) -> 
 
 
 def _benchmark(
-    suite: str, workload: str, arm: str, method: str, samples: Sequence[float], record: Record
+    suite: str, workload: str, variant: str, method: str, samples: Sequence[float], record: Record
 ) -> dict[str, Any]:
     return {
         "group": f"{workload} ({method})" if method else workload,
-        "name": f"{workload}[{arm}]",
-        "fullname": f"{suite}/{workload}[{arm}]" + (f"({method})" if method else ""),
-        "params": {"optimization": arm},
-        "param": arm,
+        "name": f"{workload}[{variant}]",
+        "fullname": f"{suite}/{workload}[{variant}]" + (f"({method})" if method else ""),
+        "params": {"optimization": variant},
+        "param": variant,
         "extra_info": dict(record.conditions),
         "options": {},
         "stats": {**stats(samples), "iterations": 1},

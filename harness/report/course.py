@@ -1,4 +1,4 @@
-"""Figures -> a picture: what a metric did from step to step, one line an arm."""
+"""Figures -> a picture: what a metric did from step to step, one line a variant."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _series(block: Block, spec: Spec, frame: Frame) -> dict[str, list[float]]:
-    """Of each arm that has it, the mean over repeats at each step that all of them took."""
+    """Of each variant that has it, the mean over repeats at each step that all of them took."""
     where, metric = block.fields["where"], block.fields["metric"]
     series = {}
     for workload in frame.values("workload", where, metric):
-        for arm in frame.values("optimization", where, metric):
+        for variant in frame.values("optimization", where, metric):
             found = [
                 one.samples
-                for record in frame.cells.get((workload, arm), ())
+                for record in frame.cells.get((workload, variant), ())
                 for one in record.measurements
                 if one.metric == metric
             ]
             if found:
-                name = spec.name("optimization", arm)
+                name = spec.name("optimization", variant)
                 series[name] = [fmean(step) for step in zip(*found, strict=False)]
     return series

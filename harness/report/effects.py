@@ -1,4 +1,4 @@
-"""What each arm does to a quantity, held against the baseline: pays, costs, or no difference."""
+"""What each variant does to a quantity, held against the baseline: pays, costs, or no difference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.report.tables import Notes, Table, Text, missing, percent, show
 
 
 class Effect(NamedTuple):
-    """What an arm does to a quantity of which less is better, on one workload."""
+    """What a variant does to a quantity of which less is better, on one workload."""
 
     place: Mapping[str, str]
     figure: Figure | None
@@ -19,20 +19,20 @@ class Effect(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The arm's figure over the baseline's; None where either is not there."""
+        """The variant's figure over the baseline's; None where either is not there."""
         if self.figure is None or self.base is None or self.base.value == 0:
             return None
         return self.figure.value / self.base.value
 
 
 def effect_rows(block: Block, frame: Frame) -> list[Effect]:
-    """One row a workload and arm that was run."""
+    """One row a workload and variant that was run."""
     fields = block.fields
     rows = []
     for workload in frame.values("workload", fields["where"]):
-        for arm in frame.values("optimization", fields["where"]):
-            if (workload, arm) in frame.cells:
-                own = {"workload": workload, "optimization": arm}
+        for variant in frame.values("optimization", fields["where"]):
+            if (workload, variant) in frame.cells:
+                own = {"workload": workload, "optimization": variant}
                 own |= {"metric": fields["metric"], "method": fields["method"]}
                 base = {**own, "optimization": fields["baseline"]}
                 rows.append(Effect(own, frame.get(**own), frame.get(**base)))
@@ -40,17 +40,17 @@ def effect_rows(block: Block, frame: Frame) -> list[Effect]:
 
 
 def effects(block: Block, spec: Spec, frame: Frame) -> Table:
-    """Every arm against the baseline: its conditions, its figure, the change, and what that means."""
+    """Every variant against the baseline: its conditions, its figure, the change, and what that means."""
     fields, notes = block.fields, Notes()
     found = effect_rows(block, frame)
     longest = max((row.figure.value for row in found if row.figure), default=1.0)
     rows = []
     for row in found:
-        workload, arm = row.place["workload"], row.place["optimization"]
-        name = Text(spec.name("optimization", arm), look="word")
-        stands = [Text(frame.condition(workload, arm, one)) for one in fields["conditions"]]
+        workload, variant = row.place["workload"], row.place["optimization"]
+        name = Text(spec.name("optimization", variant), look="word")
+        stands = [Text(frame.condition(workload, variant, one)) for one in fields["conditions"]]
         for metric in fields["beside"]:
-            other = frame.first(workload, arm, metric)
+            other = frame.first(workload, variant, metric)
             stands.append(Text(show(other, "1"), other.cell) if other else Text("–", look="muted"))
         if row.figure is None or row.ratio is None:
             lacking = row.place if row.figure is None else {**row.place, "optimization": fields["baseline"]}
@@ -58,8 +58,8 @@ def effects(block: Block, spec: Spec, frame: Frame) -> Table:
                 (name, *stands, missing(frame, notes, lacking), Text(""), Text("unavailable", look="muted"))
             )
             continue
-        word, look = meaning(row.ratio, fields["same_within"], arm == fields["baseline"])
-        change = "" if arm == fields["baseline"] else percent(row.ratio - 1, True)
+        word, look = meaning(row.ratio, fields["same_within"], variant == fields["baseline"])
+        change = "" if variant == fields["baseline"] else percent(row.ratio - 1, True)
         shown = Text(show(row.figure, fields["unit"]), row.figure.cell, bar=row.figure.value / longest)
         rows.append((name, *stands, shown, Text(change), Text(word, look=look)))
     unit = "" if fields["unit"] == "auto" else f", {fields['unit']}"

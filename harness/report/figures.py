@@ -25,15 +25,15 @@ NEAR = 0.001
 
 
 def bars(block: Block, spec: Spec, frame: Frame) -> Picture | None:
-    """One horizontal bar an arm, stacked by metric; an arm that lacks one of them has `+ ?` after its sum."""
+    """One horizontal bar a variant, stacked by metric; a variant that lacks one of them has `+ ?` after its sum."""
     fields = block.fields
     stacks: Mapping[str, str] = fields["stacks"]
     rows: dict[str, list[Figure | None]] = {}
     for workload in frame.values("workload", fields["where"]):
-        for arm in frame.values("optimization", fields["where"]):
-            parts = [frame.get(workload, arm, metric, fields["method"]) for metric in stacks]
+        for variant in frame.values("optimization", fields["where"]):
+            parts = [frame.get(workload, variant, metric, fields["method"]) for metric in stacks]
             if any(parts):
-                rows[spec.name("optimization", arm)] = parts
+                rows[spec.name("optimization", variant)] = parts
     widths = {name: [_value(part, fields["unit"]) for part in parts] for name, parts in rows.items()}
     longest = max((sum(width) for width in widths.values()), default=0.0)
     if longest <= 0:

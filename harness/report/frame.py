@@ -20,7 +20,7 @@ other key is a field of the workload and its value."""
 
 
 class Figure(NamedTuple):
-    """One metric by one method in one workload and arm: the median over all samples of all repeats.
+    """One metric by one method in one workload and variant: the median over all samples of all repeats.
 
     `least` and `most` are the ends of those samples, `mean` is their mean.
     """

@@ -61,28 +61,28 @@ def _best_recorded(blocks: Sequence[Block], frame: Frame) -> Block | None:
 
 
 def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
-    """Those that lower the figure, on as many ranks as the baseline: the ratio to it, the arm, the change."""
+    """Those that lower the figure, on as many ranks as the baseline: the ratio to it, the variant, the change."""
     paying = []
     for row in effect_rows(block, frame):
-        workload, arm = row.place["workload"], row.place["optimization"]
-        if frame.condition(workload, arm, "ranks") != frame.condition(
+        workload, variant = row.place["workload"], row.place["optimization"]
+        if frame.condition(workload, variant, "ranks") != frame.condition(
             workload, block.fields["baseline"], "ranks"
         ):
             continue
         if row.ratio is not None and meaning(row.ratio, block.fields["same_within"])[0] == "pays":
-            paying.append((row.ratio, found.spec.name("optimization", arm), percent(row.ratio - 1, True)))
+            paying.append((row.ratio, found.spec.name("optimization", variant), percent(row.ratio - 1, True)))
     return paying
 
 
 def _faster(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
-    """Those that are faster beyond the noise: their time over the baseline's, the arm, the speed-up."""
+    """Those that are faster beyond the noise: their time over the baseline's, the variant, the speed-up."""
     paying = []
     workloads = frame.values("workload", block.fields["where"])
     for workload in workloads:
-        for arm in frame.values("optimization", block.fields["where"]):
-            one = compared(frame, workload, arm, block.fields)
-            if one is not None and one.word == "pays" and arm != block.fields["noise"]:
-                name = found.spec.name("optimization", arm)
+        for variant in frame.values("optimization", block.fields["where"]):
+            one = compared(frame, workload, variant, block.fields)
+            if one is not None and one.word == "pays" and variant != block.fields["noise"]:
+                name = found.spec.name("optimization", variant)
                 if len(workloads) > 1:
                     name += f", {found.spec.name('workload', workload)}"
                 paying.append((1 / one.speed_up.value, name, times(one.speed_up.value)))
@@ -142,7 +142,7 @@ def _noise(frame: Frame, block: Block, question: str) -> Card:
     processes = sorted({one.processes for one in found})
     count = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
     remark = (
-        f"The same code as two arms on {len(found)} workloads, in {count} processes each; at 95 % one in "
+        f"The same code as two variants on {len(found)} workloads, in {count} processes each; at 95 % one in "
         "twenty may be held to differ by chance."
     )
     return Card(question, lines, remark, block.id)

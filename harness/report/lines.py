@@ -1,4 +1,4 @@
-"""Figures -> a picture: one line an arm over sizes, or one a workload over links; with intervals if any."""
+"""Figures -> a picture: one line a variant over sizes, or one a workload over links; with intervals if any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 
 def lines(block: Block, spec: Spec, frame: Frame) -> Picture | None:
-    """One line an arm over its workloads, or one a workload over its arms, on logarithmic axes."""
+    """One line a variant over its workloads, or one a workload over its variants, on logarithmic axes."""
     series = _series(block, spec, frame)
     if not series:
         return None
@@ -110,8 +110,8 @@ def _point(block: Block, frame: Frame, name: str, workload: str, optimization: s
     return Point(x, found.speed_up.value, name, y, found.speed_up.low, found.speed_up.high)
 
 
-def _figure(frame: Frame, workload: str, arm: str, axis: Mapping[str, Any]) -> Figure | None:
-    figure = frame.get(workload, arm, axis["metric"], axis["method"])
+def _figure(frame: Frame, workload: str, variant: str, axis: Mapping[str, Any]) -> Figure | None:
+    figure = frame.get(workload, variant, axis["metric"], axis["method"])
     if figure is not None and axis["per"]:
         figure = divided(figure, frame, axis["per"])
     return figure if figure and figure.value > 0 else None

@@ -12,7 +12,7 @@ from harness.units import human, marked
 
 
 class Bound(NamedTuple):
-    """The least time in which an arm's work can be done here, in seconds, and what sets it."""
+    """The least time in which a variant's work can be done here, in seconds, and what sets it."""
 
     time_s: float
     by: str  # memory | compute
@@ -47,18 +47,18 @@ def rates(fields: Mapping[str, Any], frame: Frame) -> Rates:
 
 
 def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
-    """One row a workload and arm that was timed."""
+    """One row a workload and variant that was timed."""
     fields, notes = block.fields, Notes()
     measured = rates(fields, frame)
     rows = []
-    arms = frame.values("optimization", fields["where"], fields["metric"])
+    variants = frame.values("optimization", fields["where"], fields["metric"])
     for workload in frame.values("workload", fields["where"], fields["metric"]):
-        for arm in arms:
-            figure = frame.get(workload, arm, fields["metric"], fields["method"])
+        for variant in variants:
+            figure = frame.get(workload, variant, fields["metric"], fields["method"])
             if figure is not None:
                 name = Text(spec.name("workload", workload), look="word")
                 cells = _row(frame, notes, figure, fields, measured)
-                rows.append((name, Text(spec.name("optimization", arm), look="word"), *cells))
+                rows.append((name, Text(spec.name("optimization", variant), look="word"), *cells))
     header = (
         "Workload",
         "Optimization",
@@ -76,11 +76,11 @@ def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
 def _row(
     frame: Frame, notes: Notes, figure: Figure, fields: Mapping[str, Any], measured: Rates
 ) -> tuple[Text, ...]:
-    workload, arm = figure.workload, figure.optimization
-    moved, flops = (frame.first(workload, arm, fields[name]) for name in ("bytes", "flops"))
+    workload, variant = figure.workload, figure.optimization
+    moved, flops = (frame.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
     time = Text(show(figure, "auto"), figure.cell)
     if moved is None or flops is None:
-        place = {"workload": workload, "optimization": arm, "method": ""}
+        place = {"workload": workload, "optimization": variant, "method": ""}
         lacking = missing(frame, notes, {**place, "metric": fields["bytes" if moved is None else "flops"]})
         return (
             lacking,
@@ -91,7 +91,7 @@ def _row(
             Text("–", look="muted"),
         )
     work = Text(show(moved, "auto"), moved.cell), Text(show(flops, "GFLOP"), flops.cell)
-    bound = measured.bound(moved.value, flops.value, frame.condition(workload, arm, fields["precision"]))
+    bound = measured.bound(moved.value, flops.value, frame.condition(workload, variant, fields["precision"]))
     if isinstance(bound, str):
         unknown = reasoned(notes, ("unknown", bound))
         return *work, time, unknown, Text("–", look="muted"), Text("–", look="muted")

@@ -1,4 +1,4 @@
-"""The roofline, drawn: what each arm reached against what its operations a byte allow here."""
+"""The roofline, drawn: what each variant reached against what its operations a byte allow here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.units import human, number
 
 
 class Point(NamedTuple):
-    """One workload by one arm: FLOPs a byte, and FLOP/s reached."""
+    """One workload by one variant: FLOPs a byte, and FLOP/s reached."""
 
     intensity: float
     rate: float
@@ -25,15 +25,15 @@ class Point(NamedTuple):
 
 def roofs(block: Block, spec: Spec, frame: Frame) -> Picture | None:
     """FLOP/s over FLOPs a byte, both axes logarithmic; None where no time was recorded."""
-    arms = frame.values("optimization", block.fields["where"], block.fields["metric"])
-    series = {arm: list(_points(block, spec, frame, arm)) for arm in arms}
-    series = {arm: points for arm, points in series.items() if points}
+    variants = frame.values("optimization", block.fields["where"], block.fields["metric"])
+    series = {variant: list(_points(block, spec, frame, variant)) for variant in variants}
+    series = {variant: points for variant, points in series.items() if points}
     every = [point for points in series.values() for point in points]
     if not every:
         return None
     measured = rates(block.fields, frame)
     canvas = Canvas()
-    legend = canvas.legend([spec.name("optimization", arm) for arm in series])
+    legend = canvas.legend([spec.name("optimization", variant) for variant in series])
     canvas.text(4, legend + 2, f"GFLOP/s {origins(p.figure for p in every)}", role="soft")
     top, bottom, left, right = legend + 20, legend + 350, 66.0, WIDTH - 60
     known = [rate for rate in measured.compute.values() if rate]
@@ -63,14 +63,14 @@ def _roof(canvas: Canvas, name: str, places: Sequence[tuple[float, float]]) -> N
     canvas.text(min(x + 6, WIDTH - width_of(name, 12)), y, name, size=12)
 
 
-def _points(block: Block, spec: Spec, frame: Frame, arm: str) -> Iterator[Point]:
+def _points(block: Block, spec: Spec, frame: Frame, variant: str) -> Iterator[Point]:
     fields = block.fields
     for workload in frame.values("workload", fields["where"], fields["metric"]):
-        time = frame.get(workload, arm, fields["metric"], fields["method"])
-        moved, flops = (frame.first(workload, arm, fields[name]) for name in ("bytes", "flops"))
+        time = frame.get(workload, variant, fields["metric"], fields["method"])
+        moved, flops = (frame.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
         if time and moved and flops and min(time.value, moved.value, flops.value) > 0:
             rate = flops.value / time.value
-            name = f"{spec.name('optimization', arm)}, {spec.name('workload', workload)}"
+            name = f"{spec.name('optimization', variant)}, {spec.name('workload', workload)}"
             yield Point(flops.value / moved.value, rate, f"{name}: {human(rate, 'FLOP/s')}", time)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims import as_mapping, read_yaml
-from harness.fields import ConfigError, check_fields
+from harness.validation import ConfigError, check_fields
 
 REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
 
@@ -33,7 +33,7 @@ _PAIRED: _Fields = {
     "metric": {"type": "str", "default": "time"},
     "method": _MUST,
     "baseline": _MUST,
-    "noise": _TEXT,  # the arm that is the baseline again
+    "noise": _TEXT,  # the variant that is the baseline again
     "draws": _YES_NO,  # as in `effects`
 }
 _ROOFLINE: _Fields = {
@@ -62,10 +62,10 @@ KINDS: Mapping[str, _Fields] = {
         "columns": {"type": "list"},
         "terminal": _YES_NO,
     },
-    # every arm against the baseline on one workload: what pays, and by how much. Less is better.
+    # every variant against the baseline on one workload: what pays, and by how much. Less is better.
     # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
-    # Only arms on as many ranks as the baseline are ranked at the top. With `noise` (the arm that is the
-    # baseline again) the arms were timed together: the speed-up stands with its interval, and the noise says
+    # Only variants on as many ranks as the baseline are ranked at the top. With `noise` (the variant that is the
+    # baseline again) the variants were timed together: the speed-up stands with its interval, and the noise says
     # what is a difference. `draws`: rounds are draws, of which each counts, and not times of one thing
     "effects": {
         "where": _MAP,
@@ -81,9 +81,9 @@ KINDS: Mapping[str, _Fields] = {
         "same_within": {"type": "float", "at_least": 0, "default": 0.0},
         "terminal": _YES_NO,
     },
-    # the speed-up of each arm, a column each, on each workload, a row each
+    # the speed-up of each variant, a column each, on each workload, a row each
     "speedups": {**_PAIRED, "where": _MAP, "heading": _TEXT, "terminal": _YES_NO},
-    # each arm's speed-up on one workload beside that on another; `rows`: label to {alone, within}
+    # each variant's speed-up on one workload beside that on another; `rows`: label to {alone, within}
     "beside": {
         **_PAIRED,
         "where": _MAP,
@@ -93,18 +93,18 @@ KINDS: Mapping[str, _Fields] = {
         "within": _MUST,
         "terminal": _YES_NO,
     },
-    # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the arm's precision,
+    # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the variant's precision,
     # which the `baseline` reached in the same run on the first that was timed of the workloads named by
     # `bandwidth`, and by `rates` for each value of the condition `precision`
     "roofline": {**_ROOFLINE, "terminal": _YES_NO},
-    # the same drawn: FLOP/s reached over FLOPs a byte, a point a workload and arm, under the roofs measured
+    # the same drawn: FLOP/s reached over FLOPs a byte, a point a workload and variant, under the roofs measured
     "roofs": _ROOFLINE,
     # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
     # `remark` what is said there with it
     "errors": {"where": _MAP, "metric": _MUST, "headline": _TEXT, "remark": _TEXT, "terminal": _YES_NO},
     # every cell that did not end well
     "failures": {},
-    # one bar an arm, stacked by metric; `stacks`: metric to its label
+    # one bar a variant, stacked by metric; `stacks`: metric to its label
     "bars": {
         "where": _MAP,
         "workload": _TEXT,
@@ -113,7 +113,7 @@ KINDS: Mapping[str, _Fields] = {
         "unit": _MUST,
         "across": _TEXT,
     },
-    # one line an arm over its workloads, or where `line` says so, one a workload over its arms; both axes
+    # one line a variant over its workloads, or where `line` says so, one a workload over its variants; both axes
     # logarithmic. `references`: label to value, horizontal. `mark`: where on its line a ring stands (MARK)
     "lines": {
         "where": _MAP,
@@ -123,7 +123,7 @@ KINDS: Mapping[str, _Fields] = {
         "references": _MAP,
         "mark": _MAP,
     },
-    # what a metric did from sample to sample, a line an arm; `across` and `up` name the axes
+    # what a metric did from sample to sample, a line a variant; `across` and `up` name the axes
     "course": {"where": _MAP, "workload": _TEXT, "metric": _MUST, "across": _TEXT, "up": _TEXT},
     # the errors of each method, every cell a point
     "spread": {"where": _MAP, "metric": _MUST, "across": _TEXT},
@@ -142,7 +142,7 @@ COLUMN: _Fields = {
         "one_of": ["median", "mean", "least", "most"],
     },  # of its samples
     "per": _TEXT,  # a metric to divide by
-    "relative_to": _TEXT,  # an arm: show the change against it
+    "relative_to": _TEXT,  # a variant: show the change against it
     "signed": _YES_NO,
     "remarks": _YES_NO,  # a footnote with what the suite remarked on the method
     "also": _MAP,  # a second figure, in brackets: the fields of a column
@@ -156,7 +156,7 @@ AXIS: _Fields = {
     "field": _TEXT,  # instead of a metric, a field of the workload
     "method": _TEXT,
     "per": _TEXT,
-    "against": _TEXT,  # an arm: the speed-up against it, with its interval
+    "against": _TEXT,  # a variant: the speed-up against it, with its interval
     "draws": _YES_NO,  # as in `effects`
     "unit": {"type": "str", "default": "1"},
     "title": _MUST,

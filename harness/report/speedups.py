@@ -1,4 +1,4 @@
-"""Arms that were timed together -> tables: time and effect, speed-ups, a part alone beside the whole."""
+"""Variants that were timed together -> tables: time and effect, speed-ups, a part alone beside the whole."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from harness.report.tables import Notes, Table, Text, missing, reasoned, show
 
 
 def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
-    """Each workload and arm: its conditions, its time, its speed-up, and what that means."""
+    """Each workload and variant: its conditions, its time, its speed-up, and what that means."""
     fields, notes = block.fields, Notes()
     workloads = frame.values("workload", fields["where"])
     rows: list[tuple[Text, ...]] = []
     for workload in workloads:
-        arms = [
-            arm for arm in frame.values("optimization", fields["where"]) if (workload, arm) in frame.cells
+        variants = [
+            variant
+            for variant in frame.values("optimization", fields["where"])
+            if (workload, variant) in frame.cells
         ]
-        named = [frame.get(workload, arm, fields["metric"], fields["method"]) for arm in arms]
+        named = [frame.get(workload, variant, fields["metric"], fields["method"]) for variant in variants]
         longest = max((figure.value for figure in named if figure), default=1.0)
-        for arm in arms:
+        for variant in variants:
             head = [Text(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
-            head.append(Text(spec.name("optimization", arm), look="word"))
-            rows.append((*head, *_effect(spec, frame, notes, workload, arm, fields, longest)))
+            head.append(Text(spec.name("optimization", variant), look="word"))
+            rows.append((*head, *_effect(spec, frame, notes, workload, variant, fields, longest)))
     header = (
         *(["Workload"] if len(workloads) > 1 else []),
         "Optimization",
@@ -39,17 +41,23 @@ def timed_effects(block: Block, spec: Spec, frame: Frame) -> Table:
 
 
 def _effect(
-    spec: Spec, frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any], longest: float
+    spec: Spec,
+    frame: Frame,
+    notes: Notes,
+    workload: str,
+    variant: str,
+    fields: Mapping[str, Any],
+    longest: float,
 ) -> list[Text]:
-    cells = [Text(frame.condition(workload, arm, one)) for one in fields["conditions"]]
+    cells = [Text(frame.condition(workload, variant, one)) for one in fields["conditions"]]
     for metric in fields["beside"]:
-        other = frame.first(workload, arm, metric)
+        other = frame.first(workload, variant, metric)
         unit = "1" if other and other.unit == "1" else "auto"
         by = f", {spec.name('method', other.method)}" if other and other.method else ""
         cells.append(Text(show(other, unit) + by, other.cell) if other else Text("–", look="muted"))
     place = {
         "workload": workload,
-        "optimization": arm,
+        "optimization": variant,
         "metric": fields["metric"],
         "method": fields["method"],
     }
@@ -57,50 +65,50 @@ def _effect(
     if figure is None:
         return [*cells, missing(frame, notes, place), Text(""), Text("unavailable", look="muted")]
     cells.append(Text(show(figure, fields["unit"]), figure.cell, bar=figure.value / longest))
-    if arm == fields["baseline"]:
+    if variant == fields["baseline"]:
         return [*cells, Text(""), Text("is the baseline", look="muted")]
-    found = compared(frame, workload, arm, fields)
+    found = compared(frame, workload, variant, fields)
     if found is None:
         return [
             *cells,
-            reasoned(notes, why_none(frame, workload, arm, fields)),
+            reasoned(notes, why_none(frame, workload, variant, fields)),
             Text("unavailable", look="muted"),
         ]
-    if arm == fields["noise"]:
+    if variant == fields["noise"]:
         return [*cells, Text(found.text, found.cell), Text("is the noise", look="muted")]
     return [*cells, Text(found.text, found.cell), Text(found.word, look=LOOKS[found.word])]
 
 
 def speedups(block: Block, spec: Spec, frame: Frame) -> Table:
-    """A row a workload, a column an arm."""
+    """A row a workload, a column a variant."""
     fields, notes = block.fields, Notes()
     workloads = frame.values("workload", fields["where"])
-    arms, absent = _timed_arms(frame, workloads, frame.values("optimization", fields["where"]), fields)
+    variants, absent = _timed_arms(frame, workloads, frame.values("optimization", fields["where"]), fields)
     rows = []
     for workload in workloads:
-        cells = [_speed_up(frame, notes, workload, arm, fields) for arm in arms]
+        cells = [_speed_up(frame, notes, workload, variant, fields) for variant in variants]
         base = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
         time = Text(show(base, "auto"), base.cell) if base else Text("–", look="muted")
         rows.append((Text(spec.name("workload", workload), look="word"), time, *cells))
     header = (
         fields["heading"] or "Workload",
         spec.name("optimization", fields["baseline"]),
-        *(spec.name("optimization", arm) for arm in arms),
+        *(spec.name("optimization", variant) for variant in variants),
     )
     text = f"{block.text} {SIGNS_LEGEND} {_told(spec, absent)}".strip()
     return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
 
 
 def beside(block: Block, spec: Spec, frame: Frame) -> Table:
-    """For each row and arm that was timed, the speed-up on one workload beside that on another."""
+    """For each row and variant that was timed, the speed-up on one workload beside that on another."""
     fields, notes = block.fields, Notes()
     rows = []
     for label, pair in fields["rows"].items():
         named = [pair["alone"], pair["within"]]
         where = {**fields["where"], "workload": named}
-        for arm in _timed_arms(frame, named, frame.values("optimization", where), fields)[0]:
-            cells = [_speed_up(frame, notes, workload, arm, fields) for workload in named]
-            name = Text(spec.name("optimization", arm), look="word")
+        for variant in _timed_arms(frame, named, frame.values("optimization", where), fields)[0]:
+            cells = [_speed_up(frame, notes, workload, variant, fields) for workload in named]
+            name = Text(spec.name("optimization", variant), look="word")
             rows.append((Text(label, look="word"), name, *cells))
     header = (fields["heading"] or "Part", "Optimization", fields["alone"], fields["within"])
     text = f"{block.text} {SIGNS_LEGEND}".strip()
@@ -108,24 +116,26 @@ def beside(block: Block, spec: Spec, frame: Frame) -> Table:
 
 
 def _timed_arms(
-    frame: Frame, workloads: Sequence[str], arms: Sequence[str], fields: Mapping[str, Any]
+    frame: Frame, workloads: Sequence[str], variants: Sequence[str], fields: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """The arms with a time on any of the workloads, and those without; the baseline is among neither."""
-    others = [arm for arm in arms if arm != fields["baseline"]]
+    """The variants with a time on any of the workloads, and those without; the baseline is among neither."""
+    others = [variant for variant in variants if variant != fields["baseline"]]
     place = fields["metric"], fields["method"]
-    timed = [arm for arm in others if any(frame.get(workload, arm, *place) for workload in workloads)]
-    return timed, [arm for arm in others if arm not in timed]
+    timed = [
+        variant for variant in others if any(frame.get(workload, variant, *place) for workload in workloads)
+    ]
+    return timed, [variant for variant in others if variant not in timed]
 
 
 def _told(spec: Spec, absent: Sequence[str]) -> str:
-    names = ", ".join(spec.name("optimization", arm) for arm in absent)
+    names = ", ".join(spec.name("optimization", variant) for variant in absent)
     return f"Not timed on any of these: {names}." if names else ""
 
 
-def _speed_up(frame: Frame, notes: Notes, workload: str, arm: str, fields: Mapping[str, Any]) -> Text:
-    found = compared(frame, workload, arm, fields)
+def _speed_up(frame: Frame, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]) -> Text:
+    found = compared(frame, workload, variant, fields)
     if found is None:
-        return reasoned(notes, why_none(frame, workload, arm, fields))
-    if arm == fields["noise"]:
+        return reasoned(notes, why_none(frame, workload, variant, fields))
+    if variant == fields["noise"]:
         return Text(found.text, found.cell)
     return Text(f"{SIGNS[found.word]} {found.text}", found.cell, LOOKS[found.word])

@@ -72,7 +72,7 @@ def pivot(block: Block, spec: Spec, frame: Frame, claims: Sequence[Claim]) -> Ta
 def failures(block: Block, spec: Spec, frame: Frame) -> Table:
     """Every cell that did not end `ok`, with its reason; those that ended alike in one row.
 
-    Alike are repeats, and workloads on which an arm cannot run for one reason.
+    Alike are repeats, and workloads on which a variant cannot run for one reason.
     """
     alike: dict[tuple[str, ...], list[Record]] = {}
     for record in frame.records:
@@ -82,11 +82,11 @@ def failures(block: Block, spec: Spec, frame: Frame) -> Table:
     rows = tuple(
         (
             Text(_workloads(spec, records), look="word"),
-            Text(spec.name("optimization", arm), look="word"),
+            Text(spec.name("optimization", variant), look="word"),
             Text(records[0].status.replace("_", " "), records[0].cell.id, "bad"),
             Text((reason.partition(": ")[2] or "no reason given") + _repeats(records), look="word"),
         )
-        for (_, arm, reason), records in alike.items()
+        for (_, variant, reason), records in alike.items()
     )
     text = block.text if rows else "Every cell ended well."
     return Table(block.id, block.title, text, ("Workload", "Optimization", "Ended as", "Reason"), rows)

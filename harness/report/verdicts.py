@@ -41,7 +41,7 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
 
 
 def quoted(claim: Claim) -> str:
-    """The paper's figure with the claim's relation to it; of a rise, its arms in their order."""
+    """The paper's figure with the claim's relation to it; of a rise, its variants in their order."""
     if claim.relation == "rising":
         return _rises(claim)
     per = f" per {claim.readings[0].per.removesuffix('s')}" if claim.readings[0].per else ""
@@ -68,7 +68,7 @@ def ours(claim: Claim, verdict: Verdict) -> str:
 
 
 def _figure(claim: Claim, value: float) -> str:
-    """In the claim's unit; a ratio of two arms with its sign."""
+    """In the claim's unit; a ratio of two variants with its sign."""
     return human(value, claim.unit, "x" if _is_ratio(claim) else None)
 
 

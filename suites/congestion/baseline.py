@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.congestion.subject import Subject
 
 
@@ -13,7 +13,7 @@ class Settings:
     """Nothing to set: PFC's thresholds are the switch's, and so the workload's."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Runs everywhere."""
     return None
 

@@ -1,4 +1,4 @@
-"""What the congestion suite hands around: an incast, and how one arm's senders hold back.
+"""What the congestion suite hands around: an incast, and how one variant's senders hold back.
 
 Letters of shapes: N senders, K steps of time. Bytes and seconds throughout.
 """
@@ -77,7 +77,7 @@ class Workload:
 
 
 class Control(Protocol):
-    """What the senders of one arm do beside heeding pauses; one object a simulation."""
+    """What the senders of one variant do beside heeding pauses; one object a simulation."""
 
     notifications: int  # of congestion, that went to all senders together
 
@@ -106,7 +106,7 @@ class LineRate:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An incast under one arm's control. `held` keeps what was simulated."""
+    """An incast under one variant's control. `held` keeps what was simulated."""
 
     workload: Workload
     seed: int

@@ -1,4 +1,4 @@
-"""The fluid model that every arm runs on: senders' wires, a switch with PFC, the receiver's port.
+"""The fluid model that every variant runs on: senders' wires, a switch with PFC, the receiver's port.
 
 Time goes in steps of `dt_s`; what moves within a step is bytes over it. A wire delays. The switch keeps
 account of what it holds by the port it came in at (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its

@@ -2,7 +2,7 @@
 
 The baseline is one connection a pair of ranks, its spine by a hash of addresses. Small fabrics carry real
 packets between namespaces on this machine; fabrics of Meta's size are simulated by flows. A round is a
-placement, drawn anew, the same for all arms of a workload.
+placement, drawn anew, the same for all variants of a workload.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.instruments.topology import FRAME_B
-from harness.records import Json, Origin, Reading, Remark, Unavailable
+from harness.instruments.network.topology import FRAME_B
+from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.fabric import placements
 from suites.fabric.clos import Clos, Whole
 from suites.fabric.collectives import flows_of
@@ -92,7 +92,7 @@ def check(subject: Subject, module: Any) -> None:
         return
     refuse_uneven(subject)
     fabric = fabric_for(subject)
-    fabric.arms += 1
+    fabric.variants += 1
     subject.held["fabric"] = fabric
     fabric.most_pairs = max(fabric.most_pairs, subject.plan.queue_pairs)
     turn(subject)
@@ -126,7 +126,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+def prepare(subject: Subject) -> Iterator[Reading | Note]:
     """What holds for all placements."""
     workload = subject.workload
     yield Reading("queue_pairs", "1", subject.plan.queue_pairs, Origin.CALCULATED)
@@ -194,7 +194,7 @@ def readings(result: Result, origin: Origin, method: str = "") -> Iterator[Readi
 
 
 def fabric_for(subject: Subject) -> Fabric:
-    """The network and the ranks that all arms of a workload share."""
+    """The network and the ranks that all variants of a workload share."""
     return shared_fabric(subject.workload)
 
 
@@ -205,11 +205,11 @@ def shared_fabric(workload: Workload) -> Fabric:
 
 
 def close(subject: Subject) -> None:
-    """With the last arm that shares them network and ranks end."""
+    """With the last variant that shares them network and ranks end."""
     fabric = subject.held.pop("fabric", None)
     if fabric is None:
         return
-    fabric.arms -= 1
-    if not fabric.arms:
+    fabric.variants -= 1
+    if not fabric.variants:
         fabric.close()
         shared_fabric.cache_clear()

@@ -1,6 +1,6 @@
 """A leaf-spine fabric of namespaces on this machine, a rank on each host, and a collective over real packets.
 
-All arms of a workload share the network and the ranks; before each turn the switches are told how to route.
+All variants of a workload share the network and the ranks; before each turn the switches are told how to route.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from harness.instruments.network import Network
-from harness.instruments.ranks import Place, Pool
-from harness.instruments.steering import Flow, Steer
-from harness.instruments.topology import Link, Topology
+from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.routing_rules import Flow, Steer
+from harness.instruments.network.topology import Link, Topology
 from harness.records import Unavailable
 from suites.fabric import on_rank, routing
 from suites.fabric.clos import IN_RACK, Clos, Real, Whole
@@ -81,7 +81,7 @@ class Fabric:
     """The network, and its ranks, which take the places of one placement at a time."""
 
     def __init__(self, workload: Workload, clos: Clos) -> None:
-        self.clos, self.most_pairs, self.arms = clos, 1, 0
+        self.clos, self.most_pairs, self.variants = clos, 1, 0
         self._standing: tuple[list[int], int] | None = None
         self._connections: list[Any] = []
         self._routed: tuple[Plan, list[Steer]] | None = None
@@ -105,7 +105,7 @@ class Fabric:
         self.network.close()
 
     def turn(self, workload: Workload, plan: Plan, flows: Flows, order: Sequence[int]) -> Turn:
-        """One collective, ranks in that order, by the arm's plan; `flows` are those it makes."""
+        """One collective, ranks in that order, by the variant's plan; `flows` are those it makes."""
         self._place(list(order))
         self._route(plan, flows)
         before_B, again, processors = self._uplinks_B(), sum(self.network.sent_again()), psutil.cpu_times()

@@ -1,4 +1,4 @@
-"""What a rank of the fabric suite does; called by name, see `harness.instruments.ranks`."""
+"""What a rank of the fabric suite does; called by name, see `harness.instruments.distributed.rank_pool`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fabric suite hands around: a collective over a leaf-spine fabric, and how one arm routes it."""
+"""What the fabric suite hands around: a collective over a leaf-spine fabric, and how one variant routes it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One arm."""
+    """One variant."""
 
     workload: Workload
     seed: int

@@ -1,8 +1,8 @@
 """The host_optimizer suite: which implementation of AdamW updates parameters fastest on the host's CPU.
 
 The baseline is torch.optim.AdamW's for-loop. Always on the CPU, for it is the update that ZeRO-Offload leaves
-there. All arms of a workload update the same tensors, in turn; that their values drift does not change the
-work. Cells of one workload are timed together: see harness/together.py for the order of the calls below.
+there. All variants of a workload update the same tensors, in turn; that their values drift does not change the
+work. Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls below.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from harness.instruments.allocator import watch
-from harness.instruments.timing import stopwatch
+from harness.instruments.memory.allocator import watch
+from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Origin, Reading
-from suites.host_optimizer import against_float64
+from suites.host_optimizer import correctness
 from suites.host_optimizer.subject import COPY_B, Subject, Workload, torch_adamw
 
 CPU = torch.device("cpu")
@@ -40,8 +40,8 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Hold the arm's updates against float64's; raises `WrongResult`, MemoryError where they do not fit."""
-    against_float64.check(subject)
+    """Hold the variant's updates against float64's; raises `WrongResult`, MemoryError where they do not fit."""
+    correctness.check(subject)
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
@@ -116,5 +116,5 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def close(subject: Subject) -> None:
-    """Let go of the tensors, which go with the last arm that holds them."""
+    """Let go of the tensors, which go with the last variant that holds them."""
     subject.held.clear()

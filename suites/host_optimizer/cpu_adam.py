@@ -9,23 +9,23 @@ from functools import partial
 
 import torch
 
-from harness.instruments import deepspeed_operators
-from harness.records import Host
+from harness.instruments.distributed import deepspeed_ops
+from harness.records import HostInfo
 from suites.host_optimizer.baseline import Settings
 from suites.host_optimizer.subject import ADAMW, Subject
 
 __all__ = ["Settings", "apply", "unavailable"]
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Names what is missing of deepspeed and what compiles its C++."""
-    return deepspeed_operators.missing("cpu_adam")
+    return deepspeed_ops.missing("cpu_adam")
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """The subject updated by DeepSpeed, with as many threads as torch has."""
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # for an OpenMP of its own
-    deepspeed_operators.load("cpu_adam")
+    deepspeed_ops.load("cpu_adam")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What the host_optimizer suite hands around: the tensors that all arms update, and how one arm does it."""
+"""What the host_optimizer suite hands around: the tensors that all variants update, and how one variant does it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-"""What every arm is told, so that work is equal: torch.optim.AdamW's defaults."""
+"""What every variant is told, so that work is equal: torch.optim.AdamW's defaults."""
 
 COPY_B = 2**28
 """Of the copy that tells the host's bandwidth: 256 MiB, beyond the caches that most hosts have."""
@@ -54,7 +54,7 @@ def in_a_tensor() -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """How one arm updates. `count` makes the number of updates done, none, in the optimizer's own type."""
+    """How one variant updates. `count` makes the number of updates done, none, in the optimizer's own type."""
 
     workload: Workload
     seed: int
@@ -70,7 +70,7 @@ def torch_adamw(**how: Any) -> Make:
 
 
 def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
-    """The arm's optimizer, which updates `tensors` in place and counts its updates from none."""
+    """The variant's optimizer, which updates `tensors` in place and counts its updates from none."""
     optimizer = subject.make([one.parameter for one in tensors])
     for parameter, exp_avg, exp_avg_sq in tensors:
         optimizer.state[parameter] = {"step": subject.count(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
@@ -92,7 +92,7 @@ _shared: WeakValueDictionary[tuple[Workload, int], Tensors] = WeakValueDictionar
 
 
 def shared(subject: Subject) -> Tensors:
-    """The tensors of the workload, the same for all arms of a process, as long as one of them is open.
+    """The tensors of the workload, the same for all variants of a process, as long as one of them is open.
 
     Where tensors lie in memory makes identical code differ (docs/trust.md), and five sets of them would not
     fit. Raises MemoryError where even one does not.

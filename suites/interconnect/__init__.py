@@ -1,8 +1,8 @@
 """The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
 
-The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All arms of a workload
+The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All variants of a workload
 share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where torchrun
-or srun started the harness on several machines, arms share those ranks, on the machines' own network.
+or srun started the harness on several machines, variants share those ranks, on the machines' own network.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
-from harness.instruments.launched import Launch, launch
-from harness.records import Json, Origin, Reading, Remark, Unavailable, WrongResult
-from suites.interconnect import formula, machines
-from suites.interconnect.against_baseline import check_losses
-from suites.interconnect.cluster import Cluster
+from harness.instruments.distributed.launcher_env import Launch, launch
+from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
+from suites.interconnect import comm_model_readings, real_cluster
+from suites.interconnect.correctness import check_losses
+from suites.interconnect.emulated_cluster import Cluster
 from suites.interconnect.replay import computed_s
 from suites.interconnect.subject import Plan, Subject, Workload
 from suites.interconnect.trainers import Trainers
@@ -39,13 +39,15 @@ def build(workload: Json, seed: int) -> Subject:
 def refuse_misfits(workload: Workload, here: Launch | None) -> None:
     """Raises `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
     if here is not None:
-        machines.refuse_other(workload, here)
+        real_cluster.refuse_other(workload, here)
     elif workload.nodes != 2:
         raise Unavailable(
             f"two nodes are made on one machine, not {workload.nodes}: more are had by torchrun or srun"
         )
-    if (workload.hidden // workload.heads) % 2:
-        raise Unavailable(f"rotary halves a head: {workload.hidden // workload.heads} elements are odd")
+    if (workload.hidden_size // workload.num_attention_heads) % 2:
+        raise Unavailable(
+            f"rotary halves a head: {workload.hidden_size // workload.num_attention_heads} elements are odd"
+        )
 
 
 def refuse_uneven(subject: Subject) -> None:
@@ -53,18 +55,18 @@ def refuse_uneven(subject: Subject) -> None:
     whole = subject.plan.accumulate * subject.updates_together
     if subject.workload.loss_steps % whole:
         raise Unavailable(
-            f"loss_steps={subject.workload.loss_steps} must be a multiple of {whole} for this arm"
+            f"loss_steps={subject.workload.loss_steps} must be a multiple of {whole} for this variant"
         )
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Start the arm's trainers on the ranks and hold their losses against plain PyTorch's."""
+    """Start the variant's trainers on the ranks and hold their losses against plain PyTorch's."""
     if subject.workload.parameters is not None:
-        formula.refuse_other(subject)
+        comm_model_readings.refuse_other(subject)
         return
     refuse_uneven(subject)
     if launch() is not None:
-        machines.refuse_links(subject)
+        real_cluster.refuse_links(subject)
     cluster = cluster_for(subject)
     subject.held["key"] = f"{subject.plan.strategy}{next(KEYS)}"
     cluster.enter(subject.held["key"], subject.workload, subject.plan, subject.seed)
@@ -75,9 +77,9 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     """What a claim may ask after."""
     workload = subject.workload
     if workload.parameters is not None:
-        return {**formula.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
+        return {**comm_model_readings.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
     ranks = cluster_for(subject)
-    own = ranks.conditions if isinstance(ranks, machines.Machines) else None
+    own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
         "strategy": subject.plan.strategy,
@@ -88,10 +90,10 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+def prepare(subject: Subject) -> Iterator[Reading | Note]:
     """The link here, computation alone, bytes on the link, and the loss after so many batches."""
     if subject.workload.parameters is not None:
-        yield from formula.readings(subject)
+        yield from comm_model_readings.readings(subject)
         return
     cluster = cluster_for(subject)
     if isinstance(cluster, Cluster):
@@ -103,7 +105,7 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
     yield Reading("loss", "1", loss, Origin.MEASURED)
 
 
-def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Remark]:
+def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Note]:
     """The link here, what it carries, bytes on it; whether steps are foretold. Leaves links unshaped."""
     key, plan = subject.held["key"], subject.plan
     rate = cluster.rate(subject.link_B_per_s)
@@ -114,14 +116,14 @@ def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Remar
     link_B = cluster.link_B(key, subject.updates_together) / plan.accumulate
     yield Reading("link_bytes", "B", link_B, Origin.MEASURED)
     if plan.changes or plan.shard_within is not None or plan.accumulate > 1:
-        yield Remark("model: steps of one batch over all ranks, without a hook, are foretold; this is none")
+        yield Note("model: steps of one batch over all ranks, without a hook, are foretold; this is none")
         return
     try:
         if not cluster.foretells(plan):
             cluster.calibrate(subject.workload, plan, subject.seed)
         subject.held["foretold"] = True
     except ValueError as error:
-        yield Remark(f"model: {error}")
+        yield Note(f"model: {error}")
     cluster.shape(None)
 
 
@@ -146,8 +148,8 @@ def final_loss(subject: Subject, cluster: Trainers) -> float:
 
 
 def tokens(subject: Subject, cluster: Trainers) -> int:
-    """That all ranks together see a step; an arm that accumulates counts a step a batch."""
-    return len(cluster.pool) * subject.workload.batch * subject.workload.seq_len
+    """That all ranks together see a step; a variant that accumulates counts a step a batch."""
+    return len(cluster.pool) * subject.workload.micro_batch_size * subject.workload.seq_len
 
 
 def timed(subject: Subject) -> bool:
@@ -155,7 +157,7 @@ def timed(subject: Subject) -> bool:
     return subject.workload.parameters is None
 
 
-def sample(subject: Subject) -> Iterator[Reading | Remark]:
+def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Seconds a step, of the slowest rank; and on shaped links what the model makes of it.
 
     Before it a step without a network is traced, and what the model makes of that on this link.
@@ -183,7 +185,7 @@ def step_s(subject: Subject, cluster: Trainers) -> float:
     return slowest_s / (count * subject.plan.accumulate)
 
 
-def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Remark]:
+def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
     """A step without a network, and what the model makes of it; a trace that does not fit is a remark."""
     batches = subject.plan.accumulate
     try:
@@ -191,7 +193,7 @@ def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterato
         foretold_s = cluster.predicted_s(events, subject.plan, rate_B_per_s) / batches
     except ValueError as error:
         del subject.held["foretold"]
-        yield Remark(f"model: {error}; not foretold from here on")
+        yield Note(f"model: {error}; not foretold from here on")
         return
     yield Reading("time", "s", foretold_s, Origin.SIMULATED, "model")
     yield Reading("time", "s", computed_s(events) / batches, Origin.MEASURED, "without network")
@@ -204,16 +206,16 @@ def cluster_for(subject: Subject) -> Trainers:
 
 @lru_cache(maxsize=1)
 def shared_ranks(workload: Workload, seed: int) -> Trainers:
-    """The ranks that all arms of a workload share: those that were started, else on two nodes made here."""
+    """The ranks that all variants of a workload share: those that were started, else on two nodes made here."""
     here = launch()
-    return Cluster(workload, seed) if here is None else machines.Machines(here)
+    return Cluster(workload, seed) if here is None else real_cluster.Machines(here)
 
 
 def close(subject: Subject) -> None:
-    """Let the arm's trainers go; with the last of them ranks and network end."""
+    """Let the variant's trainers go; with the last of them ranks and network end."""
     if shared_ranks.cache_info().currsize:
         cluster = cluster_for(subject)
         cluster.leave(subject.held.pop("key", None))
-        if not cluster.arms:
+        if not cluster.variants:
             cluster.close()
             shared_ranks.cache_clear()

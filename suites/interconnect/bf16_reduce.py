@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites.interconnect.subject import Subject
 
 TOLERANCE = 1e-3
@@ -16,7 +16,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever the strategies do."""
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.interconnect.subject import Subject
 
 
@@ -19,7 +19,7 @@ class Settings:
     batches: int
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever the strategies do."""
     return None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites.interconnect.subject import Subject
 
 
@@ -15,7 +15,7 @@ class Settings:
     """Nothing to set: shards are a node's."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever FSDP2 does."""
     return None
 

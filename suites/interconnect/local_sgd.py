@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites.interconnect.subject import Subject
 
 MOMENTUM = 0.9  # arXiv 2311.08105, section 3
@@ -27,7 +27,7 @@ class Settings:
     outer_rate: float
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch.distributed does."""
     return None
 

@@ -1,4 +1,4 @@
-"""What a rank of the interconnect suite does; called by name, see `harness.instruments.ranks`."""
+"""What a rank of the interconnect suite does; called by name, see `harness.instruments.distributed.rank_pool`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from harness.instruments.rank import gpu
+from harness.instruments.distributed.rank_worker import gpu
 from suites import text
 from suites.interconnect.strategies import ddp, fsdp2, local, zero3
 from suites.interconnect.subject import Plan, Workload
@@ -29,7 +29,7 @@ STRATEGIES: dict[str, Any] = {"ddp": ddp, "fsdp2": fsdp2, "zero3": zero3, "local
 
 
 class Trainer:
-    """A rank's part of the training: its batches, its model, and the arm's way to update it."""
+    """A rank's part of the training: its batches, its model, and the variant's way to update it."""
 
     def __init__(self, workload: Workload, plan: Plan, seed: int) -> None:
         torch.manual_seed(seed)
@@ -77,12 +77,14 @@ def whereabouts(memory: Memory) -> tuple[str, int, str]:
 
 def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor]:
     """The batch of that number, on this rank's device."""
-    tokens_BT, targets_BT = text.batch(workload.vocab, (workload.batch, workload.seq_len), seed, number)
+    tokens_BT, targets_BT = text.batch(
+        workload.vocab_size, (workload.micro_batch_size, workload.seq_len), seed, number
+    )
     return tokens_BT.to(device()), targets_BT.to(device())
 
 
 def make(memory: Memory, key: str, workload: Mapping[str, Any], plan: Mapping[str, Any], seed: int) -> None:
-    """Make the arm's trainer."""
+    """Make the variant's trainer."""
     if device().type == "cuda":
         torch.cuda.set_device(device())
     changes = tuple((module, settings) for module, settings in plan["changes"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites.interconnect.subject import Subject
 
 
@@ -15,7 +15,7 @@ class Settings:
     buckets: int
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever the strategies do."""
     return None
 
@@ -24,4 +24,4 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """The subject with more overlap; `Unavailable` for deepspeed, whose engine prefetches as it comes."""
     if subject.plan.strategy == "zero3":
         raise Unavailable("deepspeed's engine gathers ahead and reduces in buckets as it comes")
-    return replace(subject, plan=replace(subject.plan, buckets=settings.buckets, gather_ahead=True))
+    return replace(subject, plan=replace(subject.plan, buckets=settings.buckets, forward_prefetch=True))

@@ -11,19 +11,19 @@ from typing import Any
 
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
 from suites.interconnect.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`rank`: columns of the thin matrices. `plain_steps`: updates before it begins."""
+    """`rank`: columns of the thin matrices. `warmup_steps`: updates before it begins."""
 
     rank: int
-    plain_steps: int
+    warmup_steps: int
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever DDP does."""
     return None
 
@@ -45,7 +45,7 @@ def on_rank(trainer: Any, settings: Mapping[str, Any]) -> None:
     state = powerSGD_hook.PowerSGDState(
         process_group=None,
         matrix_approximation_rank=settings["rank"],
-        start_powerSGD_iter=settings["plain_steps"],
+        start_powerSGD_iter=settings["warmup_steps"],
         min_compression_rate=1,
     )
     trainer.strategy.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

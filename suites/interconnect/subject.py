@@ -1,4 +1,4 @@
-"""What the interconnect suite hands around: a workload, and the plan of one arm that ranks carry out."""
+"""What the interconnect suite hands around: a workload, and the plan of one variant that ranks carry out."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Workload:
     """
 
     strategy: str  # ddp | fsdp2 | zero3
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
-    batch: int  # sequences a rank takes at once
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+    micro_batch_size: int  # sequences a rank takes at once
     seq_len: int
     learning_rate: float
     loss_steps: int  # batches a rank has seen when the loss is read
@@ -42,11 +42,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every rank of one arm does; plain data, for it travels to them as JSON.
+    """What every rank of one variant does; plain data, for it travels to them as JSON.
 
     `strategy` names the module of `suites.interconnect.strategies`. `accumulate` batches go into one update.
     `reduce_dtype` is that of gradients on the wire. `shard_within` is over how many ranks parameters are
-    sharded, None: over all. `buckets` of gradients, None: one a block; `gather_ahead`: a block's
+    sharded, None: over all. `buckets` of gradients, None: one a block; `forward_prefetch`: a block's
     parameters while the one before computes. `changes`: modules whose `on_rank(trainer, settings)` changes
     the trainer once it is made, with their settings.
     """
@@ -56,15 +56,15 @@ class Plan:
     reduce_dtype: str = "fp32"
     shard_within: int | None = None
     buckets: int | None = None
-    gather_ahead: bool = False
+    forward_prefetch: bool = False
     changes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One arm: its plan, its link, and how closely its losses must be plain PyTorch's.
+    """One variant: its plan, its link, and how closely its losses must be plain PyTorch's.
 
-    `link_B_per_s` is at the scale of the paper's run. `tolerance` is relative; None: the arm changes the
+    `link_B_per_s` is at the scale of the paper's run. `tolerance` is relative; None: the variant changes the
     mathematics, and only has to learn. `updates_together`: updates after which all ranks agree.
     """
 

@@ -1,4 +1,4 @@
-"""The ranks that a workload's arms share in one process, and what any of them can do, wherever they are."""
+"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they are."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from harness.instruments.ranks import Pool
+from harness.instruments.distributed.rank_pool import Pool
 from suites.interconnect import on_rank
 from suites.interconnect.subject import Plan, Workload
 
 
 class Trainers:
-    """A pool, and the arms that have trainers on it; `close` ends the pool."""
+    """A pool, and the variants that have trainers on it; `close` ends the pool."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.arms: set[str] = set()
+        self.variants: set[str] = set()
         self._known: dict[tuple[Any, ...], float] = {}
 
     def close(self) -> None:
@@ -29,14 +29,14 @@ class Trainers:
         return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
 
     def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
-        """Make an arm's trainers, which last until it leaves."""
-        self.arms.add(key)
+        """Make a variant's trainers, which last until it leaves."""
+        self.variants.add(key)
         self.call("make", **made(key, workload, plan, seed))
 
     def leave(self, key: str | None) -> None:
-        """Let an arm's trainers go, if it has any."""
-        if key in self.arms:
-            self.arms.remove(key)
+        """Let a variant's trainers go, if it has any."""
+        if key in self.variants:
+            self.variants.remove(key)
             if len(self.pool):
                 self.call("drop", key=key)
 
@@ -51,7 +51,7 @@ class Trainers:
                 self.call("drop", key=key)
 
     def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
-        """What `work` gave the first time, for arms that differ in their link alone."""
+        """What `work` gave the first time, for variants that differ in their link alone."""
         if key not in self._known:
             self._known[key] = work()
         return self._known[key]

@@ -1,7 +1,7 @@
 """The kernels suite: what fusion, compilation, flash attention and narrow types gain, alone and in a step.
 
 The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
-harness/together.py for the order of the calls below.
+harness/interleaved_group.py for the order of the calls below.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import psutil
 import torch
 
-from harness.instruments.allocator import watch
-from harness.instruments.timing import stopwatch
-from harness.records import Json, Origin, Reading, Remark, Unavailable
+from harness.instruments.memory.allocator import watch
+from harness.instruments.timing.stopwatch import stopwatch
+from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import against_baseline, against_float64, reference, training_step
+from suites.kernels.bound_call import seconds_of, shared, work_of
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
 from suites.kernels.subject import Subject, Workload
-from suites.kernels.work import seconds_of, shared, work_of
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
 
@@ -70,11 +70,11 @@ def refuse_misfits(workload: Workload) -> None:
 def head_size(workload: Workload) -> int:
     """Of a step, its hidden size over its heads."""
     step = workload.operation == training_step.OPERATION.name
-    return workload.hidden // workload.heads if step else workload.head_size
+    return workload.hidden_size // workload.num_attention_heads if step else workload.head_size
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Hold the arm's results against float64's, a step's against the baseline's; raises `WrongResult`.
+    """Hold the variant's results against float64's, a step's against the baseline's; raises `WrongResult`.
 
     Raises `Unavailable` where there is nothing to gain, MemoryError where eager attention cannot fit.
     """
@@ -122,7 +122,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "dtype": workload.dtype,
         "attention": subject.attention,
         "passes": "forward+backward" if workload.backward and has_gradient else "forward",
-        "batch": str(workload.batch),
+        "batch": str(workload.micro_batch_size),
         "seq_len": str(workload.seq_len),
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
@@ -130,7 +130,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Remark]:
+def prepare(subject: Subject) -> Iterator[Reading | Note]:
     """What is read once: traffic and arithmetic by formula, the check's error, peak memory, compile time."""
     workload, operation = subject.workload, subject.operation
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
@@ -140,15 +140,15 @@ def prepare(subject: Subject) -> Iterator[Reading | Remark]:
         against = "baseline"
         yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
     yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, against)
-    yield Remark(f"compared: {subject.held['compared']}")
-    yield from map(Remark, subject.notes)
+    yield Note(f"compared: {subject.held['compared']}")
+    yield from map(Note, subject.notes)
     if subject.timed:
         yield from one_call(subject)
     if subject.once is not None:
         yield from subject.once(subject)
 
 
-def one_call(subject: Subject) -> Iterator[Reading | Remark]:
+def one_call(subject: Subject) -> Iterator[Reading | Note]:
     """What one call takes beside its time; the stopwatch for the rounds is made.
 
     Compile time is what the first call took beyond the second. Of torch.compile it is "cached" where compiled
@@ -180,11 +180,11 @@ def peak_memory(subject: Subject) -> float:
 
 
 def timed(subject: Subject) -> bool:
-    """Whether the arm is to be timed here."""
+    """Whether the variant is to be timed here."""
     return subject.timed
 
 
-def sample(subject: Subject) -> Iterator[Reading | Remark]:
+def sample(subject: Subject) -> Iterator[Reading | Note]:
     """One window of calls: seconds a call."""
     yield from subject.held["stopwatch"].window()
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import WrongResult
+from suites.kernels.bound_call import first_call, seconds_of
 from suites.kernels.subject import Operation, Subject, Workload
 from suites.kernels.training_step import Trainer, trainer_of
-from suites.kernels.work import first_call, seconds_of
 
 STEPS = 3
 """One to see the gradients, two that the updates change; ten would take longer than what is timed."""
@@ -52,7 +52,7 @@ def check_step(subject: Subject) -> None:
 
 @lru_cache(maxsize=1)
 def course_of(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Course:
-    """The baseline's course: once for all arms of one process."""
+    """The baseline's course: once for all variants of one process."""
     plain = Subject(replace(workload, dtype="fp32"), seed, operation, device, operation.eager)
     trainer = Trainer(plain)
     losses = [trainer.loss_and_gradients().item()]

@@ -1,4 +1,4 @@
-"""Right first: an arm's outputs and gradients against float64's, at its workload's shape and awkward ones.
+"""Right first: a variant's outputs and gradients against float64's, at its workload's shape and awkward ones.
 
 Part of `check`. An error is |ours - float64| over the largest |float64| of the same tensor.
 """
@@ -13,10 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites.kernels.awkward import awkward
-from suites.kernels.reference import Reference, evaluate, in_float64, reference, reference_of
-from suites.kernels.subject import Inputs, Subject, Workload
-from suites.kernels.work import (
+from suites.kernels.bound_call import (
     as_torch,
     bind,
     first_call,
@@ -26,6 +23,9 @@ from suites.kernels.work import (
     tensors_of,
     work_of,
 )
+from suites.kernels.edge_cases import awkward
+from suites.kernels.reference import Reference, evaluate, in_float64, reference, reference_of
+from suites.kernels.subject import Inputs, Subject, Workload
 
 ROUNDING = 2.0**-24
 """Of fp32. A gradient that comes by cancellation, as a saturated softmax's does, is known no closer than to
@@ -54,8 +54,8 @@ def check(subject: Subject) -> None:
 
 
 def _heads(subject: Subject) -> str:
-    heads = subject.held.get("heads")
-    return "" if heads is None else f", {heads} of its heads"
+    num_attention_heads = subject.held.get("num_attention_heads")
+    return "" if num_attention_heads is None else f", {num_attention_heads} of its heads"
 
 
 def own_shape(subject: Subject) -> float:
@@ -66,8 +66,11 @@ def own_shape(subject: Subject) -> float:
         return updates(subject, inputs, "")
     expected = reference_of(subject.operation, workload, subject.seed, subject.device)
     result = first_call(subject, work_of(subject))
-    if expected.heads is not None and len(expected.heads) < workload.batch * workload.heads:
-        subject.held["heads"] = len(expected.heads)
+    if (
+        expected.num_attention_heads is not None
+        and len(expected.num_attention_heads) < workload.micro_batch_size * workload.num_attention_heads
+    ):
+        subject.held["num_attention_heads"] = len(expected.num_attention_heads)
     return compared(subject, as_torch(subject, result), expected, "")
 
 
@@ -133,8 +136,8 @@ def compared(
         if len(ours) != len(theirs):
             raise WrongResult(f"{len(ours)} {kind}s instead of {len(theirs)}{where}{_of(subject.workload)}")
         for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            if expected.heads is not None:
-                one = torch.stack([one[b, h] for b, h in expected.heads])
+            if expected.num_attention_heads is not None:
+                one = torch.stack([one[b, h] for b, h in expected.num_attention_heads])
             rounding = known if kind == "gradient" else 0.0
             worst = max(worst, error_of(subject, f"{kind} {index}", one, other, where, rounding))
     return worst

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from harness.records import Host, Unavailable
-from suites.kernels.arms import BF16_TOLERANCE, STEP, whole_step_only
+from harness.records import HostInfo, Unavailable
+from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, whole_step_only
 from suites.kernels.subject import Subject
 
 PRODUCTS = ("attention", "linear_cross_entropy", STEP)
@@ -26,7 +26,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """bf16 is computed wherever torch runs, at whatever speed."""
     return None
 

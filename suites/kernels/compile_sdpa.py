@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.records import Unavailable
 from suites.kernels import sdpa, torch_compile
-from suites.kernels.arms import STEP, whole_step_only
+from suites.kernels.op_replacement import STEP, whole_step_only
 from suites.kernels.subject import Subject
 from suites.kernels.torch_compile import Settings, unavailable
 

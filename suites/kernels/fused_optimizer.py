@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
-from harness.records import Host
-from suites.kernels.arms import STEP, place
+from harness.records import HostInfo
+from suites.kernels.op_replacement import STEP, place
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.subject import Subject
 
@@ -21,7 +21,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """torch has it for the CPU and for CUDA."""
     return None
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.records import Host, Unavailable
-from suites.kernels.arms import STEP, missing
+from harness.records import HostInfo, Unavailable
+from suites.kernels.op_replacement import STEP, missing
 from suites.kernels.subject import Inputs, Result, Subject
 
 
@@ -24,7 +24,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return missing("jax", "jax")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from harness.records import Host
-from suites.kernels.arms import missing, place
+from harness.records import HostInfo
+from suites.kernels.op_replacement import missing, place
 from suites.kernels.operations import layer_norm as layer_norm_op
 from suites.kernels.operations import rms_norm as rms_norm_op
 from suites.kernels.subject import Subject
@@ -20,7 +20,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Triton's compiler has no CPU, and Liger's kernels are not meant to be interpreted."""
     if host.device != "cuda":
         return "Liger's Triton kernels need a GPU"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from suites.kernels.bound_call import leaves_of, make_inputs, make_upstream, mapped, tensors_of
 from suites.kernels.subject import Inputs, Operation, Result, Workload
-from suites.kernels.work import leaves_of, make_inputs, make_upstream, mapped, tensors_of
 
 HEADS_COMPARED = 2
 """Of all (batch, head) pairs, where there are more than FEW_PAIRS scores: the first and the last."""
@@ -29,7 +29,7 @@ class Reference(NamedTuple):
 
     outputs: Sequence[Tensor]
     gradients: Sequence[Tensor]
-    heads: tuple[tuple[int, int], ...] | None
+    num_attention_heads: tuple[tuple[int, int], ...] | None
 
 
 def in_float64(values: Inputs) -> Inputs:
@@ -63,7 +63,7 @@ def reference(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) 
 
 @lru_cache(maxsize=1)
 def reference_of(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Reference:
-    """The reference at a workload's own shape: once for all arms of one process."""
+    """The reference at a workload's own shape: once for all variants of one process."""
     inputs = make_inputs(operation, workload, seed, device)
     return reference(operation, inputs, make_upstream(operation, inputs, seed))
 
@@ -71,8 +71,8 @@ def reference_of(operation: Operation, workload: Workload, seed: int, device: to
 def attention_reference(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) -> Reference:
     """Each head alone, its queries in blocks; of long sequences the first and the last head."""
     q_BHTK, k_BHTK, v_BHTK, causal = inputs
-    batch, heads, length, _ = q_BHTK.shape
-    pairs = tuple((b, h) for b in range(batch) for h in range(heads))
+    batch, num_attention_heads, length, _ = q_BHTK.shape
+    pairs = tuple((b, h) for b in range(batch) for h in range(num_attention_heads))
     if len(pairs) * length**2 > FEW_PAIRS:
         pairs = tuple(dict.fromkeys((pairs[0], pairs[-1])))[:HEADS_COMPARED]
     found = []

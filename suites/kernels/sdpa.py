@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.records import Host
-from suites.kernels.arms import place
+from harness.records import HostInfo
+from suites.kernels.op_replacement import place
 from suites.kernels.subject import Subject
 
 
@@ -26,7 +26,7 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=causal)
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does."""
     return None
 

@@ -1,4 +1,4 @@
-"""What the kernels suite hands around: a workload, an operation, and how one arm computes it.
+"""What the kernels suite hands around: a workload, an operation, and how one variant computes it.
 
 Shape suffixes, here and in every operation: N rows, D columns, B batch, H heads, T tokens, K size of a head,
 V vocabulary.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.records import Reading, Remark
+from harness.records import Note, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +22,27 @@ class Workload:
     """One operation at one shape; the fields of `conf/suite/kernels.yaml`."""
 
     operation: str
-    batch: int = 1
+    micro_batch_size: int = 1
     seq_len: int = 1  # rows of a row-wise operation: batch * seq_len
-    hidden: int = 1  # columns; of attention heads * head_size
-    heads: int = 1
-    kv_heads: int = 1
+    hidden_size: int = 1  # columns; of attention heads * head_size
+    num_attention_heads: int = 1
+    num_key_value_heads: int = 1
     head_size: int = 64
-    ffn: int = 1
-    vocab: int = 2
-    layers: int = 1
+    intermediate_size: int = 1
+    vocab_size: int = 2
+    num_hidden_layers: int = 1
     tensors: int = 1  # adamw: over so many
     causal: bool = True
     backward: bool = True  # forward and the gradient of every input that needs one; False: forward alone
     dtype: str = "fp32"  # fp32 | bf16: of the inputs
-    part: str = "all"  # training_step: the operation that an arm may replace in it, or all
+    part: str = "all"  # training_step: the operation that a variant may replace in it, or all
     device: str = "any"  # any | cuda: chosen for a GPU, unavailable elsewhere
     source: str = ""
 
     @property
     def rows(self) -> int:
         """Rows of a row-wise operation (N)."""
-        return self.batch * self.seq_len
+        return self.micro_batch_size * self.seq_len
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -57,7 +57,7 @@ class Workload:
     @property
     def elements(self) -> int:
         """Of one tensor of a row-wise operation, N D."""
-        return self.rows * self.hidden
+        return self.rows * self.hidden_size
 
 
 Inputs = tuple[Any, ...]
@@ -89,7 +89,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """How one arm computes one operation.
+    """How one variant computes one operation.
 
     `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
     `bind(subject, inputs, upstream)`: for what is no function of torch tensors, the call that computes
@@ -99,7 +99,7 @@ class Subject:
     workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that;
     `compiler_cache`: and torch tells whether compiled code was found on disk.
     `once` adds to what is read once a cell: registers, shared memory.
-    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the arm's function
+    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's function
     for it; torch.compile's mode, where forward and backward pass are compiled whole; what makes an optimizer
     of the parameters, where that is not torch.optim.AdamW as it comes. `held`: what is made once and kept.
     """
@@ -114,7 +114,7 @@ class Subject:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     bind: Callable[[Subject, Inputs, Sequence[Tensor]], Callable[[], Any]] | None = None
     as_torch: Callable[[Any], Result] | None = None
-    writes_inputs: bool = False  # it gets inputs of its own; other arms share theirs
+    writes_inputs: bool = False  # it gets inputs of its own; other variants share theirs
     timed: bool = True
     tolerance: float = 1e-4
     shapes: str = "own"
@@ -123,6 +123,6 @@ class Subject:
     replace: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     compile_step: str | None = None
     optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None
-    once: Callable[[Subject], Iterator[Reading | Remark]] | None = None
+    once: Callable[[Subject], Iterator[Reading | Note]] | None = None
     notes: tuple[str, ...] = ()
     held: dict[str, Any] = field(default_factory=dict)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from harness.records import Host
-from suites.kernels.arms import STEP, place
+from harness.records import HostInfo
+from suites.kernels.op_replacement import STEP, place
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
 
@@ -24,7 +24,7 @@ class Settings:
     mode: str = "default"
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does; where its compiler is missing, it says so itself."""
     return None
 

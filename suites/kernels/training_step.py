@@ -1,6 +1,6 @@
 """The operation `training_step`: a whole step of the transformer of suites/model.py under AdamW.
 
-`Workload.part` names the operation in it that an arm may replace, so that each kernel's gain is had alone and
+`Workload.part` names the operation in it that a variant may replace, so that each kernel's gain is had alone and
 in the step.
 """
 
@@ -84,7 +84,7 @@ class Trainer:
 
 
 def make_optimizer(subject: Subject, parameters: Sequence[nn.Parameter]) -> Any:
-    """torch.optim.AdamW as it comes, or the arm's own, or AdamW by the arm's function."""
+    """torch.optim.AdamW as it comes, or the variant's own, or AdamW by the variant's function."""
     if subject.optimizer is not None:
         return subject.optimizer(parameters)
     if "adamw" in subject.replace:
@@ -109,8 +109,8 @@ def trainer_of(subject: Subject) -> Trainer:
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
     """Tokens and those that follow them, int64, each (B, T), at random."""
-    size = (workload.batch, workload.seq_len + 1)
-    drawn = torch.randint(workload.vocab, size, generator=generator, device=device)
+    size = (workload.micro_batch_size, workload.seq_len + 1)
+    drawn = torch.randint(workload.vocab_size, size, generator=generator, device=device)
     return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
 
@@ -134,9 +134,11 @@ def flops(workload: Workload) -> float:
     P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
     """
     shape = llama(workload)
-    norms = (2 * shape.layers + 1) * shape.hidden
-    multiplied = shape.parameters - shape.vocab * shape.hidden - norms
-    scores = 6.0 * shape.layers * shape.hidden * workload.seq_len**2 * workload.batch
+    norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size
+    multiplied = shape.parameters - shape.vocab_size * shape.hidden_size - norms
+    scores = (
+        6.0 * shape.num_hidden_layers * shape.hidden_size * workload.seq_len**2 * workload.micro_batch_size
+    )
     return 6.0 * multiplied * workload.rows + scores
 
 
@@ -145,11 +147,11 @@ def eager_B(workload: Workload) -> float:
 
     Besides, at once, two and a half times the scores of one layer, or the logits three times in fp32. About.
     """
-    scores = workload.rows * workload.heads * workload.seq_len * workload.element_B
-    kept = workload.rows * (14 * workload.hidden + 5 * workload.ffn) * workload.element_B
+    scores = workload.rows * workload.num_attention_heads * workload.seq_len * workload.element_B
+    kept = workload.rows * (14 * workload.hidden_size + 5 * workload.intermediate_size) * workload.element_B
     states = 4.0 * llama(workload).parameters * workload.element_B
-    logits = 3 * workload.rows * workload.vocab * 4
-    return states + workload.layers * (scores + kept) + max(2.5 * scores, logits)
+    logits = 3 * workload.rows * workload.vocab_size * 4
+    return states + workload.num_hidden_layers * (scores + kept) + max(2.5 * scores, logits)
 
 
 OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops, eager_B)

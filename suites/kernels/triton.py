@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from harness.records import Host, Origin, Reading, Remark, Unavailable
-from suites.kernels.arms import STEP, place
+from harness.records import HostInfo, Note, Origin, Reading, Unavailable
+from suites.kernels.op_replacement import STEP, place
 from suites.kernels.subject import Subject
 from suites.kernels.triton_kernels import (
     adamw,
@@ -48,7 +48,7 @@ class Settings:
     """Nothing to set: kernels tune themselves."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs everywhere, on a CPU interpreted."""
     return None
 
@@ -85,14 +85,14 @@ def refuse_head_size(subject: Subject) -> None:
     """Raises `Unavailable` for attention with heads that our kernel is not written for."""
     workload = subject.workload
     step = workload.operation == STEP
-    size = workload.hidden // workload.heads if step else workload.head_size
+    size = workload.hidden_size // workload.num_attention_heads if step else workload.head_size
     asked = "attention" in (workload.operation, workload.part) or (step and workload.part == "all")
     if asked and size not in attention.HEAD_SIZES:
         sizes = ", ".join(map(str, attention.HEAD_SIZES))
         raise Unavailable(f"triton's attention has heads of {sizes}, not of {size}")
 
 
-def resources(subject: Subject) -> Iterator[Reading | Remark]:
+def resources(subject: Subject) -> Iterator[Reading | Note]:
     """Registers, shared memory and spills for each target, the most that any of its kernels takes."""
     name = subject.workload.operation
     if name not in MODULES:
@@ -102,7 +102,7 @@ def resources(subject: Subject) -> Iterator[Reading | Remark]:
         try:
             found = [usage(kernel, target) for kernel in kernels]
         except (Unavailable, CompilationFailed) as reason:
-            yield Remark(f"{target}: {reason}")
+            yield Note(f"{target}: {reason}")
             continue
         for metric, unit, values in (
             ("registers", "1", [one.registers for one in found]),

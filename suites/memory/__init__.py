@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import torch
 
-from harness.instruments.fake_ranks import fake_ranks
-from harness.records import Json, Origin, Reading, Remark, Unavailable
+from harness.instruments.distributed.fake_process_group import fake_process_group
+from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory import huggingface
 from suites.memory.against_baseline import check_losses
 from suites.memory.formulas import Counts, count, estimates, gpus
@@ -53,13 +53,13 @@ def conditions(subject: TrainingStep) -> Mapping[str, str]:
         "recompute": features.recompute,
         "sharding": features.sharding,
         "ranks": str(subject.ranks),
-        "batch": str(workload.batch * workload.micro_batches),
+        "batch": str(workload.micro_batch_size * workload.gradient_accumulation_steps),
         "seq_len": str(workload.seq_len),
         "held": "; ".join(subject.notes),
     }
 
 
-def sample(subject: TrainingStep) -> Iterator[Reading | Remark]:
+def sample(subject: TrainingStep) -> Iterator[Reading | Note]:
     """The peak by every method, what it is made of, and how far each method is from what was measured."""
     counts = count_model(subject)
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
@@ -78,7 +78,7 @@ def sample(subject: TrainingStep) -> Iterator[Reading | Remark]:
 def tokens_per_step(subject: TrainingStep) -> int:
     """Tokens that all ranks together train on in one step; tensor-parallel ranks share theirs."""
     workload = subject.workload
-    own = workload.batch * workload.micro_batches * workload.seq_len
+    own = workload.micro_batch_size * workload.gradient_accumulation_steps * workload.seq_len
     return own if subject.features.sharding == "tensor" else own * subject.ranks
 
 
@@ -92,15 +92,15 @@ def count_model(subject: TrainingStep) -> Counts:
         return count(build_model(subject), subject.workload)
 
 
-def formulas(subject: TrainingStep, counts: Counts) -> Iterator[Reading | Remark]:
+def formulas(subject: TrainingStep, counts: Counts) -> Iterator[Reading | Note]:
     """What the closed formulas say; a formula that does not speak of such a step says why."""
     for estimate in estimates(subject, counts):
         if estimate.peak_B is None:
-            yield Remark(f"{estimate.method}: {estimate.reason}")
+            yield Note(f"{estimate.method}: {estimate.reason}")
             continue
         yield from peak_and_gpus(subject, estimate.peak_B, Origin.CALCULATED, estimate.method)
         if estimate.reason:
-            yield Remark(f"{estimate.method}: {estimate.reason}")
+            yield Note(f"{estimate.method}: {estimate.reason}")
 
 
 def peak_and_gpus(subject: TrainingStep, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
@@ -111,17 +111,17 @@ def peak_and_gpus(subject: TrainingStep, peak_B: float, origin: Origin, method: 
         yield Reading("gpus", "1", devices, origin, method)
 
 
-def walked(subject: TrainingStep) -> Iterator[Reading | Remark]:
+def walked(subject: TrainingStep) -> Iterator[Reading | Note]:
     """The peak of a step on fake tensors, whole and by kind."""
     try:
         peak = peak_of_rank(subject)
     except Unavailable as reason:
-        yield Remark(f"fake_step: {reason}")
+        yield Note(f"fake_step: {reason}")
         return
     yield from peak_and_gpus(subject, peak.peak_B, Origin.SIMULATED, "fake_step")
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
-    yield Remark(f"fake_step: the peak is in {peak.place.phase!r}, at {peak.place.operation or 'its start'}")
+    yield Note(f"fake_step: the peak is in {peak.place.phase!r}, at {peak.place.operation or 'its start'}")
 
 
 def peak_of_rank(subject: TrainingStep) -> FakePeak:
@@ -132,10 +132,10 @@ def peak_of_rank(subject: TrainingStep) -> FakePeak:
 
 def among_ranks(subject: TrainingStep) -> AbstractContextManager[None]:
     """The fake process group that a sharded step is one rank of; nothing for any other step."""
-    return nullcontext() if subject.features.sharding == "none" else fake_ranks(subject.ranks)
+    return nullcontext() if subject.features.sharding == "none" else fake_process_group(subject.ranks)
 
 
-def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator[Reading | Remark]:
+def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator[Reading | Note]:
     """Real steps, where the workload is small enough to be trained and this machine has the memory.
 
     `foretold_B` is what the other methods said: the most careful that speaks is believed about the memory.
@@ -146,7 +146,7 @@ def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator
     free_B = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
     need_B = foretold_B.get("fake_step", foretold_B.get("states_16", 0.0))
     if need_B > FREE_SHARE * free_B:
-        yield Remark(f"measured: a step takes some {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
+        yield Note(f"measured: a step takes some {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
         return
     with among_ranks(subject):
         found = measure_peak(subject, device)
@@ -159,7 +159,7 @@ def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator
 
 def errors(
     subject: TrainingStep, peaks: Mapping[str, float], beyond: Collection[str] = ()
-) -> Iterator[Reading | Remark]:
+) -> Iterator[Reading | Note]:
     """How far each method's peak is from the measured one, relative; below zero is an underestimate.
 
     Methods in `beyond` are used outside of what they assume, and kept apart by the metric's name.
@@ -170,7 +170,7 @@ def errors(
         return
     device = device_here().type
     if subject.workload.program == "cuda" and device != "cuda":
-        yield Remark(f"relative_error: the program is CUDA's, and what was measured ran on the {device}")
+        yield Note(f"relative_error: the program is CUDA's, and what was measured ran on the {device}")
         return
     for method, peak_B in peaks.items():
         if method != "measured":

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory.step import TrainingStep
 from suites.memory.training import blocks_of
 
@@ -35,7 +35,7 @@ class Settings:
     mode: str = "full"
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does."""
     return None
 

@@ -30,24 +30,24 @@ def small(workload: Workload, optimizer: str, sequences: int) -> Workload:
     `sequences`: of the workload as it was given, so that one that trades batch for micro-batches keeps its
     share. Grouped queries stay grouped.
     """
-    queries = min(4, workload.heads // workload.kv_heads)
-    kv_heads = 4 if queries == 1 else 2
-    loop = workload.optimizer_loop if optimizer == workload.optimizer else "default"
+    queries = min(4, workload.num_attention_heads // workload.num_key_value_heads)
+    num_key_value_heads = 4 if queries == 1 else 2
+    loop = workload.optimizer_impl if optimizer == workload.optimizer else "default"
     return replace(
         workload,
-        layers=2,
-        heads=kv_heads * queries,
-        kv_heads=kv_heads,
-        hidden=8 * kv_heads * queries,
-        ffn=16 * kv_heads * queries,
-        vocab=128,
-        positions=32,
+        num_hidden_layers=2,
+        num_attention_heads=num_key_value_heads * queries,
+        num_key_value_heads=num_key_value_heads,
+        hidden_size=8 * num_key_value_heads * queries,
+        intermediate_size=16 * num_key_value_heads * queries,
+        vocab_size=128,
+        max_position_embeddings=32,
         seq_len=24,
-        batch=max(1, workload.batch // max(1, sequences // 2)),
+        micro_batch_size=max(1, workload.micro_batch_size // max(1, sequences // 2)),
         dropout=0.0,
-        clip_norm=None,
+        max_grad_norm=None,
         optimizer=optimizer,
-        optimizer_loop=loop,
+        optimizer_impl=loop,
         hf_config=None,
     )
 
@@ -60,8 +60,8 @@ def check_losses(step: TrainingStep) -> None:
     """
     for optimizer in OPTIMIZERS:
         given = step.given or step.workload
-        expected = baseline_losses(small(given, optimizer, given.batch), step.seed)
-        workload = small(step.workload, optimizer, given.batch)
+        expected = baseline_losses(small(given, optimizer, given.micro_batch_size), step.seed)
+        workload = small(step.workload, optimizer, given.micro_batch_size)
         subject = replace(step, workload=workload, ranks=1, make_model=None)
         with one_rank(step.ranks > 1):
             found = losses_on_one_batch(subject)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory.step import TrainingStep
 
 
@@ -13,7 +13,7 @@ class Settings:
     """The baseline has none."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does."""
     return None
 

@@ -32,9 +32,9 @@ CUBLAS_HANDLES = 2
 
 def as_on_cuda(step: TrainingStep) -> TrainingStep:
     """The step with CUDA's defaults made explicit: optimizers take all tensors at once."""
-    if step.workload.optimizer_loop != "default":
+    if step.workload.optimizer_impl != "default":
         return step
-    return replace(step, workload=replace(step.workload, optimizer_loop="foreach"))
+    return replace(step, workload=replace(step.workload, optimizer_impl="foreach"))
 
 
 @contextmanager
@@ -175,6 +175,6 @@ def cuda_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int
     """
     if operation.name().partition(".")[0] != "aten::_scaled_dot_product_flash_attention_backward":
         return 0
-    batch, heads, length, size = arguments[1].shape
+    batch, num_attention_heads, length, size = arguments[1].shape
     length, size = -(-length // 128) * 128, -(-size // 32) * 32
-    return int(4 * batch * heads * length * (size + 1))
+    return int(4 * batch * num_attention_heads * length * (size + 1))

@@ -18,9 +18,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.instruments import torch_private
-from harness.instruments.deepspeed_start import initialize
-from harness.records import Host, Unavailable
+from harness.instruments import torch_internals
+from harness.instruments.distributed.deepspeed_init import initialize
+from harness.records import HostInfo, Unavailable
 from suites.memory.step import TrainingStep, Workload
 from suites.memory.training import plain_optimizer, state_tensors
 
@@ -45,7 +45,7 @@ TOO_LONG = (
 )
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why deepspeed cannot run here; None where it can."""
     if importlib.util.find_spec("deepspeed") is None:
         return "deepspeed is not installed"
@@ -89,7 +89,7 @@ class Engine:
         wrapped: EngineModel = self._wrapped
         self._wrapped = None
         parameters = list(parameters)
-        fake = torch_private.is_fake(parameters[0])
+        fake = torch_internals.is_fake(parameters[0])
         optimizer = plain_optimizer(parameters, workload)
         count = sum(parameter.numel() for parameter in parameters)
         plain = functional.linear
@@ -105,13 +105,15 @@ class Engine:
         bucket = min(BUCKET, parameters + parameters % 2)  # its engine asks for an even number
         sizes = {"reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
         config = {
-            "train_micro_batch_size_per_gpu": workload.batch,
-            "gradient_clipping": workload.clip_norm or 0.0,
+            "train_micro_batch_size_per_gpu": workload.micro_batch_size,
+            "gradient_clipping": workload.max_grad_norm or 0.0,
             "zero_optimization": {"stage": self._stage, **sizes},
             "zero_allow_untested_optimizer": True,
             **PRECISIONS[self._precision],
         }
-        if workload.micro_batches > 1:  # the training loop divides the loss and says when to step
+        if (
+            workload.gradient_accumulation_steps > 1
+        ):  # the training loop divides the loss and says when to step
             config["managed_gradient_accumulation"] = False
         return config
 

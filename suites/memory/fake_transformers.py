@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from harness.instruments import torch_private
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 
 LEAST = 5
@@ -56,7 +56,7 @@ def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
 
     @wraps(original)
     def either(*arguments: Any, **named: Any) -> Any:
-        if torch_private.active_fake_mode() is None:
+        if torch_internals.active_fake_mode() is None:
             return original(*arguments, **named)
         return on_fake(original, *arguments, **named)
 

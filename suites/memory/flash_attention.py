@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory.step import TrainingStep
 
 
@@ -19,7 +19,7 @@ class Settings:
     """Nothing to set: torch chooses the kernel."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does: the CPU and CUDA both have a fused kernel."""
     return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory.step import TrainingStep
 
 
@@ -17,11 +17,11 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return None
 
 
 def apply(subject: TrainingStep, settings: Settings) -> TrainingStep:
     """The step with `foreach=True`."""
-    return replace(subject, workload=replace(subject.workload, optimizer_loop="foreach"))
+    return replace(subject, workload=replace(subject.workload, optimizer_impl="foreach"))

@@ -41,12 +41,12 @@ class Counts:
 
     parameters: int  # each shared one once
     largest_layer: int
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
 
 
 def count(model: nn.Module, workload: Workload) -> Counts:
@@ -54,12 +54,12 @@ def count(model: nn.Module, workload: Workload) -> Counts:
     return Counts(
         parameters=sum(p.numel() for p in model.parameters()),
         largest_layer=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
-        layers=workload.layers,
-        hidden=workload.hidden,
-        heads=workload.heads,
-        kv_heads=workload.kv_heads,
-        ffn=workload.ffn,
-        vocab=workload.vocab,
+        num_hidden_layers=workload.num_hidden_layers,
+        hidden_size=workload.hidden_size,
+        num_attention_heads=workload.num_attention_heads,
+        num_key_value_heads=workload.num_key_value_heads,
+        intermediate_size=workload.intermediate_size,
+        vocab_size=workload.vocab_size,
     )
 
 
@@ -102,7 +102,7 @@ def megatron_states_bytes(parameters: float, ranks: int, distributed_optimizer: 
 
 
 def korthikanti_layer_bytes(
-    seq_len: int, batch: int, hidden: int, heads: int, kept: str, tensor: int = 1
+    seq_len: int, batch: int, hidden_size: int, num_attention_heads: int, kept: str, tensor: int = 1
 ) -> float:
     """Bytes of activations that one layer keeps for its backward pass, on one of `tensor` ranks.
 
@@ -112,22 +112,22 @@ def korthikanti_layer_bytes(
     Conditions: 2-byte activations, dropout masks of 1 byte, an MLP of width 4h with GELU, LayerNorm, as many
     key as query heads. Left out: embeddings, logits and loss, and what a recomputed layer holds meanwhile.
     """
-    sbh = float(seq_len * batch * hidden)
+    sbh = float(seq_len * batch * hidden_size)
     if kept == "input":
         return 2 * sbh
-    scores = 5 * heads * seq_len / (hidden * tensor) if kept == "all" else 0.0
+    scores = 5 * num_attention_heads * seq_len / (hidden_size * tensor) if kept == "all" else 0.0
     return sbh * (10 + 24 / tensor + scores)
 
 
 def megatron_activations_bytes(seq_len: int, batch: int, counts: Counts) -> float:
     """Bytes of activations of a whole model on one rank: Megatron-LM's estimator.
 
-    Same file as `megatron_states_bytes`: sbh(18 + 4·ffn/h) a layer, 8sb + sbh for embedding and dropout,
+    Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) a layer, 8sb + sbh for embedding and dropout,
     4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or flash attention.
     """
-    sbh = float(seq_len * batch * counts.hidden)
-    layers_B = counts.layers * sbh * (18 + 4 * counts.ffn / counts.hidden)
-    return layers_B + 8 * seq_len * batch + sbh + 4 * sbh * (1 + counts.vocab / counts.hidden)
+    sbh = float(seq_len * batch * counts.hidden_size)
+    layers_B = counts.num_hidden_layers * sbh * (18 + 4 * counts.intermediate_size / counts.hidden_size)
+    return layers_B + 8 * seq_len * batch + sbh + 4 * sbh * (1 + counts.vocab_size / counts.hidden_size)
 
 
 def estimates(step: TrainingStep, counts: Counts) -> Iterator[Estimate]:
@@ -146,10 +146,10 @@ def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Itera
     if step.features.precision == "fp32" and method != "states_16":
         yield "the formula is for mixed precision; this step computes in fp32"
     if method == "korthikanti":
-        if counts.ffn != 4 * counts.hidden:
-            yield f"the formula has an MLP of width {4 * counts.hidden}; this model's is {counts.ffn}"
-        if counts.kv_heads != counts.heads:
-            yield f"the formula has {counts.heads} key heads; this model has {counts.kv_heads}"
+        if counts.intermediate_size != 4 * counts.hidden_size:
+            yield f"the formula has an MLP of width {4 * counts.hidden_size}; this model's is {counts.intermediate_size}"
+        if counts.num_key_value_heads != counts.num_attention_heads:
+            yield f"the formula has {counts.num_attention_heads} key heads; this model has {counts.num_key_value_heads}"
     if method in ("deepspeed_zero2", "deepspeed_zero3"):
         yield "deepspeed's engine on one GPU, which holds copies that this step does not"
 
@@ -196,8 +196,10 @@ def _korthikanti(step: TrainingStep, counts: Counts) -> float:
         kept = "input"
     tensor = step.ranks if step.features.sharding == "tensor" else 1
     work = step.workload
-    layer_B = korthikanti_layer_bytes(work.seq_len, work.batch, counts.hidden, counts.heads, kept, tensor)
-    return _states_16(step, counts) + counts.layers * layer_B
+    layer_B = korthikanti_layer_bytes(
+        work.seq_len, work.micro_batch_size, counts.hidden_size, counts.num_attention_heads, kept, tensor
+    )
+    return _states_16(step, counts) + counts.num_hidden_layers * layer_B
 
 
 def _megatron(step: TrainingStep, counts: Counts) -> float:
@@ -209,7 +211,7 @@ def _megatron(step: TrainingStep, counts: Counts) -> float:
     if features.recompute == "full" or (features.attention == "explicit" and features.recompute == "none"):
         raise NotDefinedError("Megatron's estimator is for selective recompute or flash attention")
     work = step.workload
-    return _states_18(step, counts) + megatron_activations_bytes(work.seq_len, work.batch, counts)
+    return _states_18(step, counts) + megatron_activations_bytes(work.seq_len, work.micro_batch_size, counts)
 
 
 def _deepspeed(step: TrainingStep, counts: Counts) -> float:

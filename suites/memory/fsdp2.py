@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from harness.instruments.fake_ranks import rank_mesh
-from harness.records import Host, Unavailable
+from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.records import HostInfo, Unavailable
 from suites.memory.step import TrainingStep, Workload, no_context
 from suites.memory.training import blocks_of
 
@@ -36,7 +36,7 @@ class Settings:
     ranks: int | None = None
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     if not torch.distributed.is_available():
         return "this build of torch has no torch.distributed"
@@ -63,8 +63,8 @@ def apply(subject: TrainingStep, settings: Settings) -> TrainingStep:
 
 def require_optimizer(workload: Workload) -> None:
     """Raises `Unavailable` where torch has no such optimizer for distributed tensors."""
-    if workload.optimizer == "sgd_momentum" and workload.optimizer_loop == "fused":
-        raise Unavailable("torch has no fused SGD for distributed tensors; set optimizer_loop=foreach")
+    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
+        raise Unavailable("torch has no fused SGD for distributed tensors; set optimizer_impl=foreach")
 
 
 def sharding(policy: MixedPrecisionPolicy) -> Callable[[nn.Module], nn.Module]:

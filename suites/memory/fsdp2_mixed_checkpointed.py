@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory import fsdp2, mixed_checkpointed
 from suites.memory.step import TrainingStep
 
@@ -16,7 +16,7 @@ class Settings:
     ranks: int | None = None
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return mixed_checkpointed.unavailable(host) or fsdp2.unavailable(host)
 

@@ -29,10 +29,10 @@ WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 class CausalLM(nn.Module):
     """A transformers model with its loss, as `suites.model.Transformer` has it. Shapes: B batch, T tokens."""
 
-    def __init__(self, model: nn.Module, layers: int):
+    def __init__(self, model: nn.Module, num_hidden_layers: int):
         super().__init__()
         self.model = model
-        self._path = _path_of_layers(model, layers)
+        self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
 
@@ -70,21 +70,23 @@ def adopt(step: TrainingStep) -> TrainingStep:
     )
 
 
-def make_model(step: TrainingStep, layers: int) -> nn.Module:
+def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """The model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
     if config is None:
         raise ValueError("the workload has no hf_config")
-    return build(config, layers, step.attention)
+    return build(config, num_hidden_layers, step.attention)
 
 
-def build(config: Mapping[str, Any], layers: int | None = None, attention: str = "explicit") -> CausalLM:
+def build(
+    config: Mapping[str, Any], num_hidden_layers: int | None = None, attention: str = "explicit"
+) -> CausalLM:
     """The model that `config` describes, of `layers` layers (None: all), in the default dtype and device.
 
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     causal language model or attention, ValueError where it refuses the values; one line each.
     """
-    parsed = parse(config if layers is None else with_layers(config, layers))
+    parsed = parse(config if num_hidden_layers is None else with_layers(config, num_hidden_layers))
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     made_of = MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
@@ -107,19 +109,20 @@ def complete(workload: Workload) -> Workload:
     if workload.hf_config is None:
         return workload
     parsed = parse(workload.hf_config)
-    heads = getattr(parsed, "num_attention_heads", None) or 1
-    hidden = parsed.hidden_size
+    num_attention_heads = getattr(parsed, "num_attention_heads", None) or 1
+    hidden_size = parsed.hidden_size
     widths = (getattr(parsed, name, None) for name in WIDTHS)
     return replace(
         workload,
-        layers=parsed.num_hidden_layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=getattr(parsed, "num_key_value_heads", None) or heads,
-        ffn=next((width for width in widths if isinstance(width, int)), 4 * hidden),
-        vocab=parsed.vocab_size,
-        positions=getattr(parsed, "max_position_embeddings", None) or workload.positions,
-        tied=bool(getattr(parsed, "tie_word_embeddings", False)),
+        num_hidden_layers=parsed.num_hidden_layers,
+        hidden_size=hidden_size,
+        num_attention_heads=num_attention_heads,
+        num_key_value_heads=getattr(parsed, "num_key_value_heads", None) or num_attention_heads,
+        intermediate_size=next((width for width in widths if isinstance(width, int)), 4 * hidden_size),
+        vocab_size=parsed.vocab_size,
+        max_position_embeddings=getattr(parsed, "max_position_embeddings", None)
+        or workload.max_position_embeddings,
+        tie_word_embeddings=bool(getattr(parsed, "tie_word_embeddings", False)),
     )
 
 
@@ -149,11 +152,11 @@ def _not_walkable(parsed: Any) -> str | None:
     return None
 
 
-def _path_of_layers(model: nn.Module, layers: int) -> str:
+def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:
     """The name of the outermost list of exactly `layers` modules."""
     lists: list[str] = [
-        n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == layers
+        n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == num_hidden_layers
     ]
     if not lists:
-        raise Unavailable(f"{type(model).__name__} keeps no list of its {layers} layers")
+        raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
     return min(lists, key=lambda name: name.count("."))

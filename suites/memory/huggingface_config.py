@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from harness.instruments import torch_private
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.memory import fake_transformers
 
@@ -59,22 +59,22 @@ def parse(config: Mapping[str, Any]) -> Any:
     return parsed
 
 
-def with_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, Any]:
     """`config` with its first `layers` layers alone; lists with an entry for each layer are shortened.
 
     Raises ValueError where `layers` is not between 1 and the config's own number.
     """
     parsed = parse(config)
     whole = parsed.num_hidden_layers
-    if not 1 <= layers <= whole:
-        raise ValueError(f"layers = {layers}: the config has {whole}, so 1 to {whole} are allowed")
+    if not 1 <= num_hidden_layers <= whole:
+        raise ValueError(f"layers = {num_hidden_layers}: the config has {whole}, so 1 to {whole} are allowed")
     shorter = {
-        key: value[:layers] if isinstance(value, list) and len(value) == whole else value
+        key: value[:num_hidden_layers] if isinstance(value, list) and len(value) == whole else value
         for key, value in config.items()
     }
     name = type(parsed).attribute_map.get("num_hidden_layers", "num_hidden_layers")
     shorter.pop("num_hidden_layers", None)
-    return shorter | {name: layers}
+    return shorter | {name: num_hidden_layers}
 
 
 def _refuse_other_than_causal(model_type: str, parsed: Any) -> None:
@@ -120,7 +120,7 @@ def values_not_needed(model_type: str) -> Iterator[None]:
     """Says in words that a model cannot run on fake tensors."""
     try:
         yield
-    except torch_private.errors_for_want_of_values() as error:
+    except torch_internals.errors_for_want_of_values() as error:
         raise Unavailable(
             f"model_type {model_type!r} needs values that fake tensors do not have: {_one_line(error)}"
         ) from error

@@ -10,12 +10,12 @@ from torch import nn
 Trait = tuple[str, str, str]  # path of a module in its layer, name, value
 
 
-def difference(layers: Iterable[nn.Module]) -> str | None:
+def difference(num_hidden_layers: Iterable[nn.Module]) -> str | None:
     """Where a layer differs from the first in classes, parameter shapes or plain attributes; None: nowhere.
 
     Tensors may be on the meta device.
     """
-    first, *others = map(_traits, layers)
+    first, *others = map(_traits, num_hidden_layers)
     for index, other in enumerate(others, start=1):
         if other != first:
             path, name, _ = min(other ^ first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory import flash_attention, mixed_precision
 from suites.memory.step import TrainingStep
 
@@ -14,7 +14,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return flash_attention.unavailable(host) or mixed_precision.unavailable(host)
 

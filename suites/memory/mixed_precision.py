@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory.step import TrainingStep, Workload
 from suites.memory.training import plain_optimizer, state_tensors
 
@@ -46,7 +46,7 @@ NOTES = {
 """autocast: torch.amp. bf16_grads: ZeRO's count (arXiv 1910.02054, 3.1). fp32_grads: Megatron-LM's."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """bf16 is computed wherever torch runs, at whatever speed."""
     return None
 

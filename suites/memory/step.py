@@ -26,27 +26,27 @@ def no_context(device_type: str) -> AbstractContextManager[Any]:
 class Workload:
     """One point at which memory is asked for; the fields of `conf/suite/memory.yaml`."""
 
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
     norm: str  # rms | layer
     mlp: str  # swiglu | gelu
     position: str  # rotary | learned
-    positions: int  # the longest sequence, the rows of a learned position table
-    tied: bool
+    max_position_embeddings: int  # the longest sequence, the rows of a learned position table
+    tie_word_embeddings: bool
     bias: bool
-    batch: int
+    micro_batch_size: int
     seq_len: int
     optimizer: str  # adamw | sgd_momentum
-    optimizer_loop: str  # default | for_loop | foreach | fused
-    micro_batches: int  # of `batch` sequences each, gradients accumulated
-    clip_norm: float | None
+    optimizer_impl: str  # default | for_loop | foreach | fused
+    gradient_accumulation_steps: int  # of `batch` sequences each, gradients accumulated
+    max_grad_norm: float | None
     dropout: float
     ranks: int  # over which sharding optimizations spread it
-    tensor_ranks: int  # over which tensor parallelism does: at most its heads, within a node as a rule
+    tp_size: int  # over which tensor parallelism does: at most its heads, within a node as a rule
     nominal_parameters: float | None  # the paper's "7B"; None: the real count
     device_memory_B: float  # of one device, for the counts of devices
     train: bool  # small enough to be really trained here

@@ -22,8 +22,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from harness.instruments.fake_ranks import rank_mesh
-from harness.records import Host, Unavailable
+from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.records import HostInfo, Unavailable
 from suites.memory.fsdp2 import require_optimizer
 from suites.memory.step import TrainingStep
 from suites.model import Transformer
@@ -33,12 +33,12 @@ HELD = "tensor parallel, rank 0: its share of every matrix, its gradient and its
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`ranks`: over how many ranks, None: the workload's `tensor_ranks`."""
+    """`ranks`: over how many ranks, None: the workload's `tp_size`."""
 
     ranks: int | None = None
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     if not torch.distributed.is_available():
         return "this build of torch has no torch.distributed"
@@ -47,10 +47,10 @@ def unavailable(host: Host) -> str | None:
 
 def apply(subject: TrainingStep, settings: Settings) -> TrainingStep:
     """The step as one of the ranks takes it. Raises `Unavailable` where the model cannot be cut so."""
-    ranks = subject.workload.tensor_ranks if settings.ranks is None else settings.ranks
+    ranks = subject.workload.tp_size if settings.ranks is None else settings.ranks
     if subject.make_model is not None:
         raise Unavailable("tensor_parallel knows how to cut suites.model's layers alone, not another model's")
-    for name in ("heads", "kv_heads", "ffn"):
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(subject.workload, name)
         if size % ranks:
             raise Unavailable(f"tensor_parallel: {ranks} ranks do not divide {name}={size}; choose a divisor")
@@ -69,7 +69,7 @@ def parallelize(model: nn.Module) -> nn.Module:
     assert isinstance(model, Transformer)
     mesh = rank_mesh(next(model.parameters()).device.type)
     parallelize_module(model, mesh, plan(model), src_data_rank=None)
-    if model.shape.tied:
+    if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
     return VocabularyParallelLoss(model)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory import mixed_checkpointed, tensor_parallel
 from suites.memory.step import TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`ranks`: over how many ranks, None: the workload's `tensor_ranks`."""
+    """`ranks`: over how many ranks, None: the workload's `tp_size`."""
 
     ranks: int | None = None
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return mixed_checkpointed.unavailable(host) or tensor_parallel.unavailable(host)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from math import gcd
 
-from harness.records import Origin, Reading, Remark, Unavailable
+from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import Counts, estimates
 from suites.memory.search import fewest_of, tokens_at
 from suites.memory.step import TrainingStep
@@ -20,7 +20,7 @@ RULE_B_PER_PARAMETER = 40.0
 PeakOf = Callable[[TrainingStep], FakePeak]
 
 
-def thresholds(subject: TrainingStep, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Remark]:
+def thresholds(subject: TrainingStep, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Both searches where they have a meaning; `peak_of` gives the peak of one rank of a step.
 
     Ranks are searched by `fake_step`; a step that cannot be walked, by Korthikanti's formula.
@@ -34,7 +34,7 @@ def thresholds(subject: TrainingStep, counts: Counts, peak_of: PeakOf) -> Iterat
         elif subject.ranks == 1 and subject.features.precision == "autocast":
             yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
     except Unavailable as reason:
-        yield Remark(f"thresholds: {reason}")
+        yield Note(f"thresholds: {reason}")
 
 
 def korthikanti_bytes(subject: TrainingStep, counts: Counts) -> float:
@@ -50,7 +50,7 @@ def ranks_that_suffice(
     peak_of: Callable[[TrainingStep], float],
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
-) -> Iterator[Reading | Remark]:
+) -> Iterator[Reading | Note]:
     """The fewest ranks, and the fewest power of two, for which the peak of one rank fits one device.
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is walked too.
@@ -69,7 +69,7 @@ def ranks_that_suffice(
     for metric, found in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
         if found is None:
             least_GB = peak_at(allowed[-1]) / 1e9
-            yield Remark(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
+            yield Note(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
         else:
             yield Reading(metric, "1", found, origin, method)
 
@@ -79,13 +79,13 @@ def allowed_ranks(subject: TrainingStep) -> Sequence[int]:
     workload = subject.workload
     if subject.features.sharding != "tensor":
         return range(1, MOST_RANKS + 1)
-    whole = gcd(workload.heads, workload.kv_heads, workload.ffn)
+    whole = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     return [ranks for ranks in range(1, whole + 1) if whole % ranks == 0]
 
 
 def tokens_under_the_rule(
     subject: TrainingStep, parameters: int, peak_of: PeakOf
-) -> Iterator[Reading | Remark]:
+) -> Iterator[Reading | Note]:
     """Tokens in a batch at which a whole step takes 40 B a parameter, at the workload's sequence length.
 
     Where one sequence takes more, it is shortened.
@@ -93,7 +93,7 @@ def tokens_under_the_rule(
 
     @cache
     def peak_with(batch: int, seq_len: int) -> float:
-        workload = replace(subject.workload, batch=batch, seq_len=seq_len)
+        workload = replace(subject.workload, micro_batch_size=batch, seq_len=seq_len)
         return peak_of(replace(subject, workload=workload)).peak_B
 
     seq_len = subject.workload.seq_len
@@ -105,4 +105,4 @@ def tokens_under_the_rule(
     )
     if found.tokens is not None:
         yield Reading("tokens_at_40_B_per_parameter", "1", found.tokens, Origin.SIMULATED, "fake_step")
-    yield Remark(f"tokens at 40 B a parameter: {found.how}")
+    yield Note(f"tokens at 40 B a parameter: {found.how}")

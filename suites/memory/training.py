@@ -21,7 +21,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "foreach": {"foreach": True},
     "fused": {"fused": True},
 }
-"""`Workload.optimizer_loop` as arguments of torch's optimizers."""
+"""`Workload.optimizer_impl` as arguments of torch's optimizers."""
 
 LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2}
 
@@ -42,24 +42,29 @@ def shape_of(workload: Workload) -> ModelShape:
     return ModelShape(**{name: getattr(workload, name) for name in names})
 
 
-def build_model(step: TrainingStep, layers: int | None = None) -> nn.Module:
+def build_model(step: TrainingStep, num_hidden_layers: int | None = None) -> nn.Module:
     """The step's model on the default device, before `wrap`; with another number of layers where asked."""
     torch.manual_seed(step.seed)
     with default_dtype(step.model_dtype):
         if step.make_model is not None:
-            return step.make_model(step, step.workload.layers if layers is None else layers)
+            return step.make_model(
+                step, step.workload.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
+            )
         shape = shape_of(step.workload)
-        if layers is not None:
+        if num_hidden_layers is not None:
             shape = ModelShape(
-                **{**{n: getattr(shape, n) for n in shape.__dataclass_fields__}, "layers": layers}
+                **{
+                    **{n: getattr(shape, n) for n in shape.__dataclass_fields__},
+                    "num_hidden_layers": num_hidden_layers,
+                }
             )
         return Transformer(shape, step.attention)
 
 
-def set_up(step: TrainingStep, device: torch.device, layers: int | None = None) -> Training:
+def set_up(step: TrainingStep, device: torch.device, num_hidden_layers: int | None = None) -> Training:
     """Model, wrappers and optimizer, in the order in which a training script makes them."""
     with torch.device(device):
-        model = build_model(step, layers)
+        model = build_model(step, num_hidden_layers)
     for wrap in step.wrap:
         model = wrap(model)
     model.train()
@@ -72,20 +77,20 @@ def train_once(training: Training, mark: Mark = lambda phase: None) -> Tensor:
     """One training step; the mean loss of its micro-batches, as a tensor of no dimension."""
     step, model, workload = training.step, training.model, training.step.workload
     losses = []
-    for index in range(workload.micro_batches):
+    for index in range(workload.gradient_accumulation_steps):
         mark(f"forward {index}")
         tokens_BT, targets_BT = make_batch(training)
         with step.around(training.device.type):
             loss = model(tokens_BT, targets_BT)
-            if workload.micro_batches > 1:
-                loss = loss / workload.micro_batches
+            if workload.gradient_accumulation_steps > 1:
+                loss = loss / workload.gradient_accumulation_steps
         mark(f"backward {index}")
         loss.backward()
         losses.append(loss.detach())
         del loss, tokens_BT, targets_BT
-    if workload.clip_norm is not None:
+    if workload.max_grad_norm is not None:
         mark("clip")
-        clip(training, workload.clip_norm)
+        clip(training, workload.max_grad_norm)
     mark("optimizer")
     training.optimizer.step()
     mark("zero_grad")
@@ -96,8 +101,8 @@ def train_once(training: Training, mark: Mark = lambda phase: None) -> Tensor:
 def make_batch(training: Training) -> tuple[Tensor, Tensor]:
     """Tokens and those that follow them, int64, each (batch, seq_len), at random from the step's seed."""
     workload = training.step.workload
-    size = (workload.batch, workload.seq_len + 1)
-    drawn = torch.randint(workload.vocab, size, generator=training.data).to(training.device)
+    size = (workload.micro_batch_size, workload.seq_len + 1)
+    drawn = torch.randint(workload.vocab_size, size, generator=training.data).to(training.device)
     return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
 
@@ -111,7 +116,7 @@ def clip(training: Training, max_norm: float) -> None:
 
 def plain_optimizer(parameters: Iterable[nn.Parameter], workload: Workload) -> torch.optim.Optimizer:
     """torch's own AdamW, or SGD with momentum."""
-    loop, rate = LOOPS[workload.optimizer_loop], LEARNING_RATE[workload.optimizer]
+    loop, rate = LOOPS[workload.optimizer_impl], LEARNING_RATE[workload.optimizer]
     if workload.optimizer == "sgd_momentum":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, **loop)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=0.1, **loop)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from harness.instruments.fake_tensors import StorageLog, logged
-from harness.instruments.host_temporaries import host_workspace
-from harness.instruments.ledger import KINDS, Moment, Place
-from harness.instruments.short_walk import carry_on, layers_to_walk
+from harness.instruments.memory.cpu_op_workspace import host_workspace
+from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.instruments.memory.layer_extrapolation import extrapolate_layers, layers_to_walk
+from harness.instruments.memory.memory_timeline import KINDS, OpSite, Snapshot
 from harness.records import Unavailable
 from suites.memory.cuda_program import (
     BLOCK_B,
@@ -35,7 +35,7 @@ class FakePeak(NamedTuple):
 
     peak_B: int
     by_kind_B: dict[str, int]
-    place: Place  # what was running
+    place: OpSite  # what was running
 
 
 def fake_step(step: TrainingStep, full: bool = False) -> FakePeak:
@@ -45,27 +45,27 @@ def fake_step(step: TrainingStep, full: bool = False) -> FakePeak:
     """
     if step.walkable is not None:
         raise Unavailable(step.walkable)
-    moments = (None if full else _short(step)) or walk(step, step.workload.layers)
+    moments = (None if full else _short(step)) or walk(step, step.workload.num_hidden_layers)
     place, moment = max(moments.items(), key=lambda item: item[1].total_B)
     return FakePeak(moment.total_B, dict(zip(KINDS, moment.by_kind_B, strict=True)), place)
 
 
-def _short(step: TrainingStep) -> dict[Place, Moment] | None:
+def _short(step: TrainingStep) -> dict[OpSite, Snapshot] | None:
     """What a full walk would find, by the short way; None where layers are few or not alike."""
-    layers = step.workload.layers
-    fewer = layers_to_walk(layers, step.ranks)
+    num_hidden_layers = step.workload.num_hidden_layers
+    fewer = layers_to_walk(num_hidden_layers, step.ranks)
     if fewer is None or not step.layers_alike:
         return None
-    return carry_on(walk(step, fewer), walk(step, fewer + 1), fewer, layers)
+    return extrapolate_layers(walk(step, fewer), walk(step, fewer + 1), fewer, num_hidden_layers)
 
 
-def walk(step: TrainingStep, layers: int) -> dict[Place, Moment]:
+def walk(step: TrainingStep, num_hidden_layers: int) -> dict[OpSite, Snapshot]:
     """The second step with `layers` layers: at each place the moment of most live bytes."""
     program = program_of(step)
     log = program.make_log()
     with logged(log, program.random_states), program.operations():
         log.reserve(program.reserved_B)
-        training = set_up(program.prepare(step), torch.device("cpu"), layers)
+        training = set_up(program.prepare(step), torch.device("cpu"), num_hidden_layers)
         for tensor in (*training.model.parameters(), *training.model.buffers()):
             log.label(tensor, "parameters")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.memory import deepspeed_engine
 from suites.memory.step import TrainingStep
 
@@ -19,7 +19,7 @@ class Settings:
     ranks: int | None = None
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return deepspeed_engine.unavailable(host)
 

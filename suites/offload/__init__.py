@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from harness.records import Json, Origin, Reading, Remark, Unavailable
-from suites.offload.against_plain import SCALE_STEPS, TOLERANCES, check_losses, for_scale
-from suites.offload.foretell import METHODS, foretold_B, largest
+from harness.records import Json, Note, Origin, Reading, Unavailable
+from suites.offload.correctness import SCALE_STEPS, TOLERANCES, check_losses, for_scale
 from suites.offload.managed_memory import UNCOUNTED
+from suites.offload.memory_estimates import METHODS, foretold_B, largest
 from suites.offload.on_rank import COPIED_B
 from suites.offload.ranks import Ranks
 from suites.offload.search import tries
@@ -36,8 +36,10 @@ def build(workload: Json, seed: int) -> Subject:
     given = Workload(**workload)
     if given.gpu and not torch.cuda.is_available():
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
-    if (given.hidden // given.heads) % 2:
-        raise Unavailable(f"rotary halves a head: {given.hidden // given.heads} elements are odd")
+    if (given.hidden_size // given.num_attention_heads) % 2:
+        raise Unavailable(
+            f"rotary halves a head: {given.hidden_size // given.num_attention_heads} elements are odd"
+        )
     if given.folder and not (Path(given.folder).is_dir() and os.access(given.folder, os.W_OK | os.X_OK)):
         raise Unavailable(f"folder={given.folder} is no folder that can be written")
     plan = Plan(activations="recomputed" if given.recompute else "kept")
@@ -53,7 +55,7 @@ def check(subject: Subject, module: Any) -> None:
         return
     shallow = subject
     if workload.gpu:  # too large for one plain process to hold it
-        shallow = replace(subject, workload=replace(workload, layers=CHECKED_LAYERS))
+        shallow = replace(subject, workload=replace(workload, num_hidden_layers=CHECKED_LAYERS))
         check_losses(shallow, losses_of(course(shallow, workload.loss_steps)))
         subject.held["max_error"] = None
     scaled = for_scale(shallow)
@@ -102,7 +104,7 @@ def origin() -> Origin:
     return Origin.MEASURED if torch.cuda.is_available() else Origin.EMULATED
 
 
-def sample(subject: Subject) -> Iterator[Reading | Remark]:
+def sample(subject: Subject) -> Iterator[Reading | Note]:
     """One model's bytes and seconds a step; or the largest model in a budget."""
     if subject.workload.budget_B is not None:
         yield from sample_largest(subject)
@@ -110,10 +112,10 @@ def sample(subject: Subject) -> Iterator[Reading | Remark]:
     yield from sample_step(subject)
 
 
-def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
+def sample_step(subject: Subject) -> Iterator[Reading | Note]:
     """Seconds, losses, then bytes on each floor and between them."""
     workload, held = subject.workload, subject.held
-    tokens = workload.ranks * workload.batch * workload.seq_len
+    tokens = workload.ranks * workload.micro_batch_size * workload.seq_len
     yield Reading("parameters", "1", workload.shape.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens, Origin.CALCULATED)
     for time_s in held["times_s"][UNTIMED + subject.plan.delay_after :]:
@@ -143,11 +145,11 @@ def sample_step(subject: Subject) -> Iterator[Reading | Remark]:
     yield from foretold(subject, peak_B)
 
 
-def migrations(counted: Sequence[Mapping[str, int]]) -> Iterator[Reading | Remark]:
+def migrations(counted: Sequence[Mapping[str, int]]) -> Iterator[Reading | Note]:
     """What managed memory moved in each step. Its bytes on the device are what its bound leaves there."""
     for one in counted:
         if not one:
-            yield Remark(UNCOUNTED)
+            yield Note(UNCOUNTED)
             return
         yield Reading("migrated", "B", one["migrated_B"], origin())
         yield Reading("major_faults", "1", one["major_faults"], origin())
@@ -161,11 +163,11 @@ FLOWS = {
 """Bytes a step, of all ranks."""
 
 DISK_FLOWS = {"disk_memory": ("files_B",), "disk_read": ("read_B",), "disk_written": ("written_B",)}
-"""Bytes that an arm's own files hold, and what disks read and wrote in a step. Of an arm without such files
+"""Bytes that a variant's own files hold, and what disks read and wrote in a step. Of a variant without such files
 the kernel's account would tell of pages of the emulated host."""
 
 
-def foretold(subject: Subject, peak_B: float) -> Iterator[Reading | Remark]:
+def foretold(subject: Subject, peak_B: float) -> Iterator[Reading | Note]:
     """What formulas, estimators and fake tensors make of the peak, and how far they are off."""
     for method, said_B, why in foretold_B(subject.workload, subject.plan):
         if said_B is not None:
@@ -173,48 +175,52 @@ def foretold(subject: Subject, peak_B: float) -> Iterator[Reading | Remark]:
             yield Reading("peak_memory", "B", said_B, made, method)
             yield Reading("peak_error", "1", said_B / peak_B - 1, made, method)
         if why:
-            yield Remark(f"{method}: {why}")
+            yield Note(f"{method}: {why}")
 
 
-def sample_largest(subject: Subject) -> Iterator[Reading | Remark]:
+def sample_largest(subject: Subject) -> Iterator[Reading | Note]:
     """The most layers that train within the budget, each try told; and what was foretold of them."""
     workload = subject.workload
     budget_B = workload.budget_B or 0.0
     most, bounded = 0, True
     for tried in tries(subject, subject.held["ranks"]):
         ended = "trained" if tried.trained else f"died ({tried.said})"
-        yield Remark(f"{tried.layers} layers, {parameters(workload, tried.layers)} parameters: {ended}")
+        yield Note(
+            f"{tried.num_hidden_layers} layers, {parameters(workload, tried.num_hidden_layers)} parameters: {ended}"
+        )
         if tried.trained:
-            most = max(most, tried.layers)
+            most = max(most, tried.num_hidden_layers)
         bounded = bounded and tried.by_budget
     if not bounded:
-        yield Remark("largest: it is not the device's budget that bounds it here; it may be larger")
+        yield Note("largest: it is not the device's budget that bounds it here; it may be larger")
     if not most:
         raise MemoryError(
             f"{budget_B:g} B a rank do not hold the training of one layer "
             f"({parameters(workload, 1)} parameters)"
         )
-    if most == workload.layers:
-        yield Remark(f"largest: no more than {most} layers were tried; it may be larger")
+    if most == workload.num_hidden_layers:
+        yield Note(f"largest: no more than {most} layers were tried; it may be larger")
     count = parameters(workload, most)
     yield Reading("largest_layers", "1", most, origin(), "tried")
     yield Reading("largest_parameters", "1", count, origin(), "tried")
     yield Reading("budget_per_parameter", "B", budget_B / count, origin(), "tried")
     for method, foretell in METHODS.items():
         try:
-            layers = largest(workload, subject.plan, budget_B, foretell)
+            num_hidden_layers = largest(workload, subject.plan, budget_B, foretell)
         except Unavailable as reason:
-            yield Remark(f"{method}: {reason}")
+            yield Note(f"{method}: {reason}")
             continue
         made = Origin.SIMULATED if method == "fake_step" else Origin.CALCULATED
-        yield Reading("largest_parameters", "1", parameters(workload, layers), made, method)
-        if bounded and most < workload.layers:
-            yield Reading("largest_error", "1", parameters(workload, layers) / count - 1, made, method)
+        yield Reading("largest_parameters", "1", parameters(workload, num_hidden_layers), made, method)
+        if bounded and most < workload.num_hidden_layers:
+            yield Reading(
+                "largest_error", "1", parameters(workload, num_hidden_layers) / count - 1, made, method
+            )
 
 
-def parameters(workload: Workload, layers: int) -> int:
+def parameters(workload: Workload, num_hidden_layers: int) -> int:
     """Of the model with so many layers."""
-    return replace(workload, layers=layers).shape.parameters
+    return replace(workload, num_hidden_layers=num_hidden_layers).shape.parameters
 
 
 def close(subject: Subject) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.offload.subject import Subject
 
 
@@ -13,7 +13,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does."""
     return None
 

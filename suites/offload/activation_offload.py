@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.offload.subject import Subject
 
 
@@ -18,7 +18,7 @@ class Settings:
     ahead: bool = False
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """It runs wherever torch does."""
     return None
 

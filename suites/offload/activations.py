@@ -19,8 +19,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from suites.model import Transformer
-from suites.offload.carriers import AtOnce, Carrier, SideStream, Thread
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
+from suites.offload.transfer import AtOnce, Carrier, SideStream, Thread
 
 SMALL_B = 4096
 """Storages of fewer bytes stay on the device: a copy of less than a page costs more than it frees."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.offload.subject import HOST, Subject
 
 
@@ -15,7 +15,7 @@ class Settings:
     after: int
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """torch alone."""
     return None
 

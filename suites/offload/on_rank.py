@@ -1,4 +1,4 @@
-"""What a rank of the offload suite does; called by name, see `harness.instruments.ranks`."""
+"""What a rank of the offload suite does; called by name, see `harness.instruments.distributed.rank_pool`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.instruments.allocator import watch
-from harness.instruments.private_memory import STACK_KIB, private_bytes, private_limit
-from harness.instruments.rank import gpu
-from harness.instruments.settled import Settled, wait_for_threads
+from harness.instruments.distributed.rank_worker import gpu
+from harness.instruments.memory.allocator import watch
+from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import WrongResult
 from suites import text
 from suites.model import Transformer
 from suites.offload import activations
+from suites.offload.drain_gloo import Settled, wait_for_threads
 from suites.offload.engines import deepspeed
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
-from suites.offload.traffic import Traffic
+from suites.offload.transfer_counter import Traffic
 
 Memory = dict[str, Any]
 
@@ -49,7 +49,7 @@ NO_MEMORY = "allocate memory"
 
 
 class Trainer:
-    """A rank's part of the training: its batches, its model, and the arm's engine."""
+    """A rank's part of the training: its batches, its model, and the variant's engine."""
 
     def __init__(self, workload: Workload, plan: Plan, seed: int) -> None:
         torch.manual_seed(seed)
@@ -64,8 +64,8 @@ class Trainer:
         """One training step on the next of this rank's batches; no two ranks share one."""
         number = self.seen * dist.get_world_size() + dist.get_rank()
         self.seen += 1
-        size = (self.workload.batch, self.workload.seq_len)
-        tokens_BT, targets_BT = text.batch(self.workload.vocab, size, self.seed, number)
+        size = (self.workload.micro_batch_size, self.workload.seq_len)
+        tokens_BT, targets_BT = text.batch(self.workload.vocab_size, size, self.seed, number)
         loss: Tensor = self.engine.step(tokens_BT.to(device()), targets_BT.to(device()))
         return loss
 
@@ -202,12 +202,12 @@ def within(
     `WrongResult` where a loss is no finite number.
     """
     plan = {**plan, "delay_after": 0}
-    course(memory, {**workload, "layers": 1}, plan, seed, steps)
-    give_back()
+    course(memory, {**workload, "num_hidden_layers": 1}, plan, seed, steps)
+    malloc_trim_heap()
     base_B = private_bytes() - stacks_B()
-    with told_as_memory():
+    with oom_as_memory_error():
         trainer = made(workload, plan, seed)
-        give_back()
+        malloc_trim_heap()
         own_B = trainer.engine.host_private_B + stacks_B()
         with nullcontext() if budget_B is None else device_limit(base_B, budget_B + own_B):
             losses = [float(trainer.step()) for _ in range(steps)]
@@ -218,7 +218,7 @@ def within(
 
 
 @contextmanager
-def told_as_memory() -> Iterator[None]:
+def oom_as_memory_error() -> Iterator[None]:
     """Raise MemoryError in place of what torch raises where an allocation fails."""
     try:
         yield
@@ -233,7 +233,7 @@ def stacks_B() -> int:
     return len(os.listdir("/proc/self/task")) * STACK_KIB * 1024
 
 
-def give_back() -> None:
+def malloc_trim_heap() -> None:
     """Let the kernel have what nothing lives in (malloc_trim(3))."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from harness.instruments.private_memory import EXACT, SMALL_STACKS
-from harness.instruments.ranks import Place, Pool
+from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.memory.private_memory import EXACT, SMALL_STACKS
 from harness.records import Unavailable
 from suites.offload import on_rank, swap_folder
 from suites.offload.subject import Plan, Workload

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from harness.instruments.ranks import RankFailed, RankTimeout
+from harness.instruments.distributed.rank_pool import RankFailed, RankTimeout
 from harness.records import Unavailable
 from suites.offload.ranks import Ranks
 from suites.offload.subject import Subject
@@ -28,7 +28,7 @@ BY_TENSORS = 0.9
 class Try(NamedTuple):
     """So many layers; whether they trained, and if not, what was said."""
 
-    layers: int
+    num_hidden_layers: int
     trained: bool
     said: str
     by_budget: bool = True
@@ -37,13 +37,15 @@ class Try(NamedTuple):
 def first_guess(subject: Subject, ranks: Ranks) -> int:
     """Layers that would fit if each took as many bytes as the third and the fourth did."""
     peaks_B = []
-    for layers in SHALLOW:
-        told = ranks.call("footprint", replace(subject.workload, layers=layers), subject.plan)
+    for num_hidden_layers in SHALLOW:
+        told = ranks.call(
+            "footprint", replace(subject.workload, num_hidden_layers=num_hidden_layers), subject.plan
+        )
         peaks_B.append(max(max(one["peaks_B"]) for one in told))
     layer_B = max((peaks_B[1] - peaks_B[0]) / (SHALLOW[1] - SHALLOW[0]), 1.0)
     budget_B = subject.workload.budget_B or 0.0
     guess = SHALLOW[0] + (BY_TENSORS * budget_B - peaks_B[0]) / layer_B
-    return int(min(max(guess, 1), subject.workload.layers))
+    return int(min(max(guess, 1), subject.workload.num_hidden_layers))
 
 
 def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try]:
@@ -51,18 +53,20 @@ def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try
 
     From `guess` on in growing strides, then by bisection. That more layers take more memory is presumed.
     """
-    low, high, layers = 0, most + 1, guess
+    low, high, num_hidden_layers = 0, most + 1, guess
     stride = max(guess // 16, 1)
     while high - low > (max(int(low * FINE), 1) if high <= most else 1):
-        tried = attempt(layers)
+        tried = attempt(num_hidden_layers)
         yield tried
         if tried.trained:
-            low = layers
+            low = num_hidden_layers
         else:
-            high = layers
+            high = num_hidden_layers
         bounded = low > 0 and high <= most
-        layers = (low + high) // 2 if bounded else (low + stride if tried.trained else high - stride)
-        layers = min(max(layers, low + 1), high - 1)
+        num_hidden_layers = (
+            (low + high) // 2 if bounded else (low + stride if tried.trained else high - stride)
+        )
+        num_hidden_layers = min(max(num_hidden_layers, low + 1), high - 1)
         stride *= 2
 
 
@@ -73,31 +77,33 @@ def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
     """
     budget_B = int(subject.workload.budget_B or 0)
 
-    def attempt(layers: int) -> Try:
+    def attempt(num_hidden_layers: int) -> Try:
         try:
-            train(subject, ranks, layers, budget_B)
+            train(subject, ranks, num_hidden_layers, budget_B)
         except MemoryError as error:
-            return Try(layers, False, str(error))
+            return Try(num_hidden_layers, False, str(error))
         except RankFailed as error:  # not every library takes a failed allocation for an error
-            return Try(layers, False, first_line(error), dies_without_limit(layers) is None)
+            return Try(
+                num_hidden_layers, False, first_line(error), dies_without_limit(num_hidden_layers) is None
+            )
         except (Unavailable, RankTimeout) as error:
-            return Try(layers, False, first_line(error), by_budget=False)
-        return Try(layers, True, "")
+            return Try(num_hidden_layers, False, first_line(error), by_budget=False)
+        return Try(num_hidden_layers, True, "")
 
-    def dies_without_limit(layers: int) -> Exception | None:
+    def dies_without_limit(num_hidden_layers: int) -> Exception | None:
         try:
-            train(subject, ranks, layers, None)
+            train(subject, ranks, num_hidden_layers, None)
         except (RankFailed, RankTimeout, MemoryError, Unavailable) as error:
             return error
         return None
 
-    yield from search(first_guess(subject, ranks), subject.workload.layers, attempt)
+    yield from search(first_guess(subject, ranks), subject.workload.num_hidden_layers, attempt)
 
 
-def train(subject: Subject, ranks: Ranks, layers: int, budget_B: int | None) -> None:
+def train(subject: Subject, ranks: Ranks, num_hidden_layers: int, budget_B: int | None) -> None:
     """One try, on fresh processes; without a limit where `budget_B` is None."""
     ranks.close()
-    workload = replace(subject.workload, layers=layers)
+    workload = replace(subject.workload, num_hidden_layers=num_hidden_layers)
     ranks.call("within", workload, subject.plan, budget_B=budget_B, steps=STEPS)
 
 

@@ -1,4 +1,4 @@
-"""What the offload suite hands around: a workload, and the plan of one arm that its ranks carry out."""
+"""What the offload suite hands around: a workload, and the plan of one variant that its ranks carry out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Workload:
     With `budget_B` its layers are sought: as many as train in so many bytes of device memory a rank.
     """
 
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    ffn: int
-    vocab: int
-    batch: int  # sequences a rank takes at once
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+    micro_batch_size: int  # sequences a rank takes at once
     seq_len: int
     precision: str  # bf16: mixed | fp32
     ranks: int
@@ -34,7 +34,7 @@ class Workload:
     folder: str = ""  # where files lie that stand for host or disk; "": the system's for temporary files
     budget_B: float | None = None
     gpu: bool = False  # too large for anything else
-    recompute: bool = False  # activations, in the arms that say nothing of them
+    recompute: bool = False  # activations, in the variants that say nothing of them
     epsilon: float = 1e-8  # of AdamW; the check sets another
     source: str = ""
 
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every rank of one arm does; plain data, for it travels to them as JSON.
+    """What every rank of one variant does; plain data, for it travels to them as JSON.
 
     `engine` names the module of `suites.offload.engines`. `stage` is ZeRO's. `optimizer` and `parameters`
     name the floor on which fp32 states and parameters lie; of the states, only the share `ratio` goes down.
@@ -68,9 +68,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One arm: its plan, and how closely its losses must be the baseline's.
+    """One variant: its plan, and how closely its losses must be the baseline's.
 
-    `tolerance` is relative, of each loss; None: the arm changes the mathematics, and only has to learn.
+    `tolerance` is relative, of each loss; None: the variant changes the mathematics, and only has to learn.
     """
 
     workload: Workload

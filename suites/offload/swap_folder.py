@@ -10,8 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from harness.instruments.cgroup import started
 from harness.records import Unavailable
+from suites.offload.cgroup import started
 
 PREFIX = "harness-swap"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.instruments import cgroup
-from harness.records import Host, Unavailable
+from harness.records import HostInfo, Unavailable
+from suites.offload import cgroup
 from suites.offload.subject import Subject
 
 
@@ -20,7 +20,7 @@ class Settings:
     ratio: float
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """Without a GPU it needs a memory cgroup; with one, what `managed_memory` asks for on the rank."""
     if host.device == "cuda":
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.instruments.deepspeed_operators import missing
-from harness.records import Host
+from harness.instruments.distributed.deepspeed_ops import missing
+from harness.records import HostInfo
 from suites.offload.subject import HOST, Subject
 
 
@@ -14,7 +14,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """deepspeed with its own Adam, which is compiled here."""
     return missing("cpu_adam")
 

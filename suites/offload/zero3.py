@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-from harness.records import Host
+from harness.records import HostInfo
 from suites.offload.subject import Subject
 
 
@@ -14,7 +14,7 @@ class Settings:
     """Nothing to set."""
 
 
-def unavailable(host: Host) -> str | None:
+def unavailable(host: HostInfo) -> str | None:
     """deepspeed, where it is there."""
     return None if find_spec("deepspeed") else "deepspeed is not installed"
 

@@ -5,14 +5,14 @@
 Prints two Markdown tables: the interval in use on every kind of sample, and beside the hierarchical
 bootstraps that were considered in its place. Half widths are means, in percent.
 
-A sample is log times of two arms, (arm, repetition, process, round). Their spread in a round is 2 %, and the
+A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2 %, and the
 true ratio is 1 (a ratio only shifts them). Kinds:
 
 - noise: normal;
-- drift: both arms ride on one random walk of 2 % a call, on a slope of its own in each process (standard
-  deviation 20 % over the whole process), and which arm goes first is drawn in each round;
-- outliers: 1-5 % of an arm's rounds (drawn in each repetition) take 2-10 times as long;
-- modes: each arm jumps between two levels 10 % apart, with probability 0.2 from round to round;
+- drift: both variants ride on one random walk of 2 % a call, on a slope of its own in each process (standard
+  deviation 20 % over the whole process), and which variant goes first is drawn in each round;
+- outliers: 1-5 % of a variant's rounds (drawn in each repetition) take 2-10 times as long;
+- modes: each variant jumps between two levels 10 % apart, with probability 0.2 from round to round;
 - all: the three together.
 
 Processes differ by a normal amount: its standard deviation is `between` times what the noise leaves in the
@@ -46,13 +46,13 @@ class Coverage(NamedTuple):
     """Of one kind of sample and one interval: shares are of all repetitions."""
 
     covered: float
-    half_width: float  # mean, of the logarithm
+    target_ci_half_width: float  # mean, of the logarithm
 
 
 def log_ratios(
     kind: str, repetitions: int, processes: int, rounds: int, between: float, rng: np.random.Generator
 ) -> Array:
-    """Log ratios of the arms' times in a round, (repetition, process, round); their true value is 0."""
+    """Log ratios of the variants' times in a round, (repetition, process, round); their true value is 0."""
     times = rng.normal(0, NOISE, (2, repetitions, processes, rounds))
     if kind in ("drift", "all"):
         times += _drift(repetitions, processes, rounds, rng)
@@ -177,7 +177,7 @@ def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
                     for between in BETWEEN
                 ]
                 shares = " | ".join(f"{100 * one.covered:.1f} %" for one in found)
-                widths = " / ".join(f"{100 * one.half_width:.2f}" for one in found)
+                widths = " / ".join(f"{100 * one.target_ci_half_width:.2f}" for one in found)
                 lines.append(f"| {kind} | {processes} | {rounds} | {shares} | {widths} |")
     return lines
 
@@ -195,7 +195,9 @@ def of_the_others(repetitions: int, seed: int) -> list[str]:
             for between in (0.0, 4.0):
                 logs = log_ratios(kind, repetitions, processes, 15, between, rng)
                 found = [coverage(one, logs, rng) for one in intervals]
-                shares = " | ".join(f"{100 * one.covered:.1f} % ±{100 * one.half_width:.2f}" for one in found)
+                shares = " | ".join(
+                    f"{100 * one.covered:.1f} % ±{100 * one.target_ci_half_width:.2f}" for one in found
+                )
                 lines.append(f"| {kind} | {processes} | {between:g} | {shares} |")
     return lines
 

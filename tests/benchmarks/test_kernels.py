@@ -1,6 +1,6 @@
 """The kernels suite's workloads and optimizations through pytest-benchmark, a group an operation.
 
-`pytest tests/benchmarks/test_kernels.py --benchmark-only -k softmax`. Here one arm is timed after the other,
+`pytest tests/benchmarks/test_kernels.py --benchmark-only -k softmax`. Here one variant is timed after the other,
 in one process; `python -m harness suite=kernels` times them in pairs, and says what differences mean.
 """
 
@@ -12,36 +12,40 @@ import torch
 from harness.config import load
 from harness.records import Unavailable
 from harness.worker import host
-from suites.kernels.work import work_of
+from suites.kernels.bound_call import work_of
 
 RUN = load(["suite=kernels"])[0]
 SUITE = import_module("suites.kernels")
-ARMS = {f"{number:02}-{arm.name}": arm for number, arm in enumerate(RUN.arms) if arm.name != "baseline_again"}
+ARMS = {
+    f"{number:02}-{variant.name}": variant
+    for number, variant in enumerate(RUN.variants)
+    if variant.name != "baseline_again"
+}
 
 
-def prepared(workload, arm):
-    """The arm's subject, its result held against float64; skips where it cannot be timed here."""
-    module = import_module(f"suites.kernels.{arm.module}")
+def prepared(workload, variant):
+    """The variant's subject, its result held against float64; skips where it cannot be timed here."""
+    module = import_module(f"suites.kernels.{variant.module}")
     try:
         if reason := module.unavailable(host(torch)):
             raise Unavailable(reason)
         subject = module.apply(
-            SUITE.build(RUN.workloads[workload], RUN.seed), module.Settings(**arm.settings)
+            SUITE.build(RUN.workloads[workload], RUN.seed), module.Settings(**variant.settings)
         )
     except Unavailable as reason:
         pytest.skip(str(reason))
     SUITE.check(subject, module)
     if not SUITE.timed(subject):
-        pytest.skip(f"{arm.name} is checked here and never timed")
+        pytest.skip(f"{variant.name} is checked here and never timed")
     return subject
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("variant", ARMS)
 @pytest.mark.parametrize("workload", RUN.workloads)
 @pytest.mark.benchmark(warmup=True, warmup_iterations=3, min_rounds=5, max_time=1.0)
-def test_kernel(benchmark, workload, arm):
+def test_kernel(benchmark, workload, variant):
     benchmark.group = workload
-    subject = prepared(workload, ARMS[arm])
+    subject = prepared(workload, ARMS[variant])
     work, device = work_of(subject), subject.device
 
     def call():

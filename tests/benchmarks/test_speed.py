@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import Arm, load
+from harness.code_fingerprint import ROOT
+from harness.config import Variant, load
 from harness.plan import plan
 from harness.records import Cell, Measurement, Record, record_to_json
-from harness.source_digest import ROOT
 from harness.store import read_records
 
 REFERENCE = ROOT / "results/reference/memory"
@@ -42,9 +42,9 @@ def test_from_results(benchmark, tmp_path):
 def test_plan_of_100_000_cells(benchmark):
     run = load(["suite=memory"])[0]
     workloads = {f"w{i}": next(iter(run.workloads.values())) for i in range(2000)}
-    arms = tuple(Arm(f"o{i}", f"o{i}", {"x": i}) for i in range(10))
-    large = replace(run, workloads=workloads, arms=arms, repeats=5)
-    groups = benchmark(plan, large, "environment", lambda arm: "code")
+    variants = tuple(Variant(f"o{i}", f"o{i}", {"x": i}) for i in range(10))
+    large = replace(run, workloads=workloads, variants=variants, repeats=5)
+    groups = benchmark(plan, large, "environment", lambda variant: "code")
     assert sum(len(group.cells) for group in groups) == 100_000
 
 
@@ -62,13 +62,13 @@ def test_read_100_000_records(benchmark, tmp_path: Path):
 
 @pytest.mark.benchmark(group="walk")
 @pytest.mark.parametrize(
-    ("workload", "arm"),
+    ("workload", "variant"),
     [("llama_7b", "mixed_flash"), ("gpt3_175b", "fsdp2"), ("gpt3_175b", "fsdp2_mixed_checkpointed")],
 )
-def test_fake_step(benchmark, workload, arm):
+def test_fake_step(benchmark, workload, variant):
     run = load(["suite=memory"])[0]
     suite = import_module("suites.memory")
-    chosen = next(one for one in run.arms if one.name == arm)
+    chosen = next(one for one in run.variants if one.name == variant)
     module = import_module(f"suites.memory.{chosen.module}")
     subject = module.apply(suite.build(run.workloads[workload], 0), module.Settings(**chosen.settings))
     benchmark.pedantic(suite.peak_of_rank, (subject,), rounds=3, warmup_rounds=1)

@@ -31,8 +31,8 @@ class Wrapped(local.Wrapped):
         for block in blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-        if plan.gather_ahead:
-            gather_ahead(model)
+        if plan.forward_prefetch:
+            forward_prefetch(model)
         super().__init__(model, plan, learning_rate)
 
     def reducing(self, last: bool) -> AbstractContextManager[None]:
@@ -55,7 +55,7 @@ def whole(tensor: Any) -> Tensor:
     return full
 
 
-def gather_ahead(model: Any) -> None:
+def forward_prefetch(model: Any) -> None:
     """Begin to gather a block while the one before computes; on a CPU torch does not by itself."""
     model._set_unshard_async_op(True)
     for block, following in pairwise(model.blocks):

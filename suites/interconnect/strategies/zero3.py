@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.instruments.deepspeed_start import initialize
+from harness.instruments.distributed.deepspeed_init import initialize
 from suites.interconnect.subject import Plan
 
 BLOCKS_AHEAD = 1

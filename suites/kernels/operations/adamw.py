@@ -36,7 +36,7 @@ def inputs(
     """Parameters, gradients, first and second moments, each `tensors` of (N, D); the step, counted from 1."""
 
     def draw() -> Tensors:
-        size = (workload.rows, workload.hidden)
+        size = (workload.rows, workload.hidden_size)
         drawn = [torch.randn(size, generator=generator, device=device) for _ in range(workload.tensors)]
         return [one.to(workload.torch_dtype) for one in drawn]
 
@@ -96,7 +96,7 @@ def at_once(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
 
 def elements(workload: Workload) -> int:
     """Of all parameters."""
-    return workload.tensors * workload.rows * workload.hidden
+    return workload.tensors * workload.rows * workload.hidden_size
 
 
 def bytes_moved(workload: Workload) -> float:

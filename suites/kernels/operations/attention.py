@@ -15,7 +15,7 @@ Inputs = tuple[Tensor, Tensor, Tensor, bool]
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
     """q_BHTK, k_BHTK, v_BHTK, normal; whether it is causal."""
-    size = (3, workload.batch, workload.heads, workload.seq_len, workload.head_size)
+    size = (3, workload.micro_batch_size, workload.num_attention_heads, workload.seq_len, workload.head_size)
     drawn = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     q_BHTK, k_BHTK, v_BHTK = (one.clone().requires_grad_(workload.backward) for one in drawn)
     return q_BHTK, k_BHTK, v_BHTK, workload.causal
@@ -47,7 +47,7 @@ def bytes_moved(workload: Workload) -> float:
     number a row is left out.
     """
     tensors = 4 + (8 if workload.backward else 0)
-    elements = workload.rows * workload.heads * workload.head_size
+    elements = workload.rows * workload.num_attention_heads * workload.head_size
     return float(tensors * elements * workload.element_B)
 
 
@@ -56,14 +56,14 @@ def flops(workload: Workload) -> float:
 
     Its backward pass has five products, one of which is the scores had again.
     """
-    pairs = workload.batch * workload.heads * workload.seq_len**2
+    pairs = workload.micro_batch_size * workload.num_attention_heads * workload.seq_len**2
     forward = 4.0 * pairs * workload.head_size / (2 if workload.causal else 1)
     return forward * (3.5 if workload.backward else 1)
 
 
 def eager_B(workload: Workload) -> float:
     """Three tensors of (B, H, T, T) live at once, and masks: by the allocator 3.2 times one."""
-    scores = workload.rows * workload.heads * workload.seq_len * workload.element_B
+    scores = workload.rows * workload.num_attention_heads * workload.seq_len * workload.element_B
     return 3.5 * scores
 
 

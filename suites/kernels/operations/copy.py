@@ -10,7 +10,7 @@ from suites.kernels.subject import Operation, Workload
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """x_ND, normal, and out_ND, touched."""
-    x_ND = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
+    x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     x_ND = x_ND.to(workload.torch_dtype)
     return x_ND, torch.zeros_like(x_ND)
 
@@ -22,7 +22,7 @@ def eager(x_ND: Tensor, out_ND: Tensor) -> Tensor:
 
 def bytes_moved(workload: Workload) -> float:
     """Read x, write it; that a cache may read a line before it is written is not counted."""
-    return 2.0 * workload.rows * workload.hidden * workload.element_B
+    return 2.0 * workload.rows * workload.hidden_size * workload.element_B
 
 
 def flops(workload: Workload) -> float:

@@ -11,8 +11,8 @@ from suites.kernels.subject import Operation, Workload
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """x_ND and bias_D, normal."""
-    x_ND = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
-    bias_D = torch.randn(workload.hidden, generator=generator, device=device)
+    x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
+    bias_D = torch.randn(workload.hidden_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
     return x_ND.to(dtype).requires_grad_(needed), bias_D.to(dtype).requires_grad_(needed)
 
@@ -26,7 +26,7 @@ def bytes_moved(workload: Workload) -> float:
     """Forward: read x and bias, write y. Backward: read x, bias and the gradient, write two gradients."""
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     biases = 1 + (2 if workload.backward else 0)
-    return float((rows + biases) * workload.hidden * workload.element_B)
+    return float((rows + biases) * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
@@ -35,7 +35,7 @@ def flops(workload: Workload) -> float:
     Backward: t had, 1 - t^2 (2), inside' = c (1 + 3k v^2) (4), v/2 times both (3), (1 + t)/2 (2), sum and
     product with g (2); the bias's sum over rows (1).
     """
-    return float((10 + (14 if workload.backward else 0)) * workload.rows * workload.hidden)
+    return float((10 + (14 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 
 
 OPERATION = Operation("gelu_bias", inputs, eager, bytes_moved, flops)

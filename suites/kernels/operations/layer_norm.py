@@ -15,9 +15,9 @@ def inputs(
     workload: Workload, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x_ND normal, weight_D about 1, bias_D about 0."""
-    x_ND = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
-    weight_D = 1 + 0.1 * torch.randn(workload.hidden, generator=generator, device=device)
-    bias_D = 0.1 * torch.randn(workload.hidden, generator=generator, device=device)
+    x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
+    weight_D = 1 + 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
+    bias_D = 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
     x, weight, bias = (
         one.to(workload.torch_dtype).requires_grad_(workload.backward) for one in (x_ND, weight_D, bias_D)
     )
@@ -36,7 +36,7 @@ def bytes_moved(workload: Workload) -> float:
     """
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     vectors = 2 + (3 if workload.backward else 0)
-    return float((rows + vectors) * workload.hidden * workload.element_B)
+    return float((rows + vectors) * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
@@ -45,7 +45,7 @@ def flops(workload: Workload) -> float:
     With n = (x - mean) r (2) and a = g w (1): sum(a) (1), sum(a n) (2), r (a - c1 - c2 n) (4), and the sums
     over rows of g n (2) and of g (1).
     """
-    return float((7 + (13 if workload.backward else 0)) * workload.rows * workload.hidden)
+    return float((7 + (13 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 
 
 OPERATION = Operation("layer_norm", inputs, eager, bytes_moved, flops)

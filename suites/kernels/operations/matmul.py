@@ -9,29 +9,29 @@ from suites.kernels.subject import Operation, Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """a of (rows, hidden), b of (hidden, ffn), normal."""
-    a = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
-    b = torch.randn(workload.hidden, workload.ffn, generator=generator, device=device)
+    """a of (rows, hidden), b of (hidden, intermediate_size), normal."""
+    a = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
+    b = torch.randn(workload.hidden_size, workload.intermediate_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
     return a.to(dtype).requires_grad_(needed), b.to(dtype).requires_grad_(needed)
 
 
 def eager(a: Tensor, b: Tensor) -> Tensor:
-    """(rows, hidden) and (hidden, ffn) to (rows, ffn)."""
+    """(rows, hidden) and (hidden, intermediate_size) to (rows, intermediate_size)."""
     return a @ b
 
 
 def bytes_moved(workload: Workload) -> float:
     """Forward: read a and b, write c. Backward: read a, b and c's gradient, write two gradients."""
-    a, b = workload.rows * workload.hidden, workload.hidden * workload.ffn
-    c = workload.rows * workload.ffn
+    a, b = workload.rows * workload.hidden_size, workload.hidden_size * workload.intermediate_size
+    c = workload.rows * workload.intermediate_size
     elements = a + b + c + (2 * (a + b) + c if workload.backward else 0)
     return float(elements * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
     """2 m k n forward, twice that backward."""
-    product = 2.0 * workload.rows * workload.hidden * workload.ffn
+    product = 2.0 * workload.rows * workload.hidden_size * workload.intermediate_size
     return product * (3 if workload.backward else 1)
 
 

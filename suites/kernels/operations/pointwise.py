@@ -10,7 +10,7 @@ from suites.kernels.subject import Operation, Workload
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """x_ND and y_ND, normal."""
-    size = (2, workload.rows, workload.hidden)
+    size = (2, workload.rows, workload.hidden_size)
     x_ND, y_ND = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     return x_ND.clone().requires_grad_(workload.backward), y_ND.clone().requires_grad_(workload.backward)
 
@@ -24,7 +24,7 @@ def eager(x_ND: Tensor, y_ND: Tensor) -> Tensor:
 def bytes_moved(workload: Workload) -> float:
     """Forward: read x and y, write the result. Backward: read x, y and the gradient, write two gradients."""
     tensors = 3 + (5 if workload.backward else 0)
-    return float(tensors * workload.rows * workload.hidden * workload.element_B)
+    return float(tensors * workload.rows * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
@@ -32,7 +32,7 @@ def flops(workload: Workload) -> float:
 
     of h -g h r^3 (5); of t times y (1); of x with 1 + b (1 - a^2) (5); of y with t and a b (1 - b) (6).
     """
-    return float((8 + (17 if workload.backward else 0)) * workload.rows * workload.hidden)
+    return float((8 + (17 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 
 
 OPERATION = Operation("pointwise", inputs, eager, bytes_moved, flops)

@@ -13,8 +13,8 @@ EPSILON = 1e-5
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """x_ND normal, weight_D about 1."""
-    x_ND = torch.randn(workload.rows, workload.hidden, generator=generator, device=device)
-    weight_D = 1 + 0.1 * torch.randn(workload.hidden, generator=generator, device=device)
+    x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
+    weight_D = 1 + 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
     return x_ND.to(dtype).requires_grad_(needed), weight_D.to(dtype).requires_grad_(needed)
 
@@ -31,7 +31,7 @@ def bytes_moved(workload: Workload) -> float:
     """
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     weights = 1 + (2 if workload.backward else 0)
-    return float((rows + weights) * workload.hidden * workload.element_B)
+    return float((rows + weights) * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
@@ -39,7 +39,7 @@ def flops(workload: Workload) -> float:
 
     With a = g w: sum(a x) and r a - c x, where r and c are one number a row; and sum over rows of g x r.
     """
-    return float((4 + (9 if workload.backward else 0)) * workload.rows * workload.hidden)
+    return float((4 + (9 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 
 
 OPERATION = Operation("rms_norm", inputs, eager, bytes_moved, flops)

@@ -13,7 +13,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
     """x_BHTK normal, cos_TK and sin_TK of the model's angles, which need no gradient."""
-    size = (workload.batch, workload.heads, workload.seq_len, workload.head_size)
+    size = (workload.micro_batch_size, workload.num_attention_heads, workload.seq_len, workload.head_size)
     x_BHTK = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     cos_TK, sin_TK = rotary_tables(workload.seq_len, workload.head_size)
     return (
@@ -28,7 +28,7 @@ eager = rotary
 
 def elements(workload: Workload) -> int:
     """Of x."""
-    return workload.rows * workload.heads * workload.head_size
+    return workload.rows * workload.num_attention_heads * workload.head_size
 
 
 def bytes_moved(workload: Workload) -> float:

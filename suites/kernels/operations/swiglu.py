@@ -11,7 +11,7 @@ from suites.kernels.subject import Operation, Workload
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
     """gate_ND and up_ND, normal."""
-    size = (2, workload.rows, workload.hidden)
+    size = (2, workload.rows, workload.hidden_size)
     gate_ND, up_ND = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     return gate_ND.clone().requires_grad_(workload.backward), up_ND.clone().requires_grad_(workload.backward)
 
@@ -24,7 +24,7 @@ def eager(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
 def bytes_moved(workload: Workload) -> float:
     """Forward: read gate and up, write y. Backward: read gate, up and the gradient, write two gradients."""
     tensors = 3 + (5 if workload.backward else 0)
-    return float(tensors * workload.rows * workload.hidden * workload.element_B)
+    return float(tensors * workload.rows * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
@@ -33,7 +33,7 @@ def flops(workload: Workload) -> float:
     Backward, with s the sigmoid: of up g silu (1), silu = gate s had again (1); of gate
     g up s (1 + gate (1 - s)) (6).
     """
-    return float((5 + (8 if workload.backward else 0)) * workload.rows * workload.hidden)
+    return float((5 + (8 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 
 
 OPERATION = Operation("swiglu", inputs, eager, bytes_moved, flops)

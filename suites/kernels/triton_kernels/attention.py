@@ -127,7 +127,9 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 def kernels(dtype: str) -> list[Compilation]:
     """The four kernels, causal, at head size 128, in one configuration each; `dtype` as Triton names it."""
     tensors = dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), f"*{dtype}")
-    integers = dict.fromkeys(("stride_b", "stride_h", "stride_t", "heads", "length", "bucket"), "i32")
+    integers = dict.fromkeys(
+        ("stride_b", "stride_h", "stride_t", "num_attention_heads", "length", "bucket"), "i32"
+    )
     numbers = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "factor": "fp32"}
     types = tensors | integers | numbers
     every = {"CAUSAL": True, "WHOLE": True, "HEAD": 128, "PRECISION": FULL if dtype == "fp32" else ON_AMD}

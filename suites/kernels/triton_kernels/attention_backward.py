@@ -24,12 +24,21 @@ BACKWARD_Q = configurations(
 
 @triton.jit
 def delta_of(
-    out, d_out, delta, stride_b, stride_h, stride_t, heads, length, HEAD: tl.constexpr, BLOCK_M: tl.constexpr
+    out,
+    d_out,
+    delta,
+    stride_b,
+    stride_h,
+    stride_t,
+    num_attention_heads,
+    length,
+    HEAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
 ):
     """delta = sum over the head of output times its gradient, in fp32: what softmax's gradient subtracts."""
     rows_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
-    tile_MK += head_offset(stride_b, stride_h, heads)
+    tile_MK += head_offset(stride_b, stride_h, num_attention_heads)
     out_MK = load(out + tile_MK, rows_M, length, True).to(tl.float32)
     d_out_MK = load(d_out + tile_MK, rows_M, length, True).to(tl.float32)
     row = tl.program_id(1).to(tl.int64) * length
@@ -68,13 +77,13 @@ def _gather_kv(
 @tuned(BACKWARD_KV)
 @triton.jit
 def backward_kv(
-    q, k, v, d_out, lse, delta, dk, dv, stride_b, stride_h, stride_t, heads, length, bucket, scale, factor,
+    q, k, v, d_out, lse, delta, dk, dv, stride_b, stride_h, stride_t, num_attention_heads, length, bucket, scale, factor,
     CAUSAL: tl.constexpr, WHOLE: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv of one block of keys, over the queries that see it. WHOLE: blocks end where the rows do."""
     first_column = tl.program_id(0) * BLOCK_N
-    offset = head_offset(stride_b, stride_h, heads)
+    offset = head_offset(stride_b, stride_h, num_attention_heads)
     row = tl.program_id(1).to(tl.int64) * length
     columns_N = first_column + tl.arange(0, BLOCK_N)
     tile_NK = tl.cast(columns_N, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :] + offset
@@ -132,7 +141,7 @@ def _gather_q(
 @tuned(BACKWARD_Q)
 @triton.jit
 def backward_q(
-    q, k, v, d_out, lse, delta, dq, stride_b, stride_h, stride_t, heads, length, bucket, scale, factor,
+    q, k, v, d_out, lse, delta, dq, stride_b, stride_h, stride_t, num_attention_heads, length, bucket, scale, factor,
     CAUSAL: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -140,7 +149,7 @@ def backward_q(
     block = tl.program_id(0)
     if CAUSAL:
         block = tl.num_programs(0) - 1 - block
-    offset = head_offset(stride_b, stride_h, heads)
+    offset = head_offset(stride_b, stride_h, num_attention_heads)
     row = tl.program_id(1).to(tl.int64) * length
     rows_M = block * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :] + offset

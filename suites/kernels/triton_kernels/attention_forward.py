@@ -57,10 +57,10 @@ FORWARD = configurations(
 
 
 @triton.jit
-def head_offset(stride_b, stride_h, heads):
+def head_offset(stride_b, stride_h, num_attention_heads):
     """Where this program's head begins: axis 1 of the grid counts batch times heads."""
     head = tl.program_id(1).to(tl.int64)
-    return head // heads * stride_b + head % heads * stride_h
+    return head // num_attention_heads * stride_b + head % num_attention_heads * stride_h
 
 
 @triton.jit
@@ -105,7 +105,7 @@ def _attend(
 @tuned(FORWARD)
 @triton.jit
 def forward(
-    q, k, v, out, lse, stride_b, stride_h, stride_t, heads, length, bucket, scale,
+    q, k, v, out, lse, stride_b, stride_h, stride_t, num_attention_heads, length, bucket, scale,
     CAUSAL: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +113,7 @@ def forward(
     block = tl.program_id(0)
     if CAUSAL:
         block = tl.num_programs(0) - 1 - block
-    offset = head_offset(stride_b, stride_h, heads)
+    offset = head_offset(stride_b, stride_h, num_attention_heads)
     rows_M = block * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     q_MK = load(q + offset + tile_MK, rows_M, length, True)

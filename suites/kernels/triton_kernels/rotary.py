@@ -25,7 +25,7 @@ TILE_PAIRS = 1024  # pairs turned at once: 8 a thread at 4 warps, one wide load 
 @triton.autotune(WARPS, key=["tokens", "half"])
 @triton.jit
 def rotary_turn(
-    x, y, cos, sin, heads, tokens, half,
+    x, y, cos, sin, num_attention_heads, tokens, half,
     x_batch, x_head, x_token, y_batch, y_head, y_token,
     BACK: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -47,7 +47,7 @@ def rotary_turn(
     first = tl.program_id(1).to(tl.int64) * HEADS
     x += batch * x_batch + first * x_head + token.to(tl.int64) * x_token + pair
     y += batch * y_batch + first * y_head + token.to(tl.int64) * y_token + pair
-    for head in range(0, tl.minimum(HEADS, heads - first)):
+    for head in range(0, tl.minimum(HEADS, num_attention_heads - first)):
         a = tl.load(x + head * x_head, mask=inside, other=0.0).to(tl.float32)
         b = tl.load(x + head * x_head + half, mask=inside, other=0.0).to(tl.float32)
         tl.store(y + head * y_head, a * cos_a - b * sin_a, mask=inside)
@@ -58,11 +58,11 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
     if x.stride(-1) != 1:
         x = x.contiguous()
     y = torch.empty_like(x)
-    batch, heads, tokens, size = x.shape
+    batch, num_attention_heads, tokens, size = x.shape
     block = triton.next_power_of_2(size // 2)
     together = max(1, TILE_PAIRS // block)
-    grid = (triton.cdiv(tokens, together), triton.cdiv(heads, HEADS), batch)
-    sizes = (heads, tokens, size // 2, *x.stride()[:3], *y.stride()[:3])
+    grid = (triton.cdiv(tokens, together), triton.cdiv(num_attention_heads, HEADS), batch)
+    sizes = (num_attention_heads, tokens, size // 2, *x.stride()[:3], *y.stride()[:3])
     launch(rotary_turn, grid, x, y, cos, sin, *sizes, back, HEADS, together, block)
     return y
 
@@ -91,7 +91,7 @@ def kernels(workload_dtype: str) -> list[Compilation]:
     strides = [f"{tensor}_{axis}" for tensor in "xy" for axis in ("batch", "head", "token")]
     signature = {
         **dict.fromkeys(("x", "y", "cos", "sin"), f"*{workload_dtype}"),
-        **dict.fromkeys(("heads", "tokens", "half", *strides), "i32"),
+        **dict.fromkeys(("num_attention_heads", "tokens", "half", *strides), "i32"),
     }
     tile = {"HEADS": HEADS, "TOKENS": TILE_PAIRS // 64, "BLOCK": 64}
     return [

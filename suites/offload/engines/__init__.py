@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import Workload
 
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.999)
-"""The same for every arm; libraries differ in what they take by themselves."""
+"""The same for every variant; libraries differ in what they take by themselves."""
 
 
 class Engine(Protocol):

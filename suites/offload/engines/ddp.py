@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from suites.model import Transformer
 from suites.offload.engines import adamw, autocast
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
 
 

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from harness.instruments.deepspeed_operators import load
-from harness.instruments.deepspeed_start import choose_accelerator, initialize
+from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
+from harness.instruments.distributed.deepspeed_ops import load
 from suites.model import Transformer
 from suites.offload.engines import BETAS, WEIGHT_DECAY, adamw
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import DEVICE, DISK, HOST, Plan, Workload
 from suites.offload.swap_folder import refuse_full
 
@@ -186,7 +186,7 @@ def config(plan: Plan, workload: Workload, sizes: Sizes, swap: str) -> dict[str,
             "stage3_max_reuse_distance": 2 * sizes.block,
         }
     return {
-        "train_micro_batch_size_per_gpu": workload.batch,
+        "train_micro_batch_size_per_gpu": workload.micro_batch_size,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": 0.0,  # its default is a norm of 1

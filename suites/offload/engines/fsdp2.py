@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from harness.instruments.fake_ranks import rank_mesh
+from harness.instruments.distributed.fake_process_group import rank_mesh
 from suites.model import Transformer
 from suites.offload.engines import adamw, on_host, states_on_host
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import HOST, Plan, Workload
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from suites.model import Transformer
 from suites.offload.engines import adamw, states_on_host
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
 
 

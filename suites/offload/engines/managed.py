@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from harness.instruments.cgroup import PAGE_B, Cgroup, can_leave
 from harness.records import Unavailable
 from suites.model import Transformer
+from suites.offload.cgroup import PAGE_B, Cgroup, can_leave
 from suites.offload.engines import adamw, autocast
-from suites.offload.host import Host
+from suites.offload.host_memory import Host
 from suites.offload.managed_memory import ManagedMemory
 from suites.offload.subject import Plan, Workload
 
@@ -107,7 +107,7 @@ class Engine:
 
     def _rehearse(self) -> None:
         """A step without its update, each gradient let go of at once: it takes what is no working set."""
-        size = (self.workload.batch, self.workload.seq_len)
+        size = (self.workload.micro_batch_size, self.workload.seq_len)
         tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
         hooks = [
             one.register_post_accumulate_grad_hook(_let_go)  # type: ignore[no-untyped-call]

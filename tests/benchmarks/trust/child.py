@@ -1,7 +1,7 @@
 """One fresh process of an experiment: takes the rounds of several comparisons, one after another.
 
 Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...], "shared"}], "sampling", "seed"};
-writes one line for each comparison: the times of each arm, seconds a call, round by round, and how they went.
+writes one line for each comparison: the times of each variant, seconds a call, round by round, and how they went.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from harness.instruments.timing import Stopwatch, stopwatch
+from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
+from harness.interleaved_sampler import Rounds
 from harness.records import Sampling
-from harness.rounds import Rounds
 from tests.benchmarks.trust.ops import Op
 from tests.benchmarks.trust.units import KINDS, repeated, work
 
@@ -28,7 +28,7 @@ def taker(watch: Stopwatch) -> Callable[[], float]:
 
 
 def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, Any]:
-    """The rounds of one comparison; its first arm is the base."""
+    """The rounds of one comparison; its first variant is the base."""
     begin_s = time.monotonic()
     op = Op(one["kind"], one["size"])
     unit = KINDS[op.kind](op.size)

@@ -3,14 +3,14 @@
     python -m tests.benchmarks.trust.ours five --minutes 20 [--out results/trust]
     python -m tests.benchmarks.trust.ours two --minutes 20
 
-- `five`: arms of 20 units of work (the base, the base again, five more that are identical) and two of 21
+- `five`: variants of 20 units of work (the base, the base again, five more that are identical) and two of 21
   units: 5 % slower. Five processes, the default budget.
-- `five_own`: the same, where each arm has tensors of its own. Where they lie in memory is drawn by the
+- `five_own`: the same, where each variant has tensors of its own. Where they lie in memory is drawn by the
   allocator in each process, and alone makes identical code differ by several percent for some ops.
-- `two`: arms of 50 units (the base, the base again) and six of 51: 2 % slower. Twenty processes, which is
+- `two`: variants of 50 units (the base, the base again) and six of 51: 2 % slower. Twenty processes, which is
   four times the default budget.
 
-As in a suite, arms share the rounds of one base and one `baseline_again`. Several ops are compared one after
+As in a suite, variants share the rounds of one base and one `baseline_again`. Several ops are compared one after
 another in the same five (or twenty) fresh processes; the next ones get fresh processes again. Another process
 makes the machine busy (`load.py`). Each finished comparison is a line of <out>/ours_<experiment>.jsonl; run
 again to add more. `python -m tests.benchmarks.trust.table` reads the lines.
@@ -30,20 +30,20 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.code_fingerprint import ROOT
 from harness.environment import describe
 from harness.records import Sampling
-from harness.source_digest import ROOT
 from tests.benchmarks.trust.load import WORDS, busy
 from tests.benchmarks.trust.ops import OPS, Op
 
 
 class Experiment(NamedTuple):
-    """Units of work of each arm, the base and the base again first; and how many fresh processes."""
+    """Units of work of each variant, the base and the base again first; and how many fresh processes."""
 
     units: tuple[int, ...]
     processes: int
     ops_a_set: int = 3  # compared one after another in the same processes
-    shared: bool = True  # the arms' tensors: the same, or each arm its own
+    shared: bool = True  # the variants' tensors: the same, or each variant its own
 
 
 EXPERIMENTS = {
@@ -73,7 +73,7 @@ def one_process(
 
 
 def one_set(ops: Sequence[Op], experiment: Experiment, sampling: Sampling) -> list[dict[str, Any]]:
-    """A line for each op: the times, (process, arm, round), and how each process went."""
+    """A line for each op: the times, (process, variant, round), and how each process went."""
     seeds = [random.randrange(1 << 30) for _ in range(experiment.processes)]
     found = [one_process(ops, experiment, sampling, seed) for seed in seeds]
     return [

@@ -5,7 +5,7 @@
 
 As their users do it: every op is timed and saved, with 20 units of work three times over and then with 21
 units, one run after another; then runs are compared. Identical: the second with the first, the third with the
-second. Slower: the run of 21 units with each of the three. Each arm of each op has the time that the harness
+second. Slower: the run of 21 units with each of the three. Each variant of each op has the time that the harness
 gives it by default, five seconds of sampling: pytest-benchmark in one process (`--benchmark-max-time=5`),
 pyperf in five (`-p 5 -w 1 -n 9`, values of 0.1 s).
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 from tests.benchmarks.trust.load import busy
 
 HERE = Path(__file__).parent

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 from harness.statistics import Ratio, effect, ratio
 
 REFERENCE = ROOT / "results/reference/trust"
 
 
 class Comparison(NamedTuple):
-    """One arm held against the base: how much slower it was made, and what was found."""
+    """One variant held against the base: how much slower it was made, and what was found."""
 
     op: str
     base_s: float  # seconds a call, the shortest seen
@@ -46,14 +46,14 @@ def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
-    """Every arm after the base and the base again, in each line."""
+    """Every variant after the base and the base again, in each line."""
     for line in lines:
         units = line["units"]
-        arms = [[process[at] for process in line["times"]] for at in range(len(units))]
-        noise = ratio(arms[1], arms[0])
+        variants = [[process[at] for process in line["times"]] for at in range(len(units))]
+        noise = ratio(variants[1], variants[0])
         for at in range(2, len(units)):
-            found = ratio(arms[at], arms[0])
-            yield Comparison(line["op"], min(map(min, arms[0])), units[at] / units[0] - 1, found, noise)
+            found = ratio(variants[at], variants[0])
+            yield Comparison(line["op"], min(map(min, variants[0])), units[at] / units[0] - 1, found, noise)
 
 
 def ours(folder: Path) -> Iterator[str]:

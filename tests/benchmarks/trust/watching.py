@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.trust.watching [--out results/trust]
 
-Eight arms of identical work go through `harness.together.run_together` as in a worker, for `--budget-s` each:
+Eight variants of identical work go through `harness.interleaved_group.run_together` as in a worker, for `--budget-s` each:
 their windows, the clock and what it asks the kernel, clocks and throttling where the host shows them, the
 events that each turn and reading sends (as JSON, written to /dev/null), whether rounds are steady and ratios
 narrow. The processor time of the thread over all rounds that count, less the seconds that the windows report,
@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
-from harness.executors import Event, Read, event_to_json
-from harness.instruments.timing import Stopwatch, stopwatch
+from harness.code_fingerprint import ROOT
+from harness.executors import CellReading, Event, event_to_json
+from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
+from harness.interleaved_group import WorkerHooks, run_together
 from harness.records import Cell, Reading, Sampling, Status
-from harness.source_digest import ROOT
 from harness.statistics import is_narrow
-from harness.together import Tools, run_together
 from tests.benchmarks.trust.ops import OPS, Op
 from tests.benchmarks.trust.units import work
 
@@ -49,7 +49,7 @@ class Account:
 
     def say(self, cell: Cell, said: Any) -> None:
         """As the worker does; and keep the account."""
-        self.emit(Read(cell.id, said)) if isinstance(said, Reading) else None
+        self.emit(CellReading(cell.id, said)) if isinstance(said, Reading) else None
         if not isinstance(said, Reading) or "/" in said.metric:
             self.begin_s = time.thread_time() if not self.windows else self.begin_s
         elif said.metric == "time":
@@ -60,13 +60,13 @@ class Account:
 
 def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
     """Of one op: how long its windows were, and what came on top."""
-    cells = [Cell(f"{i:016x}", "trust", op.name, f"arm{i}", "arm", 0, i, {}) for i in range(ARMS)]
+    cells = [Cell(f"{i:016x}", "trust", op.name, f"variant{i}", "variant", 0, i, {}) for i in range(ARMS)]
     watches = {cell.id: stopwatch(work(op, 20), torch.device("cpu")) for cell in cells}
     account = Account(watches)
     suite = SimpleNamespace(
         prepare=lambda watch: (), timed=lambda watch: True, sample=Stopwatch.window, close=lambda watch: None
     )
-    tools = Tools(suite, lambda cell: watches[cell.id], fault, account.say, account.emit)
+    tools = WorkerHooks(suite, lambda cell: watches[cell.id], fault, account.say, account.emit)
     run_together(cells, sampling, tools)
     total_s = account.end_s - account.begin_s
     return {
@@ -88,13 +88,13 @@ def costs(ops: tuple[Op, ...], budget_s: float) -> Iterator[dict[str, Any]]:
     """Each op in turn, never ending early; what is loaded once (scipy) is loaded before."""
     is_narrow([1.0, 2.0], [1.0, 2.0], 0.01)
     for op in ops:
-        yield cost(op, Sampling(half_width=1e-9, budget_s=budget_s))
+        yield cost(op, Sampling(target_ci_half_width=1e-9, budget_s=budget_s))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "results/trust")
-    parser.add_argument("--budget-s", type=float, default=1.0, help="of rounds, an arm")
+    parser.add_argument("--budget-s", type=float, default=1.0, help="of rounds, a variant")
     words = parser.parse_args()
     words.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 import os
 
-from harness.records import Reading, Remark
+from harness.records import Note, Reading
 
 
 def log(workload, line):
@@ -30,7 +30,7 @@ def conditions(subject):
 
 def sample(subject):
     yield Reading("seed", "1", subject["seed"], "measured")
-    yield Remark("a remark")
+    yield Note("a remark")
     said = subject["work"]()
     yield Reading("time", "s", 0.25, "measured", "clock")
     yield from said or ()

@@ -1,10 +1,10 @@
-"""A timed suite: each arm says how long it takes, and may go wrong at one of its turns. Imports no torch."""
+"""A timed suite: each variant says how long it takes, and may go wrong at one of its turns. Imports no torch."""
 
 import os
 import signal
 import time
 
-from harness.records import Reading, Remark, Unavailable, WrongResult
+from harness.records import Note, Reading, Unavailable, WrongResult
 
 
 def build(workload, seed):
@@ -26,7 +26,7 @@ def conditions(subject):
 
 def prepare(subject):
     yield Reading("flops", "1", 7.0, "calculated")
-    yield Remark("prepared")
+    yield Note("prepared")
     if subject["act"] == "fills in prepare":
         raise MemoryError("too much")
 

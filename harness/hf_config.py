@@ -1,0 +1,120 @@
+"""Reads a user's own model, a Hugging Face config.json, as far as the parent can: without torch.
+
+`harness.config` calls it for `suite.workload_from=`, so that a malformed file is refused before a run;
+whether transformers knows the model is found out in the worker.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+VOCAB = ("vocab_size",)
+POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""Names under which config.json files give a size; transformers' config classes map each to one attribute."""
+
+USUAL_SEQ_LEN = 2048
+"""What a step is asked about where nobody says: `suite.hf_defaults.seq_len`."""
+
+LARGEST_FILE_B = 10_000_000
+"""No config.json comes near it; weights given by mistake are not read."""
+
+
+def read_workload_file(path: str | Path) -> dict[str, Any]:
+    """The object in the config.json at `path`, or in the folder `path`; sizes are checked, nothing is added.
+
+    Raises ValueError with one line that names the file, what is wrong and what is allowed.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "config.json"
+    config = _parse(file, _text(file))
+    if not isinstance(config, dict):
+        raise ValueError(f"{file}: holds a JSON {_kind(config)}; a config.json is one object")
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise ValueError(f"{file}: model_type is missing; it names the architecture, such as 'llama'")
+    if isinstance(config.get("text_config"), dict):
+        raise ValueError(f"{file}: {model_type} is more than a text model; give its text_config as a file")
+    for what, names in (("num_hidden_layers", LAYERS), ("hidden size", HIDDEN), ("vocabulary", VOCAB)):
+        if _size(file, config, names) is None:
+            raise ValueError(f"{file}: no {what}; one of {', '.join(names)} must be a whole number above 0")
+    _size(file, config, HEADS)
+    return config
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > LARGEST_FILE_B:
+            raise ValueError(f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is no config.json")
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: is not text in UTF-8, so it is no config.json") from error
+    except OSError as error:
+        raise ValueError(
+            f"{file}: {error.strerror or error}; give a config.json or the folder of one"
+        ) from error
+
+
+def _parse(file: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{file}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(f"{file}: nested too deeply to be a config.json") from error
+
+
+def _size(file: Path, config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    """The first of `names` that the config gives, a whole number above 0; None where it gives none."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{file}: {name} is {json.dumps(value)[:60]}; it must be a whole number above 0")
+        return value
+    return None
+
+
+def _kind(value: Any) -> str:
+    names = {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """A name for the workload that the file describes, and its fields: the config itself, and its sizes.
+
+    The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
+    to its architecture's defaults are those most have: four hidden sizes between the two matrices of an MLP,
+    a key-value head for each head. They label the workload; the figures come from the model itself.
+    """
+    config = read_workload_file(path)
+    file = path / "config.json" if path.is_dir() else path
+    name = file.resolve().parent.name if file.stem == "config" else file.stem
+    hidden_size = _size(file, config, HIDDEN) or 1
+    num_attention_heads = _size(file, config, HEADS) or 1
+    max_position_embeddings = _size(file, config, POSITIONS) or 2**20
+    fields = {
+        "num_hidden_layers": _size(file, config, LAYERS),
+        "hidden_size": hidden_size,
+        "num_attention_heads": num_attention_heads,
+        "num_key_value_heads": _size(file, config, ("num_key_value_heads", "num_kv_heads"))
+        or num_attention_heads,
+        "intermediate_size": _size(
+            file, config, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+        )
+        or 4 * hidden_size,
+        "vocab_size": _size(file, config, VOCAB),
+        "max_position_embeddings": max_position_embeddings,
+        "seq_len": min(USUAL_SEQ_LEN, max_position_embeddings),
+        "hf_config": config,
+        "source": f"config.json of {config['model_type']}, given by the user",
+    }
+    return name or str(config["model_type"]), fields

@@ -1,0 +1,88 @@
+"""deepspeed's operators in C++, which it compiles at first use, once a machine: what they need, having them.
+
+They lie in torch's folder for extensions.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import torch
+from torch.utils import cpp_extension
+
+from harness.instruments.distributed.deepspeed_init import choose_accelerator
+
+BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
+"""Its Adam for the host, and its access to files that lets computation go on."""
+
+BESIDE = {"async_io": ("pin_memory",)}
+"""What deepspeed compiles before that one (op_builder/async_io.py)."""
+
+HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
+
+
+def missing(operator: str) -> str | None:
+    """What `operator` needs and this machine lacks, in one line; None where it can be had."""
+    there: dict[str, object] = {
+        "deepspeed": importlib.util.find_spec("deepspeed"),
+        "a C++ compiler (g++)": shutil.which(os.environ.get("CXX", "c++")),
+        "ninja": shutil.which("ninja", path=programs()),
+    }
+    if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA, host or not
+        there["the CUDA toolkit (CUDA_HOME)"] = cpp_extension.CUDA_HOME
+    if operator == "async_io":
+        header = any(Path(one).exists() for one in HEADERS)
+        there["libaio with its header (libaio-dev)"] = header and ctypes.util.find_library("aio")
+    lacking = [name for name, found in there.items() if not found]
+    return f"needs {', '.join(lacking)}: DeepSpeed compiles its {operator} at first use" if lacking else None
+
+
+def programs() -> str:
+    """Where torch is to find ninja: also beside python, where a package puts it that nobody activated."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([*folders, str(Path(sys.executable).parent)]))
+
+
+def load(operator: str) -> None:
+    """Have `operator` at hand, compiled if it is not yet; takes a minute or two then."""
+    choose_accelerator()
+    default = cpp_extension.get_default_build_root()
+    for one in (*BESIDE.get(operator, ()), operator):
+        clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+    os.environ["PATH"] = programs()
+    builders = importlib.import_module("deepspeed.ops.op_builder")
+    getattr(builders, BUILDERS[operator])().load(verbose=False)
+
+
+def main() -> None:
+    """Compile every one that can be had here, before anything waits for it; say what keeps the others."""
+    for operator in BUILDERS:
+        reason = missing(operator)
+        if reason:
+            sys.stdout.write(f"{operator}: {reason}\n")
+        else:
+            load(operator)
+
+
+def clear_lock(operator: str, folder: Path) -> None:
+    """Remove the lock of a compilation that was killed, for which torch would wait for ever.
+
+    Who compiles holds it open (torch/utils/file_baton.py).
+    """
+    for lock in folder.rglob(f"{operator}/lock"):
+        every = psutil.process_iter(["open_files"])
+        if not any(
+            file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
+        ):
+            lock.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

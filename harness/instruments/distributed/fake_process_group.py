@@ -1,0 +1,47 @@
+"""Many ranks in one process: a process group that sends nothing, so that one rank's memory can be had alone.
+
+Suites shard a model over `rank_mesh` inside `fake_process_group`; the same code shards over real ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from harness.instruments import torch_internals
+
+
+@contextmanager
+def fake_process_group(ranks: int) -> Iterator[None]:
+    """This process as rank 0 of `ranks`: collectives return at once, their outputs hold no one's data.
+
+    Rank 0 holds the largest shard wherever a size does not divide evenly, so its memory is the most of any
+    rank's. Raises RuntimeError where a process group exists already, ValueError for fewer than one rank.
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: a process group has at least one rank")
+    if dist.is_initialized():
+        raise RuntimeError("a process group exists already; fake ranks need a process of their own")
+    dist.init_process_group("fake", store=torch_internals.fake_store(), rank=0, world_size=ranks)
+    try:
+        with torch_internals.unseen_propagation(), torch_internals.own_chunks_alone():
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def rank_mesh(device_type: str) -> DeviceMesh:
+    """All ranks of the present process group, fake or real, in one dimension.
+
+    May be called under FakeTensorMode: the mesh's own table of ranks is made of real tensors nonetheless.
+    Raises RuntimeError where there is no process group.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "no process group: enter fake_process_group, or start real ranks, before sharding a model"
+        )
+    with torch_internals.no_modes():
+        return init_device_mesh(device_type, (dist.get_world_size(),))

@@ -1,0 +1,131 @@
+"""What torchrun or srun says of a process started beside others: which it is, of how many, where they meet.
+
+Standard library only, for the parent asks it first of all.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+from uuid import uuid4
+
+from harness.instruments.distributed.rank_pool import Place
+from harness.instruments.distributed.rank_worker import POOL, STORE
+
+REMOTE = "harness.instruments.distributed.remote_ranks"
+RUN = "HARNESS_RUN"
+"""Tells the keys of one start of a job from those of another in the same store."""
+
+READY = "ready"
+PATIENCE_S = 30.0
+
+
+class LaunchError(ValueError):
+    """A launcher said something that cannot be made use of; the text says what, and what to do."""
+
+
+class Launch(NamedTuple):
+    """This process among all: `local` of `per_node` on its node. `hosts`: nobody else opens the store.
+
+    `run` names this start of the job.
+    """
+
+    rank: int
+    world: int
+    local: int
+    per_node: int
+    address: str
+    port: int
+    hosts: bool
+    run: str
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return self.world // self.per_node
+
+    @property
+    def store(self) -> str:
+        """Where all meet."""
+        return f"{self.address}:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What tells a process of `REMOTE` where to meet."""
+        return {STORE: self.store, RUN: self.run}
+
+
+def launch(said: Mapping[str, str] | None = None) -> Launch | None:
+    """What the environment says; None for a process started by itself. Raises LaunchError."""
+    said = os.environ if said is None else said
+    if "TORCHELASTIC_RUN_ID" in said:
+        numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        rank, world, local, per_node = (int(said[name]) for name in numbers)
+        hosts = said.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        run = f"{said['TORCHELASTIC_RUN_ID']}/{said.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        nodes = world // per_node
+    elif "SLURM_STEP_NUM_TASKS" in said and "SLURM_PROCID" in said:
+        numbers = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
+        rank, world, local, nodes = (int(said[name]) for name in numbers)
+        per_node, hosts = -(-world // nodes), True
+        run = f"{said.get('SLURM_JOB_ID', '')}.{said.get('SLURM_STEP_ID', '')}"
+    else:
+        return None
+    if world == 1:
+        return None
+    if world != nodes * per_node:
+        raise LaunchError(f"{world} processes are not as many on each node: {per_node} are on one")
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if name not in said:
+            raise LaunchError(
+                f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
+                "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
+            )
+    port = int(said["MASTER_PORT"])
+    return Launch(rank, world, local, per_node, said["MASTER_ADDR"], port, hosts, run)
+
+
+def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
+    """Where the ranks of one pool run: rank 0 here, the others where they were started."""
+    relay = (sys.executable, "-u", "-m", REMOTE, "relay")
+    given = {**environment, **launch.environment, POOL: uuid4().hex}
+    here = Place((), {**given, "LOCAL_RANK": str(launch.local)})
+    return [here, *(Place(relay, given) for _ in range(1, launch.world))]
+
+
+def serve(launch: Launch) -> None:
+    """Become the process that runs this rank whenever rank 0 asks for it; does not return."""
+    os.environ.update(launch.environment)
+    os.execv(
+        sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
+    )
+
+
+@contextmanager
+def attended(launch: Launch | None) -> Iterator[None]:
+    """While rank 0 is in here, in whatever way it leaves, the other ranks are there; then they end.
+
+    Raises LaunchError where they cannot meet.
+    """
+    if launch is None:
+        yield
+        return
+    role = "host" if launch.hosts else "visit"
+    words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
+    environment = {**os.environ, **launch.environment}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as keeper:
+        said = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
+        if said != READY:
+            raise LaunchError(f"ranks cannot meet at {launch.store}: {said}")
+        try:
+            yield
+        finally:
+            with suppress(subprocess.TimeoutExpired):
+                keeper.communicate(timeout=2 * PATIENCE_S)
+            keeper.kill()
+            if keeper.wait() and not launch.hosts:  # it was killed, and has told nobody
+                subprocess.run(words, stdin=subprocess.DEVNULL, env=environment, check=False)

@@ -1,0 +1,279 @@
+"""A pool of ranks: processes that do the same call at once and meet in torch.distributed's collectives.
+
+Each may be started by a command of its own, as on a node of a `harness.instruments.network.emulated_network.Network`. Whatever
+goes wrong in one ends them all, and becomes one exception that says which rank, in what call, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.instruments.distributed import log_tail
+from harness.instruments.distributed.rank_worker import MEANT
+
+RANK = "harness.instruments.distributed.rank_worker"
+LOOPBACK = ("127.", "::1", "localhost")
+CHUNK_B = 1 << 16
+GRACE_S = 5.0
+GONE_S = 0.5
+"""How long a rank may take to be gone, where another has lost the connection to it."""
+
+STACK_S = 2.0
+"""How long a rank that hangs, maybe on another machine, may take to print its stack and die."""
+
+LINES = 12
+"""Of what ranks printed last, in a reason: together so many, and no fewer than the next of each."""
+
+FEWEST_LINES = 3
+
+
+class RankFailed(RuntimeError):
+    """A rank raised, or died; the text says which, in what call, and what it said last."""
+
+
+class RankTimeout(TimeoutError):
+    """Ranks gave no answer in time; the text says which, in what call, and where each hung."""
+
+
+class Place(NamedTuple):
+    """Where a rank runs: the words before its own command, and what its environment has besides."""
+
+    command: Sequence[str] = ()
+    environment: Mapping[str, str] = {}
+
+
+class _Rank(NamedTuple):
+    process: subprocess.Popen[bytes]
+    calls: int
+    answers: int
+    printed: Path
+    heard: list[bytes]  # of an answer that is not whole yet
+
+
+class Pool:
+    """Ranks 0 to N - 1, one a place, met over `backend`; a context that ends them.
+
+    `address` is rank 0's, which all must reach. `timeout_s` is for a call, and for a collective in it.
+    Raises `RankFailed` or `RankTimeout` where they cannot meet.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        address: str,
+        backend: str = "gloo",
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks")
+        self._ranks: list[_Rank] = []
+        self._closed = "the pool is closed"
+        self._selector = selectors.DefaultSelector()
+        try:
+            for number, place in enumerate(places):
+                self._ranks.append(self._start(number, len(places), place, address))
+                self._selector.register(self._ranks[-1].answers, selectors.EVENT_READ, number)
+            (port,) = self._do(f"{RANK}:listen", {"timeout_s": timeout_s}, [0], timeout_s)
+            self.call(f"{RANK}:join", backend=backend, port=port, timeout_s=timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def pids(self) -> list[int]:
+        """The ranks' processes."""
+        return [rank.process.pid for rank in self._ranks]
+
+    def call(self, function: str, within_s: float | None = None, /, **arguments: Any) -> list[Any]:
+        """What `function`, as `module:name`, returned on each rank, all begun at once; plain JSON both ways.
+
+        It gets the rank's memory and the arguments. Raises what it raised of `Unavailable`, `WrongResult` and
+        MemoryError, else `RankFailed`; `RankTimeout` after `within_s` seconds, the pool's own limit if none.
+        The pool is closed after any of these.
+        """
+        everyone = list(range(len(self._ranks)))
+        return self._do(function, arguments, everyone, self._timeout_s if within_s is None else within_s)
+
+    def close(self) -> None:
+        """End every rank, in whatever it is."""
+        ranks, self._ranks = self._ranks, []
+        for rank in ranks:
+            rank.process.kill()
+        for rank in ranks:
+            with suppress(subprocess.TimeoutExpired):
+                rank.process.wait(timeout=GRACE_S)
+            os.close(rank.calls)
+            os.close(rank.answers)
+        self._selector.close()
+        self._folder.cleanup()
+
+    def _do(self, function: str, arguments: Mapping[str, Any], who: list[int], within_s: float) -> list[Any]:
+        if not self._ranks:
+            raise RankFailed(f"{_name(function)}: {self._closed}")
+        line = json.dumps({"call": function, "arguments": arguments}).encode() + b"\n"
+        try:
+            return self._answers(function, line, who, within_s)
+        except BaseException as error:
+            self._closed = f"the pool is closed, since {str(error).partition(chr(10))[0] or repr(error)}"
+            self.close()
+            raise
+
+    def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
+        """Tell the call to all at once, and hear their answers."""
+        until_s = time.monotonic() + within_s
+        untold = {self._ranks[number].calls: memoryview(line) for number in who}
+        for calls in untold:
+            self._selector.register(calls, selectors.EVENT_WRITE)
+        answers: dict[int, Any] = {}
+        while len(answers) < len(who):
+            ready = self._selector.select(max(until_s - time.monotonic(), 0))
+            if not ready:
+                raise RankTimeout(self._hang(function, [n for n in who if n not in answers], within_s))
+            for key, _ in ready:
+                if key.fd in untold:
+                    untold[key.fd] = self._tell(key.fd, untold[key.fd])
+                    continue
+                for reply in self._on_event_line(key.data, function):
+                    answers[key.data] = self._answer(key.data, function, json.loads(reply))
+        return [answers[number] for number in who]
+
+    def _tell(self, calls: int, line: memoryview) -> memoryview:
+        """What is left to tell. That a rank is gone is heard elsewhere."""
+        try:
+            line = line[os.write(calls, line[:CHUNK_B]) :]
+        except BrokenPipeError:
+            line = line[:0]
+        if not line:
+            self._selector.unregister(calls)
+        return line
+
+    def _on_event_line(self, number: int, function: str) -> list[bytes]:
+        """The answers that became whole: one, or none."""
+        rank = self._ranks[number]
+        chunk = os.read(rank.answers, CHUNK_B)
+        if not chunk:
+            raise RankFailed(self._gone(number, function))
+        rank.heard.append(chunk)
+        if b"\n" not in chunk:
+            return []
+        *lines, rest = b"".join(rank.heard).split(b"\n")
+        rank.heard[:] = [rest]
+        return lines
+
+    def _answer(self, number: int, function: str, reply: Mapping[str, Any]) -> Any:
+        if "raised" not in reply:
+            return reply["answer"]
+        for kind in MEANT:
+            if kind.__name__ == reply["raised"]:
+                raise kind(f"rank {number}, {_name(function)}: {reply['said']}")
+        raise RankFailed(self._raised(number, function, reply["said"]))
+
+    def _raised(self, number: int, function: str, said: str) -> str:
+        """What a rank raised; after whom it has lost, if that is why."""
+        dead = self._dead(GONE_S)
+        if not dead:
+            return f"rank {number}, {_name(function)}: {said}"
+        return f"{self._deaths(dead, function)}; rank {number}: {said}{self._last(dead[0], LINES)}"
+
+    def _gone(self, number: int, function: str) -> str:
+        dead = self._dead(GRACE_S)
+        if not dead:
+            return f"rank {number} closed its answers in {_name(function)}{self._last(number, LINES)}"
+        return self._deaths(dead, function) + self._last(dead[0], LINES)
+
+    def _dead(self, patience_s: float) -> list[int]:
+        """The ranks that have ended, once there are some."""
+        until_s = time.monotonic() + patience_s
+        while True:
+            dead = [n for n, rank in enumerate(self._ranks) if rank.process.poll() is not None]
+            if dead or time.monotonic() > until_s:
+                return dead
+            time.sleep(0.01)
+
+    def _deaths(self, dead: list[int], function: str) -> str:
+        ends = [f"rank {number} {_end(self._ranks[number].process.returncode)}" for number in dead]
+        return f"{' and '.join(ends)} in {_name(function)}"
+
+    def _hang(self, function: str, late: list[int], within_s: float) -> str:
+        """Each rank that is late prints its stack and dies."""
+        for number in late:
+            self._ranks[number].process.send_signal(signal.SIGUSR1)
+        until_s = time.monotonic() + STACK_S
+        for number in late:
+            with suppress(subprocess.TimeoutExpired):
+                self._ranks[number].process.wait(timeout=max(until_s - time.monotonic(), 0.01))
+        who = " and ".join(f"rank {number}" for number in late)
+        lines = max(LINES // len(late), FEWEST_LINES)
+        last = {number: self._last(number, lines) for number in late}
+        where = "".join(f"\nrank {number}{said}" for number, said in last.items() if said)
+        return f"{who} gave no answer to {_name(function)} within {within_s:g} s{where}"
+
+    def _last(self, number: int, lines: int) -> str:
+        return log_tail.last(self._ranks[number].printed, lines)
+
+    def _start(self, number: int, world: int, place: Place, address: str) -> _Rank:
+        path = Path(self._folder.name) / f"rank{number}"
+        ours: list[int] = []
+        theirs: list[int] = []
+        try:
+            for mine, its in ((1, 0), (0, 1)):  # of a pipe, the end to write to is the second
+                pipe = os.pipe()
+                ours.append(pipe[mine])
+                theirs.append(pipe[its])
+            with path.open("wb") as output:
+                process = subprocess.Popen(
+                    [*place.command, sys.executable, "-u", "-m", RANK],
+                    stdin=theirs[0],
+                    stdout=output,
+                    stderr=output,
+                    env=_environment(number, world, place, address, theirs[1]),
+                    pass_fds=(theirs[1],),
+                )
+        except BaseException:
+            for end in ours:
+                os.close(end)
+            raise
+        finally:
+            for end in theirs:
+                os.close(end)
+        os.set_blocking(ours[0], False)
+        return _Rank(process, ours[0], ours[1], path, [])
+
+
+def _environment(number: int, world: int, place: Place, address: str, answers: int) -> dict[str, str]:
+    """Collectives keep to the loopback device where the ranks meet there, if the place says nothing else."""
+    device = {"GLOO_SOCKET_IFNAME": "lo"} if address.startswith(LOOPBACK) else {}
+    meeting = {"RANK": str(number), "WORLD_SIZE": str(world), "MASTER_ADDR": address, "ANSWERS": str(answers)}
+    return {**os.environ, **device, **meeting, **place.environment}
+
+
+def _end(code: int) -> str:
+    """What became of a process, by its exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = -code in {int(one) for one in signal.Signals}
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+
+def _name(function: str) -> str:
+    return function.rpartition(":")[2]

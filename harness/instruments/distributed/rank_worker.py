@@ -1,0 +1,163 @@
+"""One rank of a pool: `python -m harness.instruments.distributed.rank_worker`, started by `harness.instruments.distributed.rank_pool`.
+
+Calls come as lines of JSON on standard input, `{"call": "module:function", "arguments": {...}}`; an answer a
+line goes to the descriptor that ANSWERS names. A function gets the rank's own memory, a dictionary that
+lasts, and the arguments. The end of the input is the end of the rank, in whatever collective it waits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+from harness.records import Unavailable, WrongResult
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets once the thread that started it is gone."""
+
+MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
+"""What keeps its type on the way to who called."""
+
+MEET_SHARE = 0.8
+"""Of the limit, how long a rank tries to reach rank 0: it is to say so itself, before the limit is over."""
+
+STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
+"""Where ranks of several machines meet, as host:port, and by what name those of one pool tell each other."""
+
+Memory = dict[str, Any]
+
+
+def main() -> None:
+    """Answer call after call."""
+    die_with_starter()
+    faulthandler.enable(all_threads=False)
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # says where it hangs, and dies
+    calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(calls,), daemon=True).start()
+    memory: Memory = {}
+    descriptor = int(os.environ["ANSWERS"])
+    os.set_inheritable(descriptor, False)  # its closing says that this process is gone
+    with open(descriptor, "w", buffering=1) as answers:
+        while True:
+            answers.write(answer(json.loads(calls.get()), memory) + "\n")
+
+
+def die_with_starter() -> None:
+    """Have the kernel kill this process once the thread that started it is gone, in whatever it is then."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _listen(calls: queue.SimpleQueue[bytes]) -> None:
+    """Take calls while the main thread works, so that the end of the input is heard at once."""
+    with open(0, "rb", closefd=False) as lines:  # not sys.stdin, on whose lock Python would wait at its exit
+        for line in lines:
+            calls.put(line)
+    os._exit(0)
+
+
+def answer(call: dict[str, Any], memory: Memory) -> str:
+    """What the function returns, or what it raised and whether that was meant; a line of JSON."""
+    try:
+        module, _, function = call["call"].partition(":")
+        result = getattr(importlib.import_module(module), function)(memory, **call["arguments"])
+        return json.dumps({"answer": result})
+    except (Exception, SystemExit) as error:
+        for kind in MEANT:
+            if isinstance(error, kind):
+                return json.dumps({"raised": kind.__name__, "said": str(error)})
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        return json.dumps({"raised": "", "said": f"{type(error).__name__}: {error} ({place})"})
+
+
+def listen(memory: Memory, timeout_s: float) -> int:
+    """Rank 0 opens the store that all meet at, on its own address alone; its port, a free one.
+
+    0 where there is a store already.
+    """
+    if POOL in os.environ:
+        return 0
+    host = os.environ["MASTER_ADDR"]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = int(server.getsockname()[1])
+        memory["store"] = _store(port, timeout_s, is_master=True, master_listen_fd=server.detach())
+    return port
+
+
+def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]:
+    """Meet the others; this rank and how many there are. A collective gives up after `timeout_s`."""
+    begin_s = time.monotonic()
+    import torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    if POOL in os.environ:
+        memory["store"] = _common_store(timeout_s)
+    if "store" not in memory:
+        _reach(port, max(begin_s + MEET_SHARE * timeout_s - time.monotonic(), 0.1))
+        memory["store"] = _store(port, timeout_s, is_master=False)
+    dist.init_process_group(
+        backend,
+        store=memory["store"],
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=timeout_s),
+        device_id=gpu() if backend == "nccl" else None,
+    )
+    return [dist.get_rank(), dist.get_world_size()]
+
+
+def gpu() -> Any:
+    """This rank's GPU: the one that it sees, or of several the one of its number on its node."""
+    import torch
+
+    alone = torch.cuda.device_count() == 1
+    return torch.device("cuda", 0 if alone else int(os.environ["LOCAL_RANK"]))
+
+
+def _common_store(timeout_s: float) -> Any:
+    """The launcher's, where only the ranks of this pool find what they say."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    host, _, port = os.environ[STORE].rpartition(":")
+    limit = timedelta(seconds=timeout_s)
+    common = TCPStore(host, int(port), wait_for_workers=False, timeout=limit)
+    return PrefixStore(os.environ[POOL], common)
+
+
+def _reach(port: int, patience_s: float) -> None:
+    """Rank 0 listens by now; torch would try for long, and say less."""
+    host = os.environ["MASTER_ADDR"]
+    try:
+        socket.create_connection((host, port), timeout=patience_s).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise ConnectionError(f"rank 0 cannot be reached at {host}:{port}: {why}") from None
+
+
+def _store(port: int, timeout_s: float, **more: Any) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(
+        os.environ["MASTER_ADDR"],
+        port,
+        int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        **more,
+    )
+
+
+if __name__ == "__main__":
+    main()

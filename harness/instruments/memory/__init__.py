@@ -1,0 +1,1 @@
+"""Bytes: what allocators hold, on real tensors and on fake ones."""

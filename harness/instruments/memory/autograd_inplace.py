@@ -1,0 +1,53 @@
+"""What autograd does in place in a real run and out of place under a dispatch mode, for `fake_tensors`.
+
+Under any mode `isTensorSubclassLike` is true of every tensor (ATen/TensorSubclassLikeUtils.h), and autograd
+writes into none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from harness.instruments import torch_internals
+
+FAN_IN = "aten::add.Tensor"
+
+SCATTERED = {
+    "aten::index_put": "index",  # index_backward, FunctionsManual.cpp
+    "aten::scatter_add": "gather",  # gather_backward, TensorAdvancedIndexing.cpp
+    "aten::index_add": "indexselect",  # index_select_backward_symint, the same
+}
+"""Operations into zeros that a derivative has just made, and the derivative of what they belong to."""
+
+
+def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:
+    """Whether a real run writes the operation's result over its first argument, if nothing else holds that.
+
+    The sum of two gradients: `accumulate` in torch/csrc/autograd/input_buffer.cpp adds in place if gradients
+    are not recorded and the tensor lies dense, without overlap, and is held by the buffer alone, storage and
+    all: a view (the gradient of a linear layer's weight is one) shares it with what it is a view of. The
+    caller knows the last when the storage goes before the next operation. A derivative in C++ that
+    itself adds out of place to a tensor of its own is not told apart.
+    """
+    name = operation.name()
+    derivative = SCATTERED.get(name)
+    if (derivative is None and name != FAN_IN) or torch.is_grad_enabled() or not args[0].numel():
+        return False
+    if not torch_internals.called_by_autograd():
+        return False  # by Python; or by DTensor, which is a subclass in a real run too
+    if derivative is not None:
+        return torch_internals.derivative_of() == derivative
+    return isinstance(args[1], torch.Tensor) and not args[0]._is_view() and is_dense(args[0])
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's elements fill a stretch of memory, none twice, in whatever order of axes."""
+    filled = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != filled:
+            return False
+        filled *= size
+    return True

@@ -1,0 +1,44 @@
+"""Which tensors of a collective operation are communication buffers, for `harness.instruments.memory.fake_tensors`.
+
+The buffers are made by plain operations (`empty`), so only these operations tell what they are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+BUFFERS: dict[tuple[str, str], int] = {
+    ("fsdp", "all_gather_copy_in"): 1,
+    ("fsdp", "split_with_sizes_copy"): -1,
+    ("fsdp", "chunk_cat"): -1,
+    ("c10d", "_allgather_base_"): 0,
+    ("c10d", "allgather_into_tensor_coalesced_"): 0,
+    ("c10d", "allgather_"): 0,
+    ("c10d", "_reduce_scatter_base_"): 1,
+    ("c10d", "reduce_scatter_tensor_coalesced_"): 1,
+    ("c10d", "reduce_scatter_"): 1,
+    ("c10d", "allreduce_"): 0,
+    ("c10d", "reduce_"): 0,
+    ("c10d", "broadcast_"): 0,
+}
+"""Which argument, keywords last: what is gathered into, what is reduced from.
+
+Gathered parameters are among them (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+"""
+
+
+def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
+    """Tensors among the operation's arguments (keywords last) with their kind, unless that is known better.
+
+    None for operations that are not collective. FSDP2's gradients before they are reduced enter `chunk_cat`.
+    """
+    name = (operation.namespace, operation._opname)
+    if name == ("fsdp", "chunk_cat"):
+        yield from ((tensor, "gradients") for tensor in arguments[0])
+    if name in BUFFERS:
+        buffers = tree_leaves(arguments[BUFFERS[name]])
+        yield from ((tensor, "communication") for tensor in buffers if isinstance(tensor, torch.Tensor))

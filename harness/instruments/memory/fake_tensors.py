@@ -1,0 +1,238 @@
+"""Follows every storage of a run on fake tensors and logs what came and went, for `suites.memory.walk`.
+
+Nothing is allocated: the log says what the allocator would have been asked for, operation by operation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from harness.instruments import torch_internals
+from harness.instruments.memory.autograd_inplace import writes_in_place
+from harness.instruments.memory.collective_buffers import collective_roles
+from harness.instruments.memory.memory_timeline import Ledger, OpSite
+from harness.instruments.memory.workspaces import call_of, takes_more
+
+COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
+
+
+Workspace = Callable[[Any, Sequence[Any], Any], int]
+"""(operation, its arguments with keywords last, its result) to bytes that it holds beside its result.
+
+They are given back before it ends."""
+
+
+def no_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
+    """Operations hold nothing beside their results."""
+    return 0
+
+
+class _InPlace(NamedTuple):
+    """An operation whose result is its first argument's storage in a real run, should that be let go now."""
+
+    written: int  # storages by address
+    result: int
+    event: int  # the result's allocation
+
+
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Entered over a fake tensor mode: logs storages as they are made, resized and let go.
+
+    `round_to_B`: the allocator's granularity (1: the CPU's; 512: CUDA's caching allocator). `ask_host`: what
+    matrix products and attention take within themselves is asked of this host (`instruments.workspaces`).
+    A storage gets its kind when it is known (`label`), for its whole life; what the forward computation makes
+    and still holds when the computation turns elsewhere is an activation.
+    """
+
+    def __init__(self, workspace: Workspace = no_workspace, round_to_B: int = 1, ask_host: bool = False):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ledger = Ledger()
+        self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
+        self._workspace, self._round_to_B, self._ask_host = workspace, round_to_B, ask_host
+        self._fake_mode: Any = None
+        self._phase = "build"
+        self._forward = False
+        self._fresh: set[int] = set()  # made in the forward computation under way, still alive
+        self._place = OpSite("build", "", ())
+        self._in_place: _InPlace | None = None
+
+    # -- what the walk tells it
+
+    def enter_phase(self, phase: str) -> None:
+        """What follows belongs to `phase`; a phase whose name begins with "forward" makes activations."""
+        self._end_forward()
+        self._phase = phase
+        self._place = OpSite(phase, "", ())
+
+    def label(self, tensor: torch.Tensor, kind: str) -> None:
+        """The tensor's storage is of `kind`, from first byte to last; a storage unknown so far is logged."""
+        for inner in torch_internals.inner_tensors(tensor):
+            number = self._see(inner)
+            if number is not None:
+                self.ledger.kinds[number] = kind
+                self._fresh.discard(number)
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        """Log a tensor that came to be outside of any operation."""
+        self._see(tensor)
+
+    def reserve(self, size_B: int) -> None:
+        """Log bytes that a library takes and keeps."""
+        self.ledger.enter(self.ledger.open("temporaries"), size_B, self._place)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Log that a known storage has another size now."""
+        key = torch_internals.storage_key(storage)
+        if key in self._alive:
+            reference, number, before_B = self._alive[key]
+            size_B = self._rounded(storage)
+            self._alive[key] = (reference, number, size_B)
+            self.ledger.enter(number, size_B - before_B, self._place)
+
+    # -- what torch tells it
+
+    def __enter__(self) -> StorageLog:
+        self._fake_mode = torch_internals.active_fake_mode()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, then log what its results brought."""
+        if any(torch_internals.is_distributed_tensor(kind) for kind in types):
+            return NotImplemented  # its operations on local tensors follow
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # as in a real run; its fake version would make a new tensor
+        self._in_place = None
+        result = func(*args, **(kwargs or {}))
+        if torch_internals.active_fake_mode() is self._fake_mode:
+            event = len(self.ledger.events)
+            self._log_operation(func, (*args, *(kwargs or {}).values()), result)
+            if writes_in_place(func, args):
+                self._in_place = _InPlace(self._key(args[0]), self._key(result), event)
+            if self._ask_host and takes_more(func, args):
+                self.ledger.enter_call(call_of(func, args, kwargs), self._place)
+        return result
+
+    def _log_operation(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        forward = self._phase.startswith("forward") or (
+            self._phase.startswith("backward") and torch.is_grad_enabled()  # recomputation
+        )
+        if self._forward and not forward:
+            self._end_forward()
+        self._forward = forward
+        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        self._place = OpSite(self._phase, str(func), tuple(made[0].shape) if made else ())
+        kind = "communication" if func.namespace in COLLECTIVE_NAMESPACES else None
+        for tensor in made:
+            for inner in torch_internals.inner_tensors(tensor):
+                self._see(inner, kind)
+        for tensor, role in collective_roles(func, args):
+            number = self._see(tensor)
+            if number is not None and self.ledger.kinds[number] == "temporaries":
+                self.label(tensor, role)
+        self.ledger.record_transient(self._workspace(func, args, result), self._place)
+
+    # -- storages
+
+    def _see(self, tensor: torch.Tensor, kind: str | None = None) -> int | None:
+        """The number of the tensor's storage, logged if it is new; None for one without storage."""
+        if tensor.device.type == "meta":
+            return None  # deepspeed keeps shapes so
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            return None
+        key = torch_internals.storage_key(storage)
+        known = self._alive.get(key)
+        if known is not None:
+            return known[1]
+        number = self.ledger.open(kind or "temporaries")
+        if self._forward and kind is None:
+            self._fresh.add(number)
+        size_B = self._rounded(storage)
+        self._alive[key] = (weakref.ref(storage, lambda _: self._release(key)), number, size_B)
+        self.ledger.enter(number, size_B, self._place)
+        return number
+
+    def _rounded(self, storage: torch.UntypedStorage) -> int:
+        return -(-storage.nbytes() // self._round_to_B) * self._round_to_B
+
+    @staticmethod
+    def _key(tensor: torch.Tensor) -> int:
+        return torch_internals.storage_key(tensor.untyped_storage())
+
+    def _release(self, key: int) -> None:
+        _, number, size_B = self._alive.pop(key)
+        if not self._taken_over(key, number, size_B):
+            self._fresh.discard(number)
+            self.ledger.enter(number, -size_B, self._place)
+
+    def _taken_over(self, key: int, number: int, size_B: int) -> bool:
+        """Whether the storage lives on as the result just logged, which is withdrawn."""
+        found = self._in_place
+        if found is None or found.written != key or found.result not in self._alive:
+            return False
+        self._in_place = None
+        self._alive[found.result] = (self._alive[found.result][0], number, size_B)
+        self.ledger.withdraw(found.event)
+        return True
+
+    def _end_forward(self) -> None:
+        for number in self._fresh:
+            self.ledger.kinds[number] = "activations"
+        self._fresh.clear()
+        self._forward = False
+
+
+@contextmanager
+def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
+    """Fake tensors within, with `log` over them; resized storages are logged too.
+
+    `random_states`: so are saved states of the CPU's generator, which are in the CPU's memory alone.
+    """
+    states = _random_states(log) if random_states else nullcontext()
+    with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
+        yield log
+
+
+@contextmanager
+def _resizes(log: StorageLog) -> Iterator[None]:
+    """`UntypedStorage.resize_` is no operation; FSDP2 frees and brings back storages by it."""
+    original = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        result = original(storage, size)
+        log.resized(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _random_states(log: StorageLog) -> Iterator[None]:
+    """The CPU generator's state is made by no operation (5,056 bytes); checkpointing keeps one a block."""
+    original = torch.get_rng_state
+
+    def get_rng_state() -> torch.Tensor:
+        state = original()
+        log.hold(state)
+        return state
+
+    torch.get_rng_state = get_rng_state
+    try:
+        yield
+    finally:
+        torch.get_rng_state = original

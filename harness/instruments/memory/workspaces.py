@@ -1,0 +1,131 @@
+"""What an operation takes within itself and gives back before it ends, had by running it once on real
+tensors.
+
+Fake tensors show an operation's results alone. `harness.instruments.memory.fake_tensors` notes calls of the
+operations whose libraries take more, by rules of their own; here each distinct call is run on this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from harness.instruments.memory.allocator import memory_events, memory_profile
+
+MOST_FLOP = 2e11
+LARGEST_B = 256 * 1024**2
+"""Of a call's arguments. Calls that are larger, or compute more, are not run and count as taking nothing:
+what oneDNN takes is some MB a thread, whatever the size."""
+
+NARROW = frozenset({torch.bfloat16, torch.float16})
+MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})  # oneDNN's, in narrow types
+ATTENTION = frozenset(
+    {
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
+
+_MARK = "harness.workspace:"
+
+
+class Tensorlike(NamedTuple):
+    """A tensor but for its values."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Call(NamedTuple):
+    """An operation and its arguments, tensors as `Tensorlike`."""
+
+    operation: Any
+    leaves: tuple[Any, ...]
+    spec: TreeSpec
+
+
+def call_of(operation: Any, args: Sequence[Any], kwargs: Any) -> Call:
+    """The call, without its tensors' values."""
+    leaves, spec = tree_flatten((tuple(args), dict(kwargs or {})))
+    return Call(operation, tuple(_describe(leaf) for leaf in leaves), spec)
+
+
+def takes_more(operation: Any, args: Sequence[Any]) -> bool:
+    """Whether the operation is one whose workspace must be asked for."""
+    name = operation.name().partition(".")[0]
+    if name in MATMULS:
+        return any(isinstance(one, torch.Tensor) and one.dtype in NARROW for one in args)
+    return name in ATTENTION
+
+
+def _describe(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return Tensorlike(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
+    return leaf
+
+
+def is_small(call: Call) -> bool:
+    """Whether the call may be run in passing."""
+    tensors = [one for one in call.leaves if isinstance(one, Tensorlike)]
+    size_B = sum(prod(one.shape) * one.dtype.itemsize for one in tensors)
+    flop = 2.0 * prod(tensors[-2].shape) * tensors[-1].shape[-1] if len(tensors) >= 2 else 0.0
+    return size_B <= LARGEST_B and flop <= MOST_FLOP
+
+
+_known: dict[tuple[int, Call], int] = {}
+
+
+def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
+    """Bytes that each call holds at most beside its results, here and with the present number of threads."""
+    threads = torch.get_num_threads()
+    calls = list(dict.fromkeys(calls))
+    new = [call for call in calls if (threads, call) not in _known and is_small(call)]
+    if new:
+        _known.update({(threads, call): size_B for call, size_B in zip(new, _ask(new), strict=True)})
+    return {call: _known.get((threads, call), 0) for call in calls}
+
+
+def _ask(calls: Sequence[Call]) -> list[int]:
+    """Run each call twice, the second time under the allocator's eye."""
+    with torch.no_grad(), memory_profile() as profile:
+        for call in calls:
+            args, kwargs = _real_arguments(call)
+            call.operation(*args, **kwargs)
+            with torch.profiler.record_function(f"{_MARK}begin"):
+                pass
+            result = call.operation(*args, **kwargs)
+            with torch.profiler.record_function(f"{_MARK}end"):
+                pass
+            del args, kwargs, result
+    return _read(profile)
+
+
+def _real_arguments(call: Call) -> Any:
+    return tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)
+
+
+def _real(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensorlike):
+        return leaf
+    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
+    return tensor.fill_(0.5) if leaf.dtype.is_floating_point else tensor.zero_()
+
+
+def _read(profile: Any) -> list[int]:
+    """For each call the most bytes between its marks, less those that are still held at its end."""
+    found: list[int] = []
+    live_B = most_B = 0
+    for name, delta_B in memory_events(profile, _MARK):
+        if name.endswith("begin"):
+            live_B = most_B = 0
+        elif name.endswith("end"):
+            found.append(most_B - max(live_B, 0))
+        else:
+            live_B += delta_B
+            most_B = max(most_B, live_B)
+    return found

@@ -1,0 +1,1 @@
+"""Emulated networks: namespaces, shaped links, routes."""

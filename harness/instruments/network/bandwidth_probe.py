@@ -1,0 +1,108 @@
+"""Fills a link for a moment, to see what it carries: `python -m harness.instruments.network.bandwidth_probe`, at either end.
+
+`receive ADDRESS` prints its port and takes what comes. `send ADDRESS PORT INTERFACE SECONDS` keeps a
+connection full and prints by how many bytes a second the interface's own count grew, once it has been full
+for a while. Both die with the process that started them.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.instruments.distributed.rank_worker import die_with_starter
+from harness.instruments.network.topology import FRAME_B
+
+CHUNK = bytes(1 << 16)
+FILL_SHARE = 0.5
+"""Of the time measured: how long the link is filled before, so that what it saved up is spent."""
+
+WAIT_S = 10.0
+AT_ONCE_S = 0.0005
+"""So long may reading the count take, for it to be of one moment."""
+
+READS = 50
+
+
+class Count(NamedTuple):
+    """What an interface has sent, and when it was asked."""
+
+    bytes_B: int
+    packets: int
+    at_s: float
+
+
+def sent(interface: str) -> Count:
+    """What the interface has sent, of this process's own network (proc(5), /proc/net/dev)."""
+    count = Count(0, 0, 0.0)
+    for _ in range(READS):  # the processor may be taken away between the count and the clock
+        begin_s = time.monotonic()
+        lines = Path("/proc/net/dev").read_text().splitlines()
+        end_s = time.monotonic()
+        told = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
+        if interface not in told:
+            raise SystemExit(f"there is no interface {interface}")
+        count = Count(int(told[interface][8]), int(told[interface][9]), (begin_s + end_s) / 2)
+        if end_s - begin_s < AT_ONCE_S:
+            break
+    return count
+
+
+def line_rate(begin: Count, end: Count, segment_B: int) -> float:
+    """B/s on the line between two counts, every frame with its head.
+
+    A packet that the kernel hands on whole, to be cut into frames of `segment_B` bytes of data later, counts
+    with one head.
+    """
+    head_B = FRAME_B - segment_B
+    data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
+    return data_B * FRAME_B / segment_B / (end.at_s - begin.at_s)
+
+
+def say(value: float) -> None:
+    """Tell who started this."""
+    sys.stdout.write(f"{value}\n")
+    sys.stdout.flush()
+
+
+def receive(address: str) -> None:
+    """Take what comes on one connection."""
+    with socket.create_server((address, 0)) as server:
+        say(server.getsockname()[1])
+        server.settimeout(WAIT_S)
+        connection, _ = server.accept()
+        buffer = bytearray(1 << 18)
+        with connection:
+            connection.settimeout(WAIT_S)
+            while connection.recv_into(buffer):
+                pass
+
+
+def send(address: str, port: int, interface: str, seconds: float) -> None:
+    """Keep one connection full, and print the interface's rate in B/s."""
+    with socket.create_connection((address, port), timeout=WAIT_S) as connection:
+        segment_B = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        connection.settimeout(0.02)
+        _fill(connection, time.monotonic() + FILL_SHARE * seconds)
+        begin = sent(interface)
+        _fill(connection, begin.at_s + seconds)
+        say(line_rate(begin, sent(interface), segment_B))
+
+
+def _fill(connection: socket.socket, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        try:
+            connection.send(CHUNK)
+        except TimeoutError:
+            continue
+
+
+if __name__ == "__main__":
+    die_with_starter()
+    if sys.argv[1] == "receive":
+        receive(sys.argv[2])
+    else:
+        send(sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))

@@ -1,0 +1,238 @@
+"""A network on one machine: a namespace a node, veth pairs between them, real packets, shaped links.
+
+Needs Linux, and root or a kernel that lets anyone open a user namespace; `Unavailable` says what is missing.
+All of it lives in namespaces that no other process sees, so that names cannot collide, and nothing is left
+once the processes in it are gone, however they went: not in `ip netns list` either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from harness.instruments.network import bandwidth_probe
+from harness.instruments.network.netns_server import NAMESPACES, interface
+from harness.instruments.network.routing_rules import Flow, Steer, check_steers
+from harness.instruments.network.topology import Topology, check_rate
+from harness.records import Unavailable
+
+INSIDE = "harness.instruments.network.netns_server"
+PROGRAMS = ("unshare", "nsenter", "mount")
+WHOLE_RATE = 0.05
+"""How far a link's rate may be off, relative, before it is refused."""
+
+LOOKS_S = (0.4, 0.8, 1.6, 3.2)
+"""A link is filled for so long to see what it carries. Where that is not what was asked it is filled again,
+for longer: on a busy machine processes that fill it may have waited for the processor."""
+
+GRACE_S = 5.0
+
+CANNOT = {
+    "build": "be made",
+    "rate": "be shaped",
+    "hash": "be told what to spread by",
+    "steer": "be steered",
+    "ways": "tell ways",
+    "sent": "be read",
+    "sent_again": "be read",
+}
+
+
+class Network:
+    """The topology, made; a context that removes it. Raises `Unavailable` where it cannot be made here.
+
+    With `receive_buffer_B` connections go by credits, see `network_credits`; else by the kernel's own TCP.
+    """
+
+    def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
+        self.topology = topology
+        self._privileges = privileges()
+        self._prefix = f"harness{os.getpid()}"
+        self._inside = _start(self._privileges, self._prefix)
+        try:
+            links = [list(link) for link in topology.links]
+            asked = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
+            self._pid = self._ask("build", topology=asked, receive_buffer_B=receive_buffer_B)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def command(self, node: str, command: Sequence[str]) -> list[str]:
+        """What runs `command` on that node."""
+        root = f"/proc/{self._pid}/root"
+        user = ["--user", "--preserve-credentials"] if "--user" in self._privileges else []
+        space = f"--net={root}{NAMESPACES}/{self._prefix}-{node}"
+        return ["nsenter", "--target", str(self._pid), *user, space, "--", *command]
+
+    def address(self, host: str) -> str:
+        """By which others reach the host."""
+        return str(self.topology.host_address(host))
+
+    def interface(self, host: str) -> str:
+        """The host's one interface."""
+        return interface(self.topology.link_of(host))
+
+    def set_rate(self, link: int, rate_B_per_s: float | None) -> None:
+        """Let the link carry so much in each direction from now on; None: what the machine can."""
+        check_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
+        self._ask("rate", link=link, rate_B_per_s=rate_B_per_s)
+
+    def spread_by(self, ports: bool) -> None:
+        """Have switches choose a way by addresses and ports, as in the beginning, or by addresses alone."""
+        self._ask("hash", ports=ports)
+
+    def steer(self, steers: Sequence[Steer]) -> None:
+        """Have packets go these ways, and no longer those of the call before; what is not named is spread.
+
+        Raises TopologyError for a way that is none.
+        """
+        check_steers(self.topology, steers)
+        self._ask("steer", steers=[list(one) for one in steers])
+
+    def ways(self, flows: Sequence[Flow]) -> list[int]:
+        """The link by which each flow leaves its switch, as the kernel there says."""
+        told: list[int] = self._ask("ways", flows=[list(one) for one in flows])
+        return told
+
+    def sent(self) -> list[tuple[int, int]]:
+        """Bytes sent so far by either end of each link, by the kernel's count.
+
+        Heads are counted, but where no shaping cuts a large packet into frames it has one head, not one a
+        frame: up to 4.4 % less than a line would carry.
+        """
+        return [(one, other) for one, other in self._ask("sent")]
+
+    def sent_again(self) -> list[int]:
+        """TCP segments that each host has sent again so far: the kernel's tcpRetransSegs (RFC 4022)."""
+        told: list[int] = self._ask("sent_again")
+        return told
+
+    def verify(self, link: int, asked_B_per_s: float | None) -> float:
+        """The rate that the link carries in its slower direction, B/s, as it is shaped now.
+
+        Raises `Unavailable` where it is off by more than 5 % of what was asked, however long it is filled.
+        """
+        one, other = self.topology.links[link][:2]
+        return min(self._right(link, *ends, asked_B_per_s) for ends in ((one, other), (other, one)))
+
+    def close(self) -> None:
+        """Remove it. Whoever still runs on a node keeps that node alone until it ends."""
+        stdin = self._inside.stdin
+        if stdin is not None:
+            with suppress(OSError):
+                stdin.close()
+        try:
+            self._inside.wait(timeout=GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._inside.kill()
+            self._inside.wait()
+        for stream in (self._inside.stdout, self._inside.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _right(self, link: int, sender: str, receiver: str, asked_B_per_s: float | None) -> float:
+        """What goes from sender to receiver, B/s; raises `Unavailable` where it is not what was asked."""
+        rate = 0.0
+        for seconds in LOOKS_S:
+            rate = self._carried(link, sender, receiver, seconds)
+            if asked_B_per_s is None or abs(rate / asked_B_per_s - 1) <= WHOLE_RATE:
+                return rate
+        assert asked_B_per_s is not None
+        most = "no more gets through here" if rate < asked_B_per_s else "it is not shaped to that"
+        raise Unavailable(
+            f"link {sender}-{receiver} was asked to carry {asked_B_per_s * 8e-6:.6g} Mbit/s and carries "
+            f"{rate * 8e-6:.6g}: {most}"
+        )
+
+    def _carried(self, link: int, sender: str, receiver: str, seconds: float) -> float:
+        """What the sender's end puts on the link while one connection is kept full, B/s."""
+        run = [sys.executable, "-m", bandwidth_probe.__name__]
+        address = str(self.topology.address(receiver, link))
+        said, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
+        receive = self.command(receiver, [*run, "receive", address])
+        with subprocess.Popen(receive, stdout=pipe, stderr=pipe, text=True) as receiving:
+            try:
+                port = receiving.stdout.readline().strip() if receiving.stdout else ""
+                if not port:
+                    why = receiving.stderr.read() if receiving.stderr else ""
+                    raise Unavailable(f"{said}: {receiver}: {_last_line(why)}")
+                send = [*run, "send", address, port, interface(link), str(seconds)]
+                limit_s = 20 * seconds + 20
+                done = subprocess.run(
+                    self.command(sender, send), capture_output=True, text=True, timeout=limit_s
+                )
+            except subprocess.TimeoutExpired:
+                raise Unavailable(f"{said} within {limit_s:g} s") from None
+            finally:
+                receiving.kill()
+        if done.returncode:
+            raise Unavailable(f"{said}: {sender}: {_last_line(done.stderr)}")
+        return float(done.stdout)
+
+    def _ask(self, do: str, **what: Any) -> Any:
+        stdin, stdout = self._inside.stdin, self._inside.stdout
+        assert stdin is not None
+        assert stdout is not None
+        if stdin.closed:
+            raise Unavailable("the network is closed")
+        try:
+            stdin.write(json.dumps({"do": do, **what}) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            said = self._inside.stderr.read() if self._inside.stderr else ""
+            raise Unavailable(f"the network's own process ended: {_last_line(said)}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise Unavailable(f"the network cannot {CANNOT[do]}: {reply['error']}")
+        return reply["answer"]
+
+
+def privileges() -> list[str]:
+    """The options of unshare(1) that this user may open namespaces with; raises `Unavailable`."""
+    if not sys.platform.startswith("linux"):
+        raise Unavailable(f"networks of namespaces need Linux, and this is {sys.platform}")
+    for program in PROGRAMS:
+        if shutil.which(program) is None:
+            raise Unavailable(f"networks of namespaces need the program {program} (Debian: util-linux)")
+    said = ""
+    for user in ([], ["--user", "--map-root-user"]):
+        options = [*user, "--net", "--mount"]
+        tried = subprocess.run(["unshare", *options, "true"], capture_output=True, text=True)
+        if tried.returncode == 0:
+            return options
+        said = _last_line(tried.stderr)
+    raise Unavailable(
+        f"networks of namespaces need root, or a kernel that lets anyone open a user namespace: {said}"
+    )
+
+
+def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
+    """The process inside, with a /run of its own to keep names in; it dies with this one."""
+    mounted = 'mount -t tmpfs none /run && exec "$@"'
+    inside = [sys.executable, "-m", INSIDE, prefix]
+    return subprocess.Popen(
+        ["unshare", *options, "--fork", "--kill-child", "--", "sh", "-c", mounted, "sh", *inside],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _last_line(text: str) -> str:
+    return next(reversed([line for line in text.splitlines() if line.strip()]), "it said nothing")

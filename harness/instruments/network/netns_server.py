@@ -1,0 +1,231 @@
+"""Runs inside the namespaces that `harness.instruments.network.emulated_network` opened, and makes a network of more of them.
+
+`python -m harness.instruments.network.netns_server PREFIX`: requests as lines of JSON on standard input, an answer
+a line on standard output; the end of its input is its own end. What it makes lies in a mount namespace and
+network namespaces of its own, so that the kernel clears all of it with the last process that lives in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute, netns
+from pyroute2.netlink.exceptions import NetlinkError
+
+from harness.instruments.network import kernel_routes, tcp_window
+from harness.instruments.network.routing_rules import Flow, Steer
+from harness.instruments.network.topology import FRAME_B, Link, Topology
+
+NAMESPACES = "/run/netns"
+BURST_S = 0.002
+"""A link may send what it saved up in so long at once, and two frames at least."""
+
+QUEUE_B = 8 << 20
+"""What may wait for a link before it drops: more than TCP hands to it at once, for a lost frame costs a
+retransmission timeout of 200 ms, which would be measured in place of the link."""
+
+AHEAD_S, AHEAD_B = 0.005, 16 << 10
+"""How much a connection hands to the link ahead of its sending: as much as the link sends in so long, and so
+many bytes at least. With the kernel's 4 MiB a slow link's queue would hold seconds, and TCP send again what
+only waits."""
+
+UNSHAPED_AHEAD_B = 4 << 20  # the kernel's own
+
+SLOWEST_B_PER_S, FASTEST_B_PER_S = 1e3, 2.0**32 - 1
+"""What tbf takes here: its rate has 32 bits, and so have the ticks of 64 ns in which its burst is sent."""
+
+HANDLE = 0x10000
+"""1:0, by which the queueing discipline is found again."""
+
+
+def interface(link: int) -> str:
+    """What a node calls its end of the link."""
+    return f"link{link}"
+
+
+class Inside:
+    """The nodes' namespaces, and a way to talk to the kernel in each."""
+
+    def __init__(
+        self, prefix: str, topology: Topology, receive_buffer_B: int | None, stack: ExitStack
+    ) -> None:
+        self._topology = topology
+        self._names = {node: f"{prefix}-{node}" for node in topology.nodes}
+        self._kernels: dict[str, IPRoute] = {}
+        for node, name in self._names.items():
+            netns.create(name)
+            self._settle(name, forwards=node in topology.switches)
+            if receive_buffer_B is not None:
+                with entered(name):
+                    tcp_window.credit_here(receive_buffer_B)
+            self._kernels[node] = stack.enter_context(IPRoute(netns=name))
+        for index in range(len(topology.links)):
+            self._lay(index)
+        metrics = {} if receive_buffer_B is None else {"metrics": tcp_window.METRICS}
+        for node, kernel in self._kernels.items():
+            kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
+            for route in topology.routes(node):
+                hops = [{"gateway": str(one), "hops": 0} for one in route.gateways]
+                kernel.route("add", dst=str(route.subnet), multipath=hops, **metrics)
+        for index, link in enumerate(topology.links):
+            self.rate(index, link.rate_B_per_s)
+
+    def rate(self, link: int, rate_B_per_s: float | None) -> None:
+        """Shape both directions of the link, or let it carry what it can."""
+        if rate_B_per_s is not None and not SLOWEST_B_PER_S <= rate_B_per_s <= FASTEST_B_PER_S:
+            bounds = f"{SLOWEST_B_PER_S * 8e-6:g} to {FASTEST_B_PER_S * 8e-6:.0f} Mbit/s"
+            raise ValueError(f"tbf shapes links of {bounds}, not of {rate_B_per_s * 8e-6:.6g}")
+        for node in self._topology.links[link][:2]:
+            kernel, device = self._device(node, link)
+            ahead = UNSHAPED_AHEAD_B if rate_B_per_s is None else max(round(AHEAD_S * rate_B_per_s), AHEAD_B)
+            with entered(self._names[node]):
+                Path("/proc/sys/net/ipv4/tcp_limit_output_bytes").write_text(str(ahead))
+            if rate_B_per_s is None:
+                _unshape(kernel, device)
+                continue
+            rate = round(rate_B_per_s)
+            burst = max(round(BURST_S * rate), 2 * FRAME_B)
+            kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
+
+    def hash_by(self, ports: bool) -> None:
+        """See `network_ways`."""
+        kernel_routes.hash_by(self._topology.switches, self._entered, ports)
+
+    def steer(self, steers: list[Steer]) -> None:
+        """See `network_ways`."""
+        kernel_routes.steer(self._topology, self._kernels, steers)
+
+    def ways(self, flows: list[Flow]) -> list[int]:
+        """See `network_ways`."""
+        return kernel_routes.ways(self._topology, self._entered, flows, interface)
+
+    def _entered(self, node: str) -> AbstractContextManager[None]:
+        return entered(self._names[node])
+
+    def sent(self) -> list[list[int]]:
+        """Bytes that each link's ends have sent, frames' heads counted."""
+        return [
+            [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
+        ]
+
+    def sent_again(self) -> list[int]:
+        """TCP segments that each host has sent again."""
+        return [self._sent_again(host) for host in self._topology.hosts]
+
+    def _lay(self, index: int) -> None:
+        one, other = self._topology.links[index][:2]
+        self._kernels[one].link(
+            "add",
+            ifname=interface(index),
+            kind="veth",
+            peer={"ifname": interface(index), "net_ns_fd": self._names[other]},
+        )
+        for node in (one, other):
+            kernel, device = self._device(node, index)
+            address = str(self._topology.address(node, index))
+            kernel.addr("add", index=device, address=address, prefixlen=30)
+            kernel.link("set", index=device, state="up")
+
+    def _device(self, node: str, link: int) -> tuple[IPRoute, int]:
+        kernel = self._kernels[node]
+        return kernel, kernel.link_lookup(ifname=interface(link))[0]
+
+    def _sent(self, node: str, link: int) -> int:
+        kernel, device = self._device(node, link)
+        (told,) = kernel.get_links(device)
+        return int(told.get_attr("IFLA_STATS64")["tx_bytes"])
+
+    def _sent_again(self, host: str) -> int:
+        with self._entered(host):
+            lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+        return int(values[names.index("RetransSegs")])
+
+    def _settle(self, name: str, forwards: bool) -> None:
+        """A switch passes packets on; none asks whether a packet came by the way back.
+
+        Of several ways a connection takes one by its addresses and ports, as in real switches; by the
+        kernel's own choice all connections between two hosts would share one.
+        """
+        with entered(name):
+            with suppress(ValueError):  # a kernel without says so where a route needs it
+                kernel_routes.hash_here(ports=True)
+            for way in ("all", "default"):
+                Path(f"/proc/sys/net/ipv4/conf/{way}/rp_filter").write_text("0")
+            if forwards:
+                Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+@contextmanager
+def entered(name: str) -> Iterator[None]:
+    """This thread in the namespace, and back."""
+    netns.pushns(name)
+    try:
+        yield
+    finally:
+        netns.popns()
+
+
+def _unshape(kernel: IPRoute, device: int) -> None:
+    kinds = {one.get_attr("TCA_KIND") for one in kernel.get_qdiscs(device)}
+    if "tbf" in kinds:
+        kernel.tc("del", index=device, root=True, handle=HANDLE)
+
+
+def said(error: Exception, doing: str) -> str:
+    """The error in one line; ENOENT from a queueing discipline means that the kernel has none."""
+    if isinstance(error, NetlinkError) and doing in ("build", "rate"):
+        if error.code == errno.ENOENT:
+            return "this kernel has no tbf queueing discipline (module sch_tbf), which shapes links"
+        if error.code == errno.EOPNOTSUPP:
+            return "this kernel has no veth devices (module veth), which links are made of"
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".splitlines()[0]
+
+
+def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
+    """Do what is asked; of a network that is built, whose namespaces they are: this process."""
+    if request["do"] == "build":
+        given = request["topology"]
+        links = tuple(Link(*one) for one in given["links"])
+        topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links)
+        held["inside"] = Inside(prefix, topology, request["receive_buffer_B"], stack)
+        return os.getpid()
+    inside: Inside = held["inside"]
+    if request["do"] == "rate":
+        return inside.rate(request["link"], request["rate_B_per_s"])
+    if request["do"] == "hash":
+        return inside.hash_by(request["ports"])
+    if request["do"] == "steer":
+        return inside.steer([Steer(*one) for one in request["steers"]])
+    if request["do"] == "ways":
+        return inside.ways([Flow(*one) for one in request["flows"]])
+    if request["do"] == "sent_again":
+        return inside.sent_again()
+    return inside.sent()
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    prefix, held = sys.argv[1], dict[str, Any]()
+    Path(NAMESPACES).mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                reply = {"answer": answer(request, held, prefix, stack)}
+            except Exception as error:
+                reply = {"error": said(error, request["do"])}
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A network as data: hosts, switches and links with rates, and the addresses and routes that follow.
+
+Pure; `harness.instruments.network.emulated_network` makes one out of namespaces.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
+SUBNETS = IPv4Network("10.128.0.0/9")
+"""Private addresses (RFC 1918) that exist inside the run's own namespaces alone: one /30 a link."""
+
+FRAME_B = 1514
+"""An Ethernet frame of 1,500 bytes and its head; what tbf counts."""
+
+NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
+
+
+class TopologyError(ValueError):
+    """A network that cannot be; the text says what is wrong, and where."""
+
+
+class Link(NamedTuple):
+    """A wire between two nodes; `rate_B_per_s` holds for each direction, None: what the machine carries."""
+
+    one: str
+    other: str
+    rate_B_per_s: float | None = None
+
+
+class Route(NamedTuple):
+    """To a host, by its subnet: any of `gateways`, packets of one flow by one of them."""
+
+    subnet: IPv4Network
+    gateways: tuple[IPv4Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Hosts, each on one link, and switches that pass packets on between any number of links.
+
+    Raises TopologyError where two nodes share a name, a link leads nowhere, a host has no link or several,
+    a rate is not positive, or one host cannot reach another.
+    """
+
+    hosts: tuple[str, ...]
+    switches: tuple[str, ...]
+    links: tuple[Link, ...]
+
+    def __post_init__(self) -> None:
+        nodes = self.nodes
+        for name in nodes:
+            if not NAME.fullmatch(name):
+                raise TopologyError(
+                    f"node {name!r}: a name is a letter and up to 11 more or digits, a-z, 0-9"
+                )
+            if nodes.count(name) > 1:
+                raise TopologyError(f"two nodes are called '{name}'")
+        if len(self.links) > SUBNETS.num_addresses // 4:
+            raise TopologyError(f"{len(self.links)} links are more than there are subnets for")
+        for link in self.links:
+            self._check_link(link)
+        for host in self.hosts:
+            count = sum(host in link[:2] for link in self.links)
+            if count != 1:
+                raise TopologyError(f"host '{host}' has {count} links; a host has one, a switch any number")
+        self._check_reach()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Hosts, then switches."""
+        return self.hosts + self.switches
+
+    def address(self, node: str, link: int) -> IPv4Address:
+        """The node's address on the link of that index."""
+        subnet = self.subnet(link)
+        return subnet[1] if self.links[link].one == node else subnet[2]
+
+    def subnet(self, link: int) -> IPv4Network:
+        """The link's own addresses."""
+        return IPv4Network((int(SUBNETS.network_address) + 4 * link, 30))
+
+    def link_of(self, host: str) -> int:
+        """The index of the host's one link."""
+        return next(index for index, link in enumerate(self.links) if host in link[:2])
+
+    def host_address(self, host: str) -> IPv4Address:
+        """By which others reach the host."""
+        return self.address(host, self.link_of(host))
+
+    def routes(self, node: str) -> list[Route]:
+        """How the node reaches every host that is not its neighbour: all shortest ways, with one weight."""
+        found = []
+        for host in self.hosts:
+            far = self.distances(host)
+            if node == host or self.link_of(host) in dict(self.around(node)):
+                continue
+            gateways = tuple(
+                self.address(neighbour, index)
+                for index, neighbour in self.around(node)
+                if far.get(neighbour, len(far)) == far[node] - 1
+            )
+            found.append(Route(self.subnet(self.link_of(host)), gateways))
+        return found
+
+    def _check_link(self, link: Link) -> None:
+        said = f"link {link.one}-{link.other}"
+        for end in link[:2]:
+            if end not in self.nodes:
+                raise TopologyError(f"{said}: there is no node '{end}'; there are {', '.join(self.nodes)}")
+        if link.one == link.other:
+            raise TopologyError(f"{said} leads from a node to itself")
+        check_rate(link)
+
+    def _check_reach(self) -> None:
+        if len(self.hosts) < 2:
+            raise TopologyError(f"a network has two hosts at least, not {len(self.hosts)}")
+        reached = self.distances(self.hosts[0])
+        for node in self.nodes:
+            if node not in reached:
+                kind = "host" if node in self.hosts else "switch"
+                raise TopologyError(f"{kind} '{node}' cannot be reached from '{self.hosts[0]}'")
+
+    def around(self, node: str) -> Iterator[tuple[int, str]]:
+        """Index of each of the node's links, and who is at its other end."""
+        for index, link in enumerate(self.links):
+            if node in link[:2]:
+                yield index, link.other if link.one == node else link.one
+
+    def distances(self, start: str) -> dict[str, int]:
+        """Links from `start` to every node that it reaches; hosts pass nothing on."""
+        far, queue = {start: 0}, deque([start])
+        while queue:
+            node = queue.popleft()
+            if node in self.hosts and node != start:
+                continue
+            for _, neighbour in self.around(node):
+                if neighbour not in far:
+                    far[neighbour] = far[node] + 1
+                    queue.append(neighbour)
+        return far
+
+
+def check_rate(link: Link) -> None:
+    """Raises TopologyError where the link's rate is none that a link can have."""
+    rate = link.rate_B_per_s
+    if rate is not None and not 0 < rate < math.inf:
+        bound = "not finite" if rate == math.inf else "not above 0"
+        raise TopologyError(f"link {link.one}-{link.other}: its rate {rate} B/s is {bound}")
+
+
+def two_nodes(rate_B_per_s: float | None) -> Topology:
+    """Two hosts on one switch, each by a link of that rate."""
+    links = tuple(Link(host, "switch", rate_B_per_s) for host in ("node0", "node1"))
+    return Topology(("node0", "node1"), ("switch",), links)

@@ -1,0 +1,183 @@
+"""The parts of torch that it does not promise to keep, reached through here and for versions tried alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from harness.records import Unavailable
+
+TRIED = ((2, 11), (2, 14))  # from, up to and not with
+
+
+def _version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def require_tried_version() -> None:
+    """Raises `Unavailable` where this torch is not one whose private parts are known."""
+    first, last = TRIED
+    if not first <= _version() < last:
+        raise Unavailable(
+            f"torch {torch.__version__}: fake tensors are reached through private parts of torch, tried for "
+            f">= {first[0]}.{first[1]}, < {last[0]}.{last[1]} (harness/instruments/torch_internals.py)"
+        )
+
+
+def fake_tensor_mode() -> Any:
+    """A new `FakeTensorMode`: tensors with shape, type and storage size, without memory."""
+    require_tried_version()
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode()
+
+
+def active_fake_mode() -> Any:
+    """The innermost `FakeTensorMode` now entered, or None; DTensor enters one of its own to find shapes."""
+    from torch._guards import active_fake_mode
+
+    return active_fake_mode()
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has no memory."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return any(isinstance(inner, FakeTensor) for inner in inner_tensors(tensor))
+
+
+def errors_for_want_of_values() -> tuple[type[Exception], ...]:
+    """What an operation on fake tensors raises where its result depends on values, which they do not have."""
+    from torch._subclasses import fake_tensor
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedOperatorException,
+    )
+
+
+def is_distributed_tensor(kind: type) -> bool:
+    """Whether `kind` is DTensor, whose operations are seen again on its local tensors."""
+    return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed")
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold a wrapper subclass's data; the tensor itself where it is none."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    held = [getattr(tensor, name) for name in names]  # DTensor's mesh among them
+    return [one for inner in held if isinstance(inner, torch.Tensor) for one in inner_tensors(inner)]
+
+
+def compilations_from_cache() -> int:
+    """How many graphs torch.compile has taken from its cache on disk so far, in this process."""
+    require_tried_version()
+    from torch._dynamo.utils import counters
+
+    found = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    return int(found)
+
+
+def fake_store() -> Any:
+    """The store of a process group that sends nothing; the backend "fake" is registered by asking for it."""
+    require_tried_version()
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """Within, tensors are real and no dispatch mode sees what is done."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+@contextmanager
+def unseen_propagation() -> Iterator[None]:
+    """Within, modes do not see DTensor find the shapes of whole results, which takes no memory in a real run.
+
+    It does so on fake tensors; under a FakeTensorMode they would be taken for the step's own.
+    """
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def propagate(propagator: Any, schema: Any) -> Any:
+        with no_modes():
+            return original(propagator, schema)
+
+    ShardingPropagator._propagate_tensor_meta_non_cached = propagate  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        ShardingPropagator._propagate_tensor_meta_non_cached = original  # type: ignore[method-assign]
+
+
+class ChunksWhenAsked:
+    """What `torch.chunk` gives, each chunk made when it is asked for; empty ones beyond the last."""
+
+    def __init__(self, tensor: torch.Tensor, chunks: int, dim: int):
+        self._tensor, self._dim = tensor, dim
+        self._length = -(-tensor.shape[dim] // chunks)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self._length
+        left = self._tensor.shape[self._dim] - start
+        if left <= 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(self._length, left))
+
+
+@contextmanager
+def own_chunks_alone() -> Iterator[None]:
+    """Within, FSDP2 cuts from each parameter its own chunks, not those of all ranks: half a walk's time."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    module: Any = _fsdp_param
+    original = module._chunk_with_empty
+    module._chunk_with_empty = ChunksWhenAsked
+    try:
+        yield
+    finally:
+        module._chunk_with_empty = original
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """The address of a storage's C++ object: equal for every Python object that stands for it."""
+    return int(storage._cdata)
+
+
+def called_by_autograd() -> bool:
+    """Whether a dispatch mode, asking here, was called by the backward pass in C++ and no Python between.
+
+    The frames nearer than the engine's are modes' own (the harness's and torch's wrappers of them).
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_mode_s(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_name == "_engine_run_backward"
+
+
+def _is_mode_s(file: str) -> bool:
+    ours = (
+        "harness/instruments/memory/fake_tensors.py",
+        "harness/instruments/memory/autograd_inplace.py",
+        __file__,
+    )
+    return file.endswith((*ours, "torch/_compile.py")) or "/torch/_dynamo/" in file
+
+
+def derivative_of() -> str:
+    """The operation whose derivative autograd computes now ("index" for IndexBackward0); "" for none."""
+    node = torch._C._current_autograd_node()
+    return node.name().partition("Backward")[0].lower() if node is not None else ""

@@ -1,0 +1,137 @@
+"""Cells that are timed together in one child: all are set up, then sampled round by round in random order.
+
+Part of the worker. What a cell says travels to the parent after its turn, outside of any timed window.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+from harness.executors import CellFinished, CellStarted, CellTurn, Event, now
+from harness.failure_classification import HARMLESS
+from harness.interleaved_sampler import Rounds
+from harness.records import Cell, Note, Reading, Sampling, Status
+
+WARM_UP = "warm_up"
+
+Said = Reading | Note
+Result = TypeVar("Result")
+
+
+class WorkerHooks(NamedTuple):
+    """What the worker lends: the suite, setting a cell up, naming its faults, passing on what it says."""
+
+    suite: Any
+    set_up: Callable[[Cell], Any]  # the subject: built, applied, checked
+    fault: Callable[[BaseException], tuple[Status, str]]
+    say: Callable[[Cell, Any], None]
+    emit: Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class CellState:
+    """One cell of the group: its subject, the seconds that its turns have taken, what it said in the last."""
+
+    cell: Cell
+    taken_s: float = 0.0
+    subject: Any = None
+    said: Sequence[Said] = field(default=())
+
+
+class ProcessPoisoned(Exception):
+    """A cell ended so that this process is no longer to be trusted with its neighbours."""
+
+
+def run_together(cells: Sequence[Cell], sampling: Sampling, tools: WorkerHooks) -> None:
+    """Run the group. After a bad end of one, those that have none are left to a fresh process."""
+    try:
+        members = [member for cell in cells if _begin(member := CellState(cell), tools)]
+        _take_rounds([one for one in members if tools.suite.timed(one.subject)], sampling, tools)
+        closed = [member for member in members if _guarded(member, tools, partial(_close, member, tools))]
+        for member in closed:  # not before all are closed: those that go to a fresh process go together
+            tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
+    except ProcessPoisoned:
+        return
+
+
+def _begin(member: CellState, tools: WorkerHooks) -> bool:
+    tools.emit(CellStarted(member.cell.id, now()))
+    return bool(_guarded(member, tools, partial(_prepare, member, tools)))
+
+
+def _prepare(member: CellState, tools: WorkerHooks) -> bool:
+    member.subject = tools.set_up(member.cell)
+    for said in tools.suite.prepare(member.subject):
+        tools.say(member.cell, said)
+    return True
+
+
+def _close(member: CellState, tools: WorkerHooks) -> bool:
+    tools.emit(CellTurn(member.cell.id))
+    tools.suite.close(member.subject)
+    return True
+
+
+def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHooks) -> None:
+    if not timed:
+        return
+    takers = [partial(_turn, member, sampling.metric, tools) for member in timed]
+    rounds = Rounds(takers, sampling, time.monotonic, Random(timed[0].cell.seed))
+    for sample in rounds:
+        member = timed[sample.taker]
+        for said in member.said:
+            tools.say(member.cell, _apart(said) if sample.warm_up else said)
+    for member in timed:
+        for text in _remarks(rounds) if sampling.budget_s else []:
+            tools.say(member.cell, Note(f"{sampling.metric}: {text}"))
+
+
+def _turn(member: CellState, metric: str, tools: WorkerHooks) -> float:
+    """Have `member` take one sample; the figure that is compared."""
+    tools.emit(CellTurn(member.cell.id))
+    value = _guarded(member, tools, partial(_sample, member, metric, tools.suite))
+    if value is None:
+        raise ProcessPoisoned
+    return value
+
+
+def _sample(member: CellState, metric: str, suite: Any) -> float:
+    member.said = tuple(suite.sample(member.subject))
+    found = [one.value for one in member.said if isinstance(one, Reading) and one.metric == metric]
+    if not found or not found[0] > 0:
+        raise TypeError(f"sample() yielded no positive {metric!r}, which is what is compared: {member.said}")
+    return found[0]
+
+
+def _remarks(rounds: Rounds) -> list[str]:
+    remarks = []
+    if not rounds.settled:
+        remarks.append(f"times had not settled after {rounds.warm_ups} rounds of warming up")
+    if not rounds.narrow:
+        remarks.append(f"after {rounds.taken} rounds the budget was spent, and not every ratio known closely")
+    return remarks
+
+
+def _apart(said: Said) -> Said:
+    """What is said while warming up stands apart from the samples."""
+    return said._replace(metric=f"{said.metric}/{WARM_UP}") if isinstance(said, Reading) else said
+
+
+def _guarded(member: CellState, tools: WorkerHooks, work: Callable[[], Result]) -> Result | None:
+    """What `work` returns; None where it failed, and the cell is ended. Raises `Broken` after a bad end."""
+    begin_s = time.monotonic()
+    try:
+        return work()
+    except BaseException as error:
+        status, reason = tools.fault(error)
+        tools.emit(CellFinished(member.cell.id, status, reason, member.taken_s + time.monotonic() - begin_s))
+        if status not in HARMLESS:
+            raise ProcessPoisoned from error
+        return None
+    finally:
+        member.taken_s += time.monotonic() - begin_s

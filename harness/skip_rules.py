@@ -1,0 +1,60 @@
+"""What the end of one cell tells of later ones, which then need not be tried; the runner asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.records import Cell, Record, Status, digest
+
+NOT_TRIED = "not tried"
+"""How the reason begins of a cell that a smaller one speaks for."""
+
+
+class SkipRules:
+    """Told how cells ended, says how later ones would. Pure but for what it was told.
+
+    A cell that cannot run here cannot in its further repeats. `size_fields`: numeric fields of a workload;
+    workloads that agree in every other field but the source are of one kind, and one in which none of these
+    is smaller than in another that ran out of memory would too. Without fields every size is tried.
+    """
+
+    def __init__(self, size_fields: Sequence[str]) -> None:
+        self._grows_by = size_fields
+        self._too_large: dict[str, list[Cell]] = {}
+        self._unavailable: dict[str, str] = {}
+
+    def note(self, record: Record) -> None:
+        """Remember the cells that could not run, and those that ran out of memory when they were tried."""
+        cell = record.cell
+        if record.status == Status.UNAVAILABLE:
+            self._unavailable[_same(cell)] = record.reason
+        tried = record.status == Status.OUT_OF_MEMORY and not record.reason.startswith(NOT_TRIED)
+        if self._grows_by and tried:
+            self._too_large.setdefault(self._kind(cell), []).append(cell)
+
+    def skip_reason(self, cell: Cell) -> tuple[Status, str] | None:
+        """How `cell` would end, and why; None where it is to be tried."""
+        if _same(cell) in self._unavailable:
+            return Status.UNAVAILABLE, self._unavailable[_same(cell)]
+        for known in self._too_large.get(self._kind(cell), ()) if self._grows_by else ():
+            if all(a >= b for a, b in zip(self._sizes(cell), self._sizes(known), strict=True)):
+                before = f"{known.optimization} ran out of memory on {known.workload}"
+                if known.workload == cell.workload:
+                    return Status.OUT_OF_MEMORY, f"{NOT_TRIED} again: {before}"
+                sizes = zip(self._grows_by, self._sizes(known), strict=True)
+                size = ", ".join(f"{name} {value:g}" for name, value in sizes)
+                return Status.OUT_OF_MEMORY, f"{NOT_TRIED}: {before}, which is no larger ({size})"
+        return None
+
+    def _kind(self, cell: Cell) -> str:
+        workload = cell.config["workload"]
+        alike = {name: value for name, value in workload.items() if name not in (*self._grows_by, "source")}
+        return digest([cell.optimization, cell.config.get("settings"), alike])
+
+    def _sizes(self, cell: Cell) -> list[float]:
+        return [float(cell.config["workload"][name]) for name in self._grows_by]
+
+
+def _same(cell: Cell) -> str:
+    """Names the cell but for its repeat."""
+    return digest([cell.suite, cell.workload, cell.optimization, cell.config])

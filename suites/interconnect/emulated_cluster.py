@@ -1,0 +1,161 @@
+"""Two nodes made on this machine: a network of namespaces, ranks on it, and what both can do.
+
+What a step takes on a link is foretold from a trace of its computation, and from its collectives at a few
+rates without computation; never from steps on a shaped link.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from contextlib import ExitStack
+from dataclasses import replace
+
+from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
+from suites.interconnect.replay import (
+    Collective,
+    Events,
+    Service,
+    alone_s,
+    collectives,
+    computed_s,
+    merged,
+    service,
+    step_seconds,
+)
+from suites.interconnect.scaling import Run, paper_run, scaled
+from suites.interconnect.subject import Plan, Workload
+from suites.interconnect.trainers import Trainers, made
+
+WARM_UP, UPDATES = 2, 11
+"""Updates that are left out, and that are looked at, where a median of a few will do."""
+
+CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
+"""Links of the paper's run, at whose scaled rates collectives are timed without computation."""
+
+REPEATS = 4
+"""Times that an update's collectives are timed without computation, at each rate."""
+
+
+ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+"""A rank computes on the CPU, with one thread; torch.distributed has others to move bytes with."""
+
+
+class Cluster(Trainers):
+    """Two nodes on a switch, `ranks_per_node` ranks on each; `run` is what one fsdp2 step takes of both."""
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self._rate_B_per_s: float | None = None
+        self._verified: dict[float, float] = {}
+        self._tracers: set[str] = set()
+        self._services: dict[str, dict[Collective, Service]] = {}  # by tracer
+        with ExitStack() as stack:
+            self.network = stack.enter_context(Network(two_nodes(None)))
+            super().__init__(stack.enter_context(started(self.network, workload.ranks_per_node)))
+            self.run = self._measure(replace(workload, strategy="fsdp2"), seed)
+            stack.pop_all()
+
+    def close(self) -> None:
+        """End the ranks, remove the network."""
+        super().close()
+        self.network.close()
+
+    def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
+        """Make a variant's trainers, which last until it leaves."""
+        self.shape(None)
+        super().enter(key, workload, plan, seed)
+
+    def rate(self, link_B_per_s: float) -> float:
+        """The rate here, B/s, of a link of the paper's run."""
+        return scaled(link_B_per_s, self.run, paper_run())
+
+    def shape(self, rate_B_per_s: float | None) -> None:
+        """Let both nodes' links carry so much from now on, None: what they can."""
+        if rate_B_per_s != self._rate_B_per_s:
+            self._rate_B_per_s = math.nan  # of no rate, until both links have it
+            for link in range(len(self.network.topology.links)):
+                self.network.set_rate(link, rate_B_per_s)
+            self._rate_B_per_s = rate_B_per_s
+
+    def verified(self, rate_B_per_s: float) -> float:
+        """What the links carry when they are shaped so; raises `Unavailable` where it is off by over 5 %."""
+        if rate_B_per_s not in self._verified:
+            self.shape(rate_B_per_s)
+            links = range(len(self.network.topology.links))
+            self._verified[rate_B_per_s] = min(self.network.verify(link, rate_B_per_s) for link in links)
+        return self._verified[rate_B_per_s]
+
+    def link_B(self, key: str, count: int) -> float:
+        """Bytes that node 0 sends an update, by its interface's count, heads of frames among them."""
+        before = self.network.sent()[0][0]
+        self.call("updates", key=key, count=count)
+        return (self.network.sent()[0][0] - before) / count
+
+    def trace(self, workload: Workload, plan: Plan, seed: int) -> Events:
+        """One update of the plan, links as fast as they can be: what lies between its collectives."""
+        key = tracer(plan)
+        if key not in self._tracers:
+            self.call("make", **made(key, workload, plan, seed))
+            self.call("watch", key=key)
+            self.shape(None)
+            self.call("updates", key=key, count=WARM_UP)
+            self._tracers.add(key)
+        self.shape(None)
+        return merged([[events] for events in self.call("trace", key=key)])
+
+    def calibrate(self, workload: Workload, plan: Plan, seed: int) -> None:
+        """Time the plan's collectives without computation, at a few rates.
+
+        Raises ValueError for a collective that is not timed by itself.
+        """
+        taken_s: dict[float, dict[Collective, list[float]]] = {}
+        for _ in range(REPEATS):
+            events = self.trace(workload, plan, seed)
+            for rate in map(self.rate, CALIBRATION_B_PER_S):
+                self.shape(rate)
+                found = alone_s(events, self.call("collectives", key=tracer(plan)))
+                for one, all_s in found.items():
+                    taken_s.setdefault(rate, {}).setdefault(one, []).extend(all_s)
+        self._services[tracer(plan)] = {
+            one: service({rate: found[one] for rate, found in taken_s.items()}) for one in collectives(events)
+        }
+
+    def predicted_s(self, events: Events, plan: Plan, rate_B_per_s: float) -> float:
+        """The update's time at that rate: its trace, stepped through with each collective's own time.
+
+        Raises ValueError for a collective that was not in the plan's calibration.
+        """
+        services = self._services[tracer(plan)]
+        if unknown := set(collectives(events)) - set(services):
+            raise ValueError(f"{len(unknown)} of its collectives are other ones than before")
+        return step_seconds(events, lambda one: services[one].seconds(rate_B_per_s))
+
+    def foretells(self, plan: Plan) -> bool:
+        """Whether the plan's collectives are timed."""
+        return tracer(plan) in self._services
+
+    def _measure(self, workload: Workload, seed: int) -> Run:
+        plan = Plan("fsdp2")
+        with self.trainer("scale", workload, plan, seed):
+            self.call("updates", key="scale", count=WARM_UP)
+            link_B = self.link_B("scale", UPDATES)
+        computed = [computed_s(self.trace(workload, plan, seed)) for _ in range(UPDATES)]
+        return Run(link_B, statistics.median(computed))
+
+
+def started(network: Network, ranks_per_node: int) -> Pool:
+    """Ranks on every node of the network."""
+    hosts = network.topology.hosts
+    places = [
+        Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)
+        for host in hosts
+        for _ in range(ranks_per_node)
+    ]
+    return Pool(places, network.address(hosts[0]))
+
+
+def tracer(plan: Plan) -> str:
+    """The name of the trainer whose updates are traced."""
+    return f"trace of {plan}"

@@ -1,0 +1,78 @@
+"""Ranks that torchrun or srun started, on the network that their machines have: none shaped or foretold."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.instruments.distributed.launcher_env import Launch, places
+from harness.instruments.distributed.rank_pool import Pool
+from harness.records import Unavailable
+from suites.interconnect.subject import Subject, Workload
+from suites.interconnect.trainers import Trainers
+
+TIMEOUT_S = 300.0
+"""Of a call: NCCL finds its ways at the first."""
+
+
+class Machines(Trainers):
+    """One rank for each process that was started; `conditions` is what a claim may ask after."""
+
+    def __init__(self, here: Launch) -> None:
+        backend = backend_of(here)
+        super().__init__(Pool(places(here, {}), here.address, backend, TIMEOUT_S))
+        self.conditions = {"backend": backend, "device": "cuda" if backend == "nccl" else "cpu"}
+        try:
+            told = self.call("whereabouts")
+            self.conditions["network"] = network_of(here, [(machine, local) for machine, local, _ in told])
+            if backend == "nccl":
+                self.conditions["device_name"] = ", ".join(sorted({device for _, _, device in told}))
+        except BaseException:
+            self.close()
+            raise
+
+
+def backend_of(here: Launch) -> str:
+    """NCCL where each rank has a GPU: one that it alone sees, or one of its node's. gloo where there is none.
+
+    Raises `Unavailable` for GPUs that do not suffice.
+    """
+    seen = torch.cuda.device_count()
+    if seen == 0:
+        return "gloo"
+    if seen == 1 or seen >= here.per_node:
+        return "nccl"
+    raise Unavailable(
+        f"{seen} GPUs are too few for the {here.per_node} ranks of a node: start as many as there are"
+    )
+
+
+def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:
+    """`real`, or `loopback` where nodes share a machine; a rank's machine and its number there, by rank.
+
+    Raises `Unavailable` where neighbours in rank are not neighbours in a node.
+    """
+    nodes = [ranks[first : first + here.per_node] for first in range(0, here.world, here.per_node)]
+    for node in nodes:
+        machines = {machine for machine, _ in node}
+        if len(machines) != 1 or [local for _, local in node] != list(range(here.per_node)):
+            raise Unavailable(
+                "ranks must be numbered node by node (srun --distribution=block, as many on each): "
+                f"{here.per_node} in a row are on {len(machines)} machines"
+            )
+    return "real" if len({node[0][0] for node in nodes}) == here.nodes else "loopback"
+
+
+def refuse_other(workload: Workload, here: Launch) -> None:
+    """Raises `Unavailable` where the workload is for other nodes than were started."""
+    asked = (workload.nodes, workload.ranks_per_node)
+    if asked != (here.nodes, here.per_node):
+        raise Unavailable(
+            f"it is for {workload.nodes} nodes of {workload.ranks_per_node} ranks, and {here.nodes} of "
+            f"{here.per_node} were started: set its nodes={here.nodes} and ranks_per_node={here.per_node}"
+        )
+
+
+def refuse_links(subject: Subject) -> None:
+    """Raises `Unavailable` for a variant that is the same training behind another link."""
+    if subject.link_B_per_s != subject.workload.link_B_per_s:
+        raise Unavailable("the network between these machines is what it is: no other link can be tried")

@@ -1,0 +1,139 @@
+"""The work of one call: outputs, and the gradients of all inputs that need one; made once a subject."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.instruments.torch_internals import compilations_from_cache
+from harness.records import WrongResult
+from suites.kernels.subject import Inputs, Operation, Result, Subject, Workload
+
+Work = Callable[[], Any]
+
+
+def make_inputs(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Inputs:
+    """The operation's inputs; the same for the same seed."""
+    return operation.inputs(workload, torch.Generator(device).manual_seed(seed), device)
+
+
+def tensors_of(values: Any) -> Iterable[Tensor]:
+    """The tensors among `values`, in order, lists and tuples of them opened."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from tensors_of(value)
+
+
+def mapped(change: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """`values` with `change` done to each tensor among them."""
+    if isinstance(values, Tensor):
+        return change(values)
+    if isinstance(values, list | tuple):
+        return type(values)(mapped(change, value) for value in values)
+    return values
+
+
+def leaves_of(inputs: Inputs) -> list[Tensor]:
+    """The inputs that are to be differentiated."""
+    return [one for one in tensors_of(inputs) if one.requires_grad]
+
+
+def make_upstream(operation: Operation, inputs: Inputs, seed: int) -> list[Tensor]:
+    """A gradient for each output, fixed: normal, or 1 for a loss. Shapes are had without computing."""
+    if not leaves_of(inputs):
+        return []
+    outputs = operation.eager(*mapped(lambda one: one.detach().to("meta"), inputs))
+    first = next(iter(tensors_of(inputs)))
+    generator = torch.Generator(first.device).manual_seed(seed + 1)
+    return [
+        torch.randn(one.shape, generator=generator, device=first.device).to(one.dtype)
+        if one.dim()
+        else torch.ones((), dtype=one.dtype, device=first.device)
+        for one in tensors_of(outputs)
+    ]
+
+
+def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
+    """A call that computes `Result` by the variant's function, with nothing else in it."""
+    if subject.bind is not None:
+        return subject.bind(subject, inputs, upstream)
+    function, around, leaves = subject.function, subject.around, leaves_of(inputs)
+    if not leaves:
+
+        def forward() -> Result:
+            with around():
+                outputs = function(*inputs)
+            return list(tensors_of(outputs)), []
+
+        return forward
+
+    fitting: list[Tensor] = []
+
+    def forward_and_backward() -> Result:
+        with around():
+            outputs = list(tensors_of(function(*inputs)))
+        if not fitting:
+            fitting.extend(fitted(upstream, outputs))
+        return outputs, torch.autograd.grad(outputs, leaves, fitting)
+
+    return forward_and_backward
+
+
+def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients in the types of the outputs; raises `WrongResult` where shapes differ."""
+    ours, due = ([tuple(one.shape) for one in group] for group in (outputs, upstream))
+    if ours != due:
+        raise WrongResult(f"outputs have shapes {ours}, not {due}")
+    return [one.to(output.dtype) for one, output in zip(upstream, outputs, strict=True)]
+
+
+@lru_cache(maxsize=1)
+def shared(
+    operation: Operation, workload: Workload, seed: int, device: torch.device
+) -> tuple[Inputs, list[Tensor]]:
+    """Inputs and upstream gradients, the same tensors for every variant of a workload.
+
+    Where tensors lie in memory makes identical code differ by several percent (docs/trust.md).
+    """
+    inputs = make_inputs(operation, workload, seed, device)
+    return inputs, make_upstream(operation, inputs, seed)
+
+
+def work_of(subject: Subject) -> Work:
+    """The subject's work at its workload's own shape, made at the first time of asking."""
+    if "work" not in subject.held:
+        make = shared.__wrapped__ if subject.writes_inputs else shared
+        inputs, upstream = make(subject.operation, subject.workload, subject.seed, subject.device)
+        subject.held["work"] = bind(subject, inputs, upstream)
+    work: Work = subject.held["work"]
+    return work
+
+
+def as_torch(subject: Subject, result: Any) -> Result:
+    """What the work returned, as tensors."""
+    return result if subject.as_torch is None else subject.as_torch(result)
+
+
+def first_call(subject: Subject, work: Work) -> Any:
+    """What the first call returns; `held` keeps what it took, and whether compiled code came from a cache,
+    where that is told."""
+    hits = compilations_from_cache() if subject.compiler_cache else 0
+    subject.held["first_s"], result = seconds_of(work, subject.device)
+    subject.held["cached"] = subject.compiler_cache and compilations_from_cache() > hits
+    return result
+
+
+def seconds_of(work: Work, device: torch.device) -> tuple[float, Any]:
+    """What one call took, waited for, and what it returned: for times that need not be close."""
+    begin_s = time.perf_counter()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin_s, result

@@ -1,0 +1,127 @@
+"""The floor beneath the device: where a variant puts what it offloads, and how many bytes lie there.
+
+Beside a GPU it is the machine's own memory, page-locked. Without one it is emulated: a tensor on it is a file
+that is mapped into memory, which the kernel may page out, and which a limit on private memory does not count.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import weakref
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.records import Unavailable
+
+
+class Host:
+    """Gives out tensors on the floor beneath `device`; files, where it needs any, lie in `folder`, unlinked.
+
+    `most_B`: the most bytes that ever lay there. `up_B`, `down_B`: bytes that threads
+    of their own have carried up and down, which no dispatch mode sees.
+    """
+
+    def __init__(self, device: torch.device, folder: str = "") -> None:
+        self.device = device
+        self.most_B = 0
+        self._mapped_B = 0
+        self._noted: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.up_B = self.down_B = 0
+        self._folder = folder or None
+        self._starts: list[int] = []  # of the mappings, in order
+        self._ends: dict[int, int] = {}
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A tensor there, of no particular values (zeros where it is a file).
+
+        Raises `Unavailable` where the folder cannot be written, or its disk is full.
+        """
+        size_B = math.prod(shape) * dtype.itemsize
+        if size_B == 0:
+            return torch.empty(shape, dtype=dtype)
+        if self.device.type != "cpu":
+            tensor = torch.empty(shape, dtype=dtype, pin_memory=True)
+            self.note(tensor)
+            return tensor
+        mapping = self._map(size_B)
+        flat = torch.frombuffer(mapping, dtype=dtype)
+        start = flat.data_ptr()
+        insort(self._starts, start)
+        self._ends[start] = start + size_B
+        self._mapped_B += size_B
+        self._rise()
+        weakref.finalize(mapping, self._forget, start, size_B)
+        return flat.view(tuple(shape))
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """A copy of `tensor` there; the tensor itself, if it is there already."""
+        if self.holds(tensor):
+            if self.device.type != "cpu":
+                self.note(tensor)
+            return tensor
+        kept = self.empty(tensor.shape, tensor.dtype)
+        kept.copy_(tensor.detach())
+        return kept
+
+    def note(self, tensor: Tensor) -> None:
+        """Count a tensor that lies there beside a GPU, for as long as its storage lives."""
+        storage = tensor.untyped_storage()
+        self._noted[storage.data_ptr()] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
+        self._rise()
+
+    @property
+    def held_B(self) -> int:
+        """Bytes that lie there now."""
+        self._noted = {at: one for at, one in self._noted.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+        return self._mapped_B + sum(size_B for _, size_B in self._noted.values())
+
+    def carried(self, target: Tensor) -> None:
+        """Count what a thread of its own copies into `target`."""
+        if self.holds(target):
+            self.down_B += target.nbytes
+        else:
+            self.up_B += target.nbytes
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether the tensor's memory is there."""
+        if tensor.device.type != "cpu":
+            return False
+        if self.device.type != "cpu":
+            return True
+        address = address_of(tensor)
+        index = bisect_right(self._starts, address) - 1
+        return index >= 0 and address < self._ends[self._starts[index]]
+
+    def _map(self, size_B: int) -> mmap.mmap:
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size_B)  # a full disk says so here, not by SIGBUS later
+                return mmap.mmap(file.fileno(), size_B)
+        except OSError as error:
+            raise Unavailable(
+                f"{size_B} B more for the host cannot be had on the disk beneath its files, after "
+                f"{self.held_B} B: {error.strerror}"
+            ) from None
+
+    def _rise(self) -> None:
+        self.most_B = max(self.most_B, self.held_B)
+
+    def _forget(self, start: int, size_B: int) -> None:
+        self._starts.remove(start)
+        del self._ends[start]
+        self._mapped_B -= size_B
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where the tensor's storage begins; 0 where it has no memory of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # freed, or of a kind that has none
+        return 0

@@ -1,0 +1,219 @@
+"""What is foretold of a variant's device memory, and of the largest model in a budget; the suite runs both, too.
+
+By closed formulas, deepspeed's estimators, and `suites.offload.dry_run`. Formulas stand as their sources print
+them, also where a variant breaks their assumptions; the remark then says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from harness.instruments.distributed.deepspeed_init import choose_accelerator
+from harness.records import Unavailable
+from suites.offload.dry_run import fake_step_B
+from suites.offload.subject import DEVICE, Plan, Workload
+
+Foretell = Callable[[Workload, Plan], float]
+"""Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no figure."""
+
+
+class Parts(NamedTuple):
+    """Model states: weights, gradients, and the optimizer's fp32 states."""
+
+    weights: float
+    gradients: float
+    states: float
+
+
+MIXED = Parts(2, 2, 12)
+"""Bytes a parameter: 16-bit weight and gradient; fp32 weight, mean and variance (arXiv 1910.02054, 3.1)."""
+
+ALL = Parts(1, 1, 1)
+
+ANY_DEPTH = 2**20
+"""Layers. Where so many fit, the device bounds nothing."""
+
+
+def zero_states_B(
+    parameters: float, stage: int, ranks: int, sizes_B: Parts = MIXED, on_device: Parts = ALL
+) -> float:
+    """Bytes of model states on one of `ranks` devices under ZeRO `stage` 0 to 3.
+
+    arXiv 1910.02054, figure 1: stage 1 spreads the states, stage 2 the gradients too, stage 3 all of it.
+    `sizes_B` are bytes a parameter, `on_device` the shares that are not on the host. (1, 0, 0) is
+    ZeRO-Offload's cut; on one rank, shares of 0 and 1 give its table of 16, 14, 4 and 2 bytes (arXiv
+    2101.06840, section 4).
+    """
+    over = Parts(*(ranks if stage >= least else 1 for least in (3, 2, 1)))
+    each = zip(sizes_B, on_device, over, strict=True)
+    return parameters * sum(size_B * share / count for size_B, share, count in each)
+
+
+def sizes_B(workload: Workload, plan: Plan) -> Parts:
+    """Bytes a parameter, as the variant's engine holds them.
+
+    torch trains fp32 parameters (autocast, or FSDP2's own casts): 4, 4 and two moments of 4. deepspeed has
+    ZeRO's 16-bit ones. In fp32 it keeps a copy of what it updates all the same, but for stage 3 on the device
+    (deepspeed 0.19, stage_1_and_2.py and stage3.py). The update on the host has that copy too.
+    """
+    own = plan.engine == "deepspeed" and plan.stage == 3 and plan.optimizer == DEVICE
+    if plan.engine in ("ddp", "fsdp2", "managed") or (workload.precision == "fp32" and own):
+        return Parts(4, 4, 8)
+    return Parts(4, 4, 12) if workload.precision == "fp32" else MIXED
+
+
+def on_device(plan: Plan) -> Parts:
+    """Which share of each part stays on the device.
+
+    Gradients go where the states are that they update, each as soon as it is reduced; but stage 1, which
+    spreads no gradients, holds all of them until the backward pass ends. `ratio` is Twin-Flow's.
+    """
+    if plan.engine == "host_update":
+        return Parts(1, 0, 0)
+    if plan.engine == "managed":
+        share = min(plan.resident or 1.0, 1.0)
+        return Parts(share, share, share)
+    kept = 1.0 if plan.optimizer == DEVICE else 1 - plan.ratio
+    return Parts(1 if plan.parameters == DEVICE else 0, 1 if stage_of(plan) == 1 else kept, kept)
+
+
+def stage_of(plan: Plan) -> int:
+    """ZeRO's stage: FSDP2 shards what stage 3 does, other engines than deepspeed's nothing."""
+    return 3 if plan.engine == "fsdp2" else plan.stage
+
+
+def zero_formula_B(workload: Workload, plan: Plan) -> float:
+    """Model states by ZeRO's formulas; with stage 3 offloaded, what the largest operator works on too."""
+    shape = workload.shape
+    states_B = zero_states_B(
+        shape.parameters, stage_of(plan), workload.ranks, sizes_B(workload, plan), on_device(plan)
+    )
+    gathered = stage_of(plan) == 3 and plan.optimizer != DEVICE
+    return states_B + (working_B(workload) if gathered else 0)
+
+
+def working_B(workload: Workload) -> float:
+    """Weight and gradient of the largest operator, whole (arXiv 2104.07857, section 3).
+
+    There it is the matrix of hd to 4 hd in 16 bits: 4 hd 4 hd bytes. Here it may be the output's.
+    """
+    wide = max(workload.intermediate_size, workload.vocab_size, workload.hidden_size)
+    return 2 * element_B(workload) * workload.hidden_size * wide
+
+
+def element_B(workload: Workload) -> int:
+    """Bytes of a number that is multiplied."""
+    return 2 if workload.precision == "bf16" else 4
+
+
+def with_activations_B(workload: Workload, plan: Plan) -> float:
+    """`zero_formula_B`, the activations of one batch, and what the loss is computed in.
+
+    A layer keeps 34 s b h bytes in 16 bits (arXiv 2205.05198, table 2: attention that stores no scores), its
+    input alone 2 s b h; in fp32 twice. Recomputed, all inputs are kept and one layer whole; on the host, one
+    layer stays whole, or two where the next is fetched ahead. The loss holds three times tokens x vocab in
+    fp32: logarithms of probabilities, their gradient, and that of the logits.
+    """
+    tokens = workload.micro_batch_size * workload.seq_len
+    number_B = element_B(workload) / 2 * tokens * workload.hidden_size
+    layer_B, input_B = 34 * number_B, 2 * number_B
+    kept_B = {
+        "kept": workload.num_hidden_layers * layer_B,
+        "recomputed": workload.num_hidden_layers * input_B + layer_B,
+        "offloaded": layer_B,
+        "offloaded_ahead": min(workload.num_hidden_layers, 2) * layer_B,
+    }
+    return zero_formula_B(workload, plan) + kept_B[plan.activations] + 3 * 4 * tokens * workload.vocab_size
+
+
+def deepspeed_B(workload: Workload, plan: Plan) -> float:
+    """deepspeed's own estimator of its stage 2 or 3, with its switches for offload.
+
+    Called with counts, for one node; its `*_all_live` forms would need the model itself.
+    """
+    if plan.engine != "deepspeed":
+        raise Unavailable("deepspeed's estimators are for its own engine")
+    if plan.stage not in (2, 3):
+        raise Unavailable(f"deepspeed has no estimator for ZeRO stage {plan.stage}")
+    if plan.optimizer != DEVICE and plan.ratio != 1:
+        raise Unavailable("deepspeed's estimators know all states on the host or none, and no share of them")
+    shape, offload = workload.shape, plan.optimizer != DEVICE
+    if plan.stage == 2:
+        return float(_estimator(2)(shape.parameters, workload.ranks, 1, cpu_offload=offload)[1])
+    largest_layer = workload.hidden_size * max(
+        workload.intermediate_size, workload.vocab_size, workload.hidden_size
+    )
+    down = plan.parameters != DEVICE
+    found = _estimator(3)(
+        shape.parameters, largest_layer, workload.ranks, 1, cpu_offload=offload, cpu_offload_params=down
+    )
+    return float(found[1])
+
+
+@cache
+def _estimator(stage: int) -> Any:
+    """The installed deepspeed's, its search for a device kept quiet. Raises `Unavailable` without it."""
+    choose_accelerator()
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    try:
+        from deepspeed.runtime.zero import stage3, stage_1_and_2
+    except ImportError as error:
+        raise Unavailable(f"deepspeed could not be imported: {error}") from error
+    if stage == 2:
+        return stage_1_and_2.estimate_zero2_model_states_mem_needs
+    return stage3.estimate_zero3_model_states_mem_needs
+
+
+METHODS: dict[str, Foretell] = {
+    "ZeRO formula": zero_formula_B,
+    "deepspeed estimator": deepspeed_B,
+    "formula + activations": with_activations_B,
+    "fake_step": fake_step_B,
+}
+"""By name, from the coarsest on."""
+
+
+def foretold_B(workload: Workload, plan: Plan) -> Iterator[tuple[str, float | None, str]]:
+    """(method, bytes of one rank's device at a steady step's peak, remark); None: the remark says why."""
+    for method, foretell in METHODS.items():
+        try:
+            yield method, foretell(workload, plan), "; ".join(_remarks(method, workload, plan))
+        except Unavailable as reason:
+            yield method, None, str(reason)
+
+
+def _remarks(method: str, workload: Workload, plan: Plan) -> Iterator[str]:
+    """What the method leaves out, and which of its assumptions the variant breaks."""
+    if method in ("ZeRO formula", "deepspeed estimator"):
+        yield "model states alone, without activations or buffers"
+    if method == "deepspeed estimator" and workload.precision == "fp32":
+        yield "it is for 16-bit weights, and this variant trains fp32 ones"
+    if method == "formula + activations" and workload.intermediate_size != 4 * workload.hidden_size:
+        yield f"the formula's MLP is {4 * workload.hidden_size} wide, this model's {workload.intermediate_size}"
+    if method == "formula + activations" and workload.precision == "fp32":
+        yield "fp32 counted as twice 16 bits"
+    if method == "fake_step" and plan.engine == "ddp":
+        yield "the model without DDP, whose buckets are the gradients"
+
+
+def largest(workload: Workload, plan: Plan, budget_B: float, foretell: Foretell) -> int:
+    """The most layers whose foretold bytes are within the budget; 0 where one layer's are not.
+
+    The bytes must not fall as layers are added; `workload.layers` is not asked. Raises `Unavailable` where
+    the method has no figure, or where any depth fits.
+    """
+
+    def bytes_of(num_hidden_layers: int) -> float:
+        return foretell(replace(workload, num_hidden_layers=num_hidden_layers), plan)
+
+    end = 1
+    while bytes_of(end) <= budget_B:
+        end *= 2
+        if end >= ANY_DEPTH:
+            raise Unavailable("by this method the device's memory does not bound the model's depth")
+    return bisect_right(range(1, end), budget_B, key=bytes_of)
