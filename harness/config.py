@@ -34,7 +34,8 @@ class LimitsSchema:
 
 @dataclass
 class OptimizationSchema:
-    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are variants of one module."""
+    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are variants of one
+    module."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class SuiteSchema:
     size_fields: list[str] = field(default_factory=list)
     reference_workloads: list[str] = field(default_factory=list)
     workload_from: str | None = None
-    given: dict[str, Any] = field(default_factory=dict)
+    hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     workloads: dict[str, Any] = field(default_factory=dict)
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
@@ -277,8 +278,8 @@ def check_names(suite: Mapping[str, Any]) -> None:
         suite["interleave"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
     ):
         raise ConfigError(
-            f"suite.rounds_field={suite['rounds_field']}: expected a whole number of at least 2 among the fields, "
-            "and cells timed together"
+            f"suite.rounds_field={suite['rounds_field']}: expected an integer field of at least 2, "
+            "in a suite with interleave: true"
         )
 
 

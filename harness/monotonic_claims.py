@@ -1,4 +1,5 @@
-"""A reading that orders variants, records -> the step from each variant to the next. Beneath the judge; pure."""
+"""A reading that orders variants, records -> the step from each variant to the next. Beneath the judge;
+pure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RANGES = "ranges of all samples"
 
 
 class Step(NamedTuple):
-    """The later variant's figure over the earlier one's, dimensionless, and the ends between which it lies."""
+    """The later variant's figure over the earlier one's, dimensionless, and the ends between which it
+    lies."""
 
     before: str
     after: str

@@ -17,7 +17,8 @@ PLAN = "plan.json"
 def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Group]:
     """The cells of `run` in groups: workload by workload, baseline first.
 
-    `environment` is the digest of the host, `code(variant)` the digest of the sources that make a variant's figures.
+    `environment` is the digest of the host, `code(variant)` the digest of the sources that make a variant's
+    figures.
     """
     tails = [
         (variant, digest([variant.name, variant.settings, code(variant), environment]))

@@ -2,8 +2,10 @@
 
 The report and the judge come here with a record's samples, the worker with the rounds taken so far.
 
-Times are compared as logarithms of ratios within a round, so drift that both variants share cancels and swapping
-the variants inverts the ratio. The samples have two levels: processes, each with its own memory layout and its
+Times are compared as logarithms of ratios within a round, so drift that both variants share cancels and
+swapping
+the variants inverts the ratio. The samples have two levels: processes, each with its own memory layout and
+its
 share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios, or their
 mean where rounds are draws and what lies far off is no disturbance; the ratio is the mean over processes, and
 its interval comes from the processes, which are what was drawn afresh.
@@ -117,7 +119,8 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 
 def is_narrow(ours: Sequence[float], base: Sequence[float], target_ci_half_width: float) -> bool:
-    """Whether, within one process, the interval of the rounds' ratio reaches no farther than `target_ci_half_width`.
+    """Whether, within one process, the interval of the rounds' ratio reaches no farther than
+    `target_ci_half_width`.
 
     `target_ci_half_width` is relative. It tells when to stop sampling, and nothing about other processes.
     """

@@ -301,7 +301,8 @@ class Transformer(nn.Module):
         length, hidden_TT = tokens_BT.shape[1], None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
-                f"a sequence of {length} tokens is longer than the {self.shape.max_position_embeddings} positions"
+                f"a sequence of {length} tokens is longer than "
+                f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
             hidden_TT = causal_mask(length, tokens_BT.device)

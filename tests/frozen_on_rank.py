@@ -1,6 +1,7 @@
 """What the ranks of tests/test_offload_bytes.py and test_offload_losses.py are asked to do beside the suite.
 
-Deepspeed's third stage and `harness.instruments.memory.allocator.watch` begin with collections of garbage, which
+Deepspeed's third stage and `harness.instruments.memory.allocator.watch` begin with collections of garbage,
+which
 look through all of torch and deepspeed each time.
 """
 

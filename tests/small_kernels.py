@@ -14,7 +14,7 @@ ARMS = {variant.name: variant for variant in RUN.variants}
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 
 SMALL = {
-    "batch": 2,
+    "micro_batch_size": 2,
     "seq_len": 6,
     "hidden_size": 16,
     "num_attention_heads": 2,

@@ -17,7 +17,7 @@ REFUSED = [
     (["suite=memory", "only=[fsdp3]"], "did you mean fsdp2"),
     (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
     (["suite=memory", "workloads=[llama_8b]"], "no such name"),
-    (["suite=memory", "suite.workloads.llama_7b.bacth=4"], "did you mean batch"),
+    (["suite=memory", "suite.workloads.llama_7b.micro_batch_sise=4"], "did you mean micro_batch_size"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=four"], "a whole number of at least 1"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=true"], "a whole number of at least 1"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=0"], "a whole number of at least 1"),
@@ -52,8 +52,8 @@ REFUSED = [
         "max_position_embeddings",
     ),
     (
-        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.bach=2"],
-        "did you mean batch",
+        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.micro_batch_sise=2"],
+        "did you mean micro_batch_size",
     ),
     (["suite=memory", "from_result=x"], "did you mean from_results"),
     (["suite=all", "only=[fsdp2]"], "name one suite"),
@@ -86,8 +86,8 @@ def test_values_reach_the_run():
         ["suite=memory", "only=[fsdp2]", "suite.workloads.llama_7b.micro_batch_size=4", "hardware=h200"]
     )[0]
     assert [variant.name for variant in run.variants] == ["fsdp2"]
-    assert run.workloads["llama_7b"]["batch"] == 4
-    assert run.workloads["llama_13b"]["batch"] == 1
+    assert run.workloads["llama_7b"]["micro_batch_size"] == 4
+    assert run.workloads["llama_13b"]["micro_batch_size"] == 1
     assert run.workloads["llama_7b"]["device_memory_B"] == 141e9
 
 
@@ -100,7 +100,8 @@ def test_variants_are_arms_of_one_module():
 
 
 def test_a_workload_can_be_added_and_left_out():
-    shape = "layers:2,hidden:64,heads:4,num_key_value_heads:2,intermediate_size:256,vocab:99,positions:64,seq_len:33"
+    shape = "num_hidden_layers:2,hidden_size:64,num_attention_heads:4,num_key_value_heads:2,"
+    shape += "intermediate_size:256,vocab_size:99,max_position_embeddings:64,seq_len:33"
     new = f"{{{shape},device_memory_B:8e10}}"
     run = load(["suite=memory", f"+suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
     assert run.workloads["mine"]["optimizer"] == "adamw"
@@ -127,5 +128,7 @@ def test_a_field_that_a_workload_leaves_to_its_default_may_be_set():
     (run,) = load(["suite=interconnect", "suite.workloads.ddp.num_hidden_layers=1"])
     assert run.workloads["ddp"]["num_hidden_layers"] == 1
     assert run.workloads["fsdp2"]["num_hidden_layers"] > 1
-    with pytest.raises(ConfigError, match=r"suite.workloads.ddp.layer: no such name; did you mean layers\?"):
-        load(["suite=interconnect", "suite.workloads.ddp.layer=1"])
+    with pytest.raises(
+        ConfigError, match=r"suite.workloads.ddp.num_layers: no such name; did you mean num_hidden_layers\?"
+    ):
+        load(["suite=interconnect", "suite.workloads.ddp.num_layers=1"])

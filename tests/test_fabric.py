@@ -1,4 +1,5 @@
-"""The fabric suite: packets go where the kernel says, as many as foretold; variants see the same placements."""
+"""The fabric suite: packets go where the kernel says, as many as foretold; variants see the same
+placements."""
 
 from __future__ import annotations
 

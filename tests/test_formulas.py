@@ -33,9 +33,12 @@ LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
 
 def a_workload(**changes: Any) -> Workload:
     fields: dict[str, Any] = {
-        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000,
-        "norm": "rms", "mlp": "swiglu", "position": "rotary", "max_position_embeddings": 4096, "tie_word_embeddings": False, "bias": False,
-        "batch": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_impl": "default", "gradient_accumulation_steps": 1,
+        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000,
+        "norm": "rms", "mlp": "swiglu", "position": "rotary",
+        "max_position_embeddings": 4096, "tie_word_embeddings": False, "bias": False,
+        "micro_batch_size": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_impl": "default",
+        "gradient_accumulation_steps": 1,
         "max_grad_norm": None, "dropout": 0.0, "ranks": 1, "nominal_parameters": None, "train": False,
         "program": "host", "hf_config": None, "source": "a test", "tp_size": 1, "device_memory_B": 80e9,
     }  # fmt: skip

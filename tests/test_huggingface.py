@@ -91,7 +91,13 @@ def a_workload(config: dict[str, Any], **changes: Any) -> Workload:
         "max_position_embeddings": 1,
         "tie_word_embeddings": False,
     }
-    fields |= {"bias": False, "batch": 3, "seq_len": 48, "optimizer": "adamw", "optimizer_impl": "default"}
+    fields |= {
+        "bias": False,
+        "micro_batch_size": 3,
+        "seq_len": 48,
+        "optimizer": "adamw",
+        "optimizer_impl": "default",
+    }
     fields |= {
         "gradient_accumulation_steps": 1,
         "max_grad_norm": None,

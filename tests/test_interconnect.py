@@ -1,4 +1,5 @@
-"""Every variant of the interconnect suite on a tiny model: right, timed behind its link, caught when wrong."""
+"""Every variant of the interconnect suite on a tiny model: right, timed behind its link, caught when
+wrong."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -22,7 +23,7 @@ SMALL = {
     "intermediate_size": 24,
     "vocab_size": 32,
 }
-SMALL |= {"batch": 2, "seq_len": 64, "loss_steps": 8, "link_B_per_s": 2e10}
+SMALL |= {"micro_batch_size": 2, "seq_len": 64, "loss_steps": 8, "link_B_per_s": 2e10}
 TECHNIQUES = sorted(name for name in ARMS if not name.startswith(("link.", "baseline")))
 SHARDED = {"baseline", "gradient_accumulation", "bf16_reduce", "overlap"}
 RUNS = {

@@ -63,7 +63,7 @@ def test_a_condition_may_be_a_pattern(name: str, where: str) -> None:
     )
 
 
-SHAPE = {"num_hidden_layers": 32, "batch": 1, "optimizer": "adamw", "device_memory_B": 80e9}
+SHAPE = {"num_hidden_layers": 32, "micro_batch_size": 1, "optimizer": "adamw", "device_memory_B": 80e9}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ SHAPE = {"num_hidden_layers": 32, "batch": 1, "optimizer": "adamw", "device_memo
     [
         ({"num_hidden_layers": 4}, "small was run with layers 4; this claim speaks of layers 32."),
         (
-            {"batch": 2, "optimizer": "sgd_momentum"},
+            {"micro_batch_size": 2, "optimizer": "sgd_momentum"},
             "run with batch 2, optimizer sgd_momentum; this claim speaks of batch 1, optimizer adamw.",
         ),
         (
@@ -90,7 +90,7 @@ def test_the_same_name_with_another_shape_is_no_figure(changed: dict[str, object
 
 
 def test_a_required_field_that_was_not_recorded_is_not_taken_as_met() -> None:
-    verdict = one(claim(requires=SHAPE), figure(100.0, fields={"batch": 1, "optimizer": "adamw"}))
+    verdict = one(claim(requires=SHAPE), figure(100.0, fields={"micro_batch_size": 1, "optimizer": "adamw"}))
     assert verdict.outcome == "unavailable"
     assert "no layers recorded, no device_memory_B recorded" in verdict.sentence
 

@@ -21,7 +21,7 @@ ARMS = {variant.name: variant for variant in RUN.variants}
 
 TINY = {
     "operation": "training_step",
-    "batch": 2,
+    "micro_batch_size": 2,
     "seq_len": 24,
     "hidden_size": 32,
     "num_attention_heads": 4,

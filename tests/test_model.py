@@ -86,21 +86,19 @@ def test_gpt_3_has_175_billion():
 
 
 shapes = st.builds(
-    lambda num_hidden_layers, num_attention_heads, groups, size, intermediate_size, vocab_size, norm, mlp, position, tie_word_embeddings, bias: (
-        ModelShape(
-            num_hidden_layers,
-            num_attention_heads * groups * size,
-            num_attention_heads * groups,
-            num_attention_heads,
-            intermediate_size,
-            vocab_size,
-            norm,
-            mlp,
-            position,
-            16,
-            tie_word_embeddings,
-            bias,
-        )
+    lambda depth, kv_heads, groups, size, mlp_size, vocab_size, norm, mlp, position, tied, bias: ModelShape(
+        num_hidden_layers=depth,
+        hidden_size=kv_heads * groups * size,
+        num_attention_heads=kv_heads * groups,
+        num_key_value_heads=kv_heads,
+        intermediate_size=mlp_size,
+        vocab_size=vocab_size,
+        norm=norm,
+        mlp=mlp,
+        position=position,
+        max_position_embeddings=16,
+        tie_word_embeddings=tied,
+        bias=bias,
     ),
     st.integers(1, 3),
     st.integers(1, 3),

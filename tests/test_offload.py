@@ -110,11 +110,13 @@ def test_cells_through_the_harness(tmp_path):
     folder = tmp_path / "swap"
     folder.mkdir()
     tiny = (
-        "hidden: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 176, vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
+        "hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 176, "
+        "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
         f"ranks: 2, loss_steps: 8, folder: {folder}"
     )
     small = (
-        "hidden: 256, num_attention_heads: 4, num_key_value_heads: 4, intermediate_size: 688, vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
+        "hidden_size: 256, num_attention_heads: 4, num_key_value_heads: 4, intermediate_size: 688, "
+        "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
         "ranks: 1, budget_B: 1.0"
     )
     words = [

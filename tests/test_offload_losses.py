@@ -21,7 +21,8 @@ from suites.offload.subject import Plan, Subject
 __all__ = ["pools"]
 
 ALONE = ("zero1", "zero3_offload", "zero3_offload_params", "partial_offload", "zero_infinity")
-"""Of deepspeed's variants those that one rank trains by, too: with nothing, a part or all below the device."""
+"""Of deepspeed's variants those that one rank trains by, too: with nothing, a part or all below the
+device."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,5 @@
-"""The offload suite's `fake_step` against the allocator's own events of real steps by the variants' engines."""
+"""The offload suite's `fake_step` against the allocator's own events of real steps by the variants'
+engines."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -40,7 +41,7 @@ SMALL = Workload(
 )
 
 
-MANY_TOKENS, FEW_TOKENS = {}, {"seq_len": 7, "batch": 1}
+MANY_TOKENS, FEW_TOKENS = {}, {"seq_len": 7, "micro_batch_size": 1}
 
 TIMES = 3
 """A release that gloo's thread was the last to do is lost to the profiler, now and then, and only adds."""
@@ -141,7 +142,7 @@ def test_gloos_copies_count(sends_nothing, monkeypatch):
     assert dry_run.fake_step_B(workload, plan) > without_B
 
 
-STATES, ACTIVATIONS = {}, {"batch": 16, "vocab_size": 50}
+STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_sum_of_a_tied_embeddings_gradients_is_no_write_in_place():
         "hidden_size": 64,
         "intermediate_size": 64,
         "vocab_size": 20_000,
-        "batch": 1,
+        "micro_batch_size": 1,
         "seq_len": 8,
         "dropout": 0.0,
     }

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.instruments.timing import stopwatch
+from harness.instruments.timing import stopwatch as timing
 from harness.instruments.timing.clocks import CpuClocks, GpuClocks, telemetry_of
 from harness.instruments.timing.stopwatch import ClockTimer, Stopwatch, stopwatch
 
@@ -95,7 +95,7 @@ def test_on_this_host_a_real_call_is_timed():
 def test_with_several_threads_a_window_is_the_walls(monkeypatch):
     """What a thread waits for may then be its own neighbours', which is part of what the work costs."""
     taken = []
-    monkeypatch.setattr(stopwatch, "core_clock", lambda: taken.append("core") or (lambda: 0.0))
+    monkeypatch.setattr(timing, "core_clock", lambda: taken.append("core") or (lambda: 0.0))
     for threads, expected in ((1, ["core"]), (2, [])):
         taken.clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)

@@ -27,7 +27,8 @@ SHARES = {"baseline": 1.0, "fast": 0.5, "slow": 1.25, "same": 1.0}
 
 
 def timed_record(workload: str, variant: str, repeat: int, share: float, method: str = "warm") -> Record:
-    """One process of one variant: each round's drift, the process's own speed, and the variant's share of it."""
+    """One process of one variant: each round's drift, the process's own speed, and the variant's share of
+    it."""
     speed = BASE_S[workload] * (1 + 0.1 * repeat)
     samples = tuple(speed * drift * share for drift in DRIFT)
     figures = {

@@ -1,4 +1,5 @@
-"""One variant held against the baseline of its run, pair by pair: what every table of speed-ups is made of."""
+"""One variant held against the baseline of its run, pair by pair: what every table of speed-ups is made
+of."""
 
 from __future__ import annotations
 

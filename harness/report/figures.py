@@ -25,7 +25,8 @@ NEAR = 0.001
 
 
 def bars(block: Block, spec: Spec, frame: Frame) -> Picture | None:
-    """One horizontal bar a variant, stacked by metric; a variant that lacks one of them has `+ ?` after its sum."""
+    """One horizontal bar a variant, stacked by metric; a variant that lacks one of them has `+ ?` after its
+    sum."""
     fields = block.fields
     stacks: Mapping[str, str] = fields["stacks"]
     rows: dict[str, list[Figure | None]] = {}

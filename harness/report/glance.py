@@ -61,7 +61,8 @@ def _best_recorded(blocks: Sequence[Block], frame: Frame) -> Block | None:
 
 
 def _less(found: Findings, frame: Frame, block: Block) -> list[tuple[float, str, str]]:
-    """Those that lower the figure, on as many ranks as the baseline: the ratio to it, the variant, the change."""
+    """Those that lower the figure, on as many ranks as the baseline: the ratio to it, the variant, the
+    change."""
     paying = []
     for row in effect_rows(block, frame):
         workload, variant = row.place["workload"], row.place["optimization"]

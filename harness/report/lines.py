@@ -1,4 +1,5 @@
-"""Figures -> a picture: one line a variant over sizes, or one a workload over links; with intervals if any."""
+"""Figures -> a picture: one line a variant over sizes, or one a workload over links; with intervals if
+any."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A leaf-spine fabric of namespaces on this machine, a rank on each host, and a collective over real packets.
 
-All variants of a workload share the network and the ranks; before each turn the switches are told how to route.
+All variants of a workload share the network and the ranks; before each turn the switches are told how to
+route.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the fabric suite hands around: a collective over a leaf-spine fabric, and how one variant routes it."""
+"""What the fabric suite hands around: a collective over a leaf-spine fabric, and how one variant routes
+it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """The host_optimizer suite: which implementation of AdamW updates parameters fastest on the host's CPU.
 
 The baseline is torch.optim.AdamW's for-loop. Always on the CPU, for it is the update that ZeRO-Offload leaves
-there. All variants of a workload update the same tensors, in turn; that their values drift does not change the
-work. Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls below.
+there. All variants of a workload update the same tensors, in turn; that their values drift does not change
+the
+work. Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls
+below.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Hold the variant's updates against float64's; raises `WrongResult`, MemoryError where they do not fit."""
+    """Hold the variant's updates against float64's; raises `WrongResult`, MemoryError where they do not
+    fit."""
     correctness.check(subject)
 
 

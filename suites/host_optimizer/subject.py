@@ -1,4 +1,5 @@
-"""What the host_optimizer suite hands around: the tensors that all variants update, and how one variant does it."""
+"""What the host_optimizer suite hands around: the tensors that all variants update, and how one variant
+does it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def in_a_tensor() -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """How one variant updates. `count` makes the number of updates done, none, in the optimizer's own type."""
+    """How one variant updates. `count` makes the number of updates done, none, in the optimizer's own
+    type."""
 
     workload: Workload
     seed: int

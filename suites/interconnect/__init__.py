@@ -1,6 +1,7 @@
 """The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
 
-The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All variants of a workload
+The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All variants of a
+workload
 share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where torchrun
 or srun started the harness on several machines, variants share those ranks, on the machines' own network.
 """
@@ -206,7 +207,8 @@ def cluster_for(subject: Subject) -> Trainers:
 
 @lru_cache(maxsize=1)
 def shared_ranks(workload: Workload, seed: int) -> Trainers:
-    """The ranks that all variants of a workload share: those that were started, else on two nodes made here."""
+    """The ranks that all variants of a workload share: those that were started, else on two nodes made
+    here."""
     here = launch()
     return Cluster(workload, seed) if here is None else real_cluster.Machines(here)
 

@@ -1,4 +1,5 @@
-"""Right first: a variant's gradients and losses against plain PyTorch's on all ranks' batches, in one process.
+"""Right first: a variant's gradients and losses against plain PyTorch's on all ranks' batches, in one
+process.
 
 A variant that changes the mathematics only has to keep its ranks alike, and to learn.
 """

@@ -1,4 +1,5 @@
-"""What a rank of the interconnect suite does; called by name, see `harness.instruments.distributed.rank_pool`."""
+"""What a rank of the interconnect suite does; called by name, see
+`harness.instruments.distributed.rank_pool`."""
 
 from __future__ import annotations
 

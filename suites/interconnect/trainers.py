@@ -1,4 +1,5 @@
-"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they are."""
+"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they
+are."""
 
 from __future__ import annotations
 

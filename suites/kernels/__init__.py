@@ -122,7 +122,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "dtype": workload.dtype,
         "attention": subject.attention,
         "passes": "forward+backward" if workload.backward and has_gradient else "forward",
-        "batch": str(workload.micro_batch_size),
+        "micro_batch_size": str(workload.micro_batch_size),
         "seq_len": str(workload.seq_len),
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),

@@ -23,7 +23,7 @@ LARGE_OTHERWISE = 100.0
 def small(workload: Workload, **changes: Any) -> Workload:
     """The workload at a size that takes a moment even interpreted; its head size, type and passes stay."""
     size: dict[str, Any] = {
-        "batch": 2,
+        "micro_batch_size": 2,
         "seq_len": 9,
         "hidden_size": 40,
         "num_attention_heads": 2,

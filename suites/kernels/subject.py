@@ -99,7 +99,8 @@ class Subject:
     workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that;
     `compiler_cache`: and torch tells whether compiled code was found on disk.
     `once` adds to what is read once a cell: registers, shared memory.
-    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's function
+    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's
+    function
     for it; torch.compile's mode, where forward and backward pass are compiled whole; what makes an optimizer
     of the parameters, where that is not torch.optim.AdamW as it comes. `held`: what is made once and kept.
     """

@@ -1,6 +1,7 @@
 """The operation `training_step`: a whole step of the transformer of suites/model.py under AdamW.
 
-`Workload.part` names the operation in it that a variant may replace, so that each kernel's gain is had alone and
+`Workload.part` names the operation in it that a variant may replace, so that each kernel's gain is had
+alone and
 in the step.
 """
 

@@ -122,7 +122,8 @@ def korthikanti_layer_bytes(
 def megatron_activations_bytes(seq_len: int, batch: int, counts: Counts) -> float:
     """Bytes of activations of a whole model on one rank: Megatron-LM's estimator.
 
-    Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) a layer, 8sb + sbh for embedding and dropout,
+    Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) a layer, 8sb + sbh for embedding
+    and dropout,
     4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or flash attention.
     """
     sbh = float(seq_len * batch * counts.hidden_size)
@@ -147,9 +148,11 @@ def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Itera
         yield "the formula is for mixed precision; this step computes in fp32"
     if method == "korthikanti":
         if counts.intermediate_size != 4 * counts.hidden_size:
-            yield f"the formula has an MLP of width {4 * counts.hidden_size}; this model's is {counts.intermediate_size}"
+            ours, theirs = counts.intermediate_size, 4 * counts.hidden_size
+            yield f"the formula has an MLP of width {theirs}; this model's is {ours}"
         if counts.num_key_value_heads != counts.num_attention_heads:
-            yield f"the formula has {counts.num_attention_heads} key heads; this model has {counts.num_key_value_heads}"
+            ours, theirs = counts.num_key_value_heads, counts.num_attention_heads
+            yield f"the formula has {theirs} key heads; this model has {ours}"
     if method in ("deepspeed_zero2", "deepspeed_zero3"):
         yield "deepspeed's engine on one GPU, which holds copies that this step does not"
 

@@ -29,7 +29,8 @@ def device_here() -> torch.device:
 def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_steps: int = 2) -> Measured:
     """Peak bytes of `steady_steps` steps after the first, counted from before the model is built.
 
-    Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`: its allocations are real.
+    Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`: its
+    allocations are real.
     """
     device = device or device_here()
     losses = []

@@ -163,7 +163,8 @@ FLOWS = {
 """Bytes a step, of all ranks."""
 
 DISK_FLOWS = {"disk_memory": ("files_B",), "disk_read": ("read_B",), "disk_written": ("written_B",)}
-"""Bytes that a variant's own files hold, and what disks read and wrote in a step. Of a variant without such files
+"""Bytes that a variant's own files hold, and what disks read and wrote in a step. Of a variant without such
+files
 the kernel's account would tell of pages of the emulated host."""
 
 
@@ -186,7 +187,8 @@ def sample_largest(subject: Subject) -> Iterator[Reading | Note]:
     for tried in tries(subject, subject.held["ranks"]):
         ended = "trained" if tried.trained else f"died ({tried.said})"
         yield Note(
-            f"{tried.num_hidden_layers} layers, {parameters(workload, tried.num_hidden_layers)} parameters: {ended}"
+            f"{tried.num_hidden_layers} layers, "
+            f"{parameters(workload, tried.num_hidden_layers)} parameters: {ended}"
         )
         if tried.trained:
             most = max(most, tried.num_hidden_layers)

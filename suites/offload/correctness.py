@@ -34,7 +34,8 @@ SCALE_TOLERANCES = {"fp32": 1e-5, "bf16": 1e-3}
 
 
 def for_scale(subject: Subject) -> Subject:
-    """The subject for a few steps that follow the scale of gradients; there no variant may have other losses."""
+    """The subject for a few steps that follow the scale of gradients; there no variant may have other
+    losses."""
     workload = replace(subject.workload, epsilon=SCALE_EPSILON, learning_rate=SCALE_RATE)
     return replace(subject, workload=workload, tolerance=SCALE_TOLERANCES[workload.precision])
 

@@ -1,7 +1,8 @@
 """Lets gloo's threads finish with a collective before its caller goes on, so that what it held is counted.
 
 They hold its tensors a moment longer than the call that waits for it. What they are the last to release, the
-profiler does not see, for it follows threads that compute: to `harness.instruments.memory.allocator.watch` it would
+profiler does not see, for it follows threads that compute: to `harness.instruments.memory.allocator.watch`
+it would
 live for ever, and every later peak would be so much higher.
 """
 

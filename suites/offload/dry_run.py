@@ -1,6 +1,7 @@
 """A training step on fake tensors: the most bytes that one rank's device holds at once, without the memory.
 
-`suites.offload.memory_estimates` has it as `fake_step`. What is walked is the variant's own engine. Only DDP gives way to
+`suites.offload.memory_estimates` has it as `fake_step`. What is walked is the variant's own engine. Only DDP
+gives way to
 the plain model, for its reducer is written in C++ and cannot be walked. Its gradients are views into its
 buckets: the same bytes, and they stay from step to step, as the plain step's gradients do here.
 """
@@ -41,7 +42,8 @@ def fake_step_B(workload: Workload, plan: Plan) -> float:
     """Peak bytes of a steady step on rank 0, which holds the largest shard; data counts from the batch on.
 
     Layers are alike: few are walked, and each place of the step is carried on to all of them
-    (`harness.instruments.memory.layer_extrapolation`). The CPU's operations hold bytes of their own for each thread: they are
+    (`harness.instruments.memory.layer_extrapolation`). The CPU's operations hold bytes of their own for
+    each thread: they are
     asked of this host, with as many threads as torch now has. Raises `Unavailable` where there is no walk.
     """
     reason = unwalkable(workload, plan)

@@ -1,6 +1,8 @@
-"""What is foretold of a variant's device memory, and of the largest model in a budget; the suite runs both, too.
+"""What is foretold of a variant's device memory, and of the largest model in a budget; the suite runs both,
+too.
 
-By closed formulas, deepspeed's estimators, and `suites.offload.dry_run`. Formulas stand as their sources print
+By closed formulas, deepspeed's estimators, and `suites.offload.dry_run`. Formulas stand as their sources
+print
 them, also where a variant breaks their assumptions; the remark then says so.
 """
 
@@ -194,7 +196,8 @@ def _remarks(method: str, workload: Workload, plan: Plan) -> Iterator[str]:
     if method == "deepspeed estimator" and workload.precision == "fp32":
         yield "it is for 16-bit weights, and this variant trains fp32 ones"
     if method == "formula + activations" and workload.intermediate_size != 4 * workload.hidden_size:
-        yield f"the formula's MLP is {4 * workload.hidden_size} wide, this model's {workload.intermediate_size}"
+        ours, theirs = workload.intermediate_size, 4 * workload.hidden_size
+        yield f"the formula's MLP is {theirs} wide, this model's {ours}"
     if method == "formula + activations" and workload.precision == "fp32":
         yield "fp32 counted as twice 16 bits"
     if method == "fake_step" and plan.engine == "ddp":

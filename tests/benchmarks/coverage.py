@@ -5,7 +5,8 @@
 Prints two Markdown tables: the interval in use on every kind of sample, and beside the hierarchical
 bootstraps that were considered in its place. Half widths are means, in percent.
 
-A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2 %, and the
+A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2
+%, and the
 true ratio is 1 (a ratio only shifts them). Kinds:
 
 - noise: normal;

@@ -1,6 +1,7 @@
 """The kernels suite's workloads and optimizations through pytest-benchmark, a group an operation.
 
-`pytest tests/benchmarks/test_kernels.py --benchmark-only -k softmax`. Here one variant is timed after the other,
+`pytest tests/benchmarks/test_kernels.py --benchmark-only -k softmax`. Here one variant is timed after the
+other,
 in one process; `python -m harness suite=kernels` times them in pairs, and says what differences mean.
 """
 

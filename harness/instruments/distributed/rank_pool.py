@@ -1,6 +1,7 @@
 """A pool of ranks: processes that do the same call at once and meet in torch.distributed's collectives.
 
-Each may be started by a command of its own, as on a node of a `harness.instruments.network.emulated_network.Network`. Whatever
+Each may be started by a command of its own, as on a node of a
+`harness.instruments.network.emulated_network.Network`. Whatever
 goes wrong in one ends them all, and becomes one exception that says which rank, in what call, and why.
 """
 

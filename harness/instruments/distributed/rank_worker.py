@@ -1,4 +1,5 @@
-"""One rank of a pool: `python -m harness.instruments.distributed.rank_worker`, started by `harness.instruments.distributed.rank_pool`.
+"""One rank of a pool: `python -m harness.instruments.distributed.rank_worker`, started by
+`harness.instruments.distributed.rank_pool`.
 
 Calls come as lines of JSON on standard input, `{"call": "module:function", "arguments": {...}}`; an answer a
 line goes to the descriptor that ANSWERS names. A function gets the rank's own memory, a dictionary that

@@ -1,7 +1,9 @@
-"""A rank on another machine, as if it were a process here: `python -m harness.instruments.distributed.remote_ranks ROLE`.
+"""A rank on another machine, as if it were a process here: `python -m
+harness.instruments.distributed.remote_ranks ROLE`.
 
 torchrun or srun started a process for every rank. Rank 0's runs the harness; every other one is a server
-(`serve`), which runs a `harness.instruments.distributed.rank_worker` whenever a pool asks for it. For the pool the rank is its
+(`serve`), which runs a `harness.instruments.distributed.rank_worker` whenever a pool asks for it. For the
+pool the rank is its
 relay (`relay`), a process of its own that hands calls and answers on, prints what the rank printed last, and
 dies as it died. Both say again and again that they live, and where one is not heard the other ends the rank.
 The keeper (`keep`) tells all servers once rank 0's harness is gone. All goes through one store of torch's.

@@ -1,4 +1,5 @@
-"""Which tensors of a collective operation are communication buffers, for `harness.instruments.memory.fake_tensors`.
+"""Which tensors of a collective operation are communication buffers, for
+`harness.instruments.memory.fake_tensors`.
 
 The buffers are made by plain operations (`empty`), so only these operations tell what they are for.
 """

@@ -1,4 +1,5 @@
-"""Fills a link for a moment, to see what it carries: `python -m harness.instruments.network.bandwidth_probe`, at either end.
+"""Fills a link for a moment, to see what it carries: `python -m
+harness.instruments.network.bandwidth_probe`, at either end.
 
 `receive ADDRESS` prints its port and takes what comes. `send ADDRESS PORT INTERFACE SECONDS` keeps a
 connection full and prints by how many bytes a second the interface's own count grew, once it has been full

@@ -1,6 +1,7 @@
 """Inside a network of namespaces: how switches choose between ways, and which one they chose.
 
-Used by `harness.instruments.network.netns_server`; needs iproute2's `ip` to ask the kernel for a connection's way.
+Used by `harness.instruments.network.netns_server`; needs iproute2's `ip` to ask the kernel for a
+connection's way.
 """
 
 from __future__ import annotations

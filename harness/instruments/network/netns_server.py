@@ -1,6 +1,8 @@
-"""Runs inside the namespaces that `harness.instruments.network.emulated_network` opened, and makes a network of more of them.
+"""Runs inside the namespaces that `harness.instruments.network.emulated_network` opened, and makes a
+network of more of them.
 
-`python -m harness.instruments.network.netns_server PREFIX`: requests as lines of JSON on standard input, an answer
+`python -m harness.instruments.network.netns_server PREFIX`: requests as lines of JSON on standard input, an
+answer
 a line on standard output; the end of its input is its own end. What it makes lies in a mount namespace and
 network namespaces of its own, so that the kernel clears all of it with the last process that lives in them.
 """

@@ -1,4 +1,5 @@
-"""Which way packets go through a network of `harness.instruments.network.topology`, where there are several: as data.
+"""Which way packets go through a network of `harness.instruments.network.topology`, where there are
+several: as data.
 
 Pure; `harness.instruments.network.emulated_network` has the kernel do it.
 """

@@ -1,6 +1,7 @@
 """Inside a network of namespaces: TCP as a sender with credits, for links meant to lose nothing.
 
-Used by `harness.instruments.network.netns_server`. A collective library hands its receiver's buffers out before
+Used by `harness.instruments.network.netns_server`. A collective library hands its receiver's buffers out
+before
 data is sent, and RoCE's links pause instead of dropping. TCP as it comes takes what it can get, guesses at
 losses where a queue is long, and sends again: links then carry what a fluid would not, and shares are uneven.
 Here a connection has at most its receiver's small, fixed buffer under way, grows to it at once but for slow

@@ -1,7 +1,8 @@
 """Times calls in windows: long enough for the clock, with the device idle before and after, and watched.
 
 On the CPU a window is read off the clock that is injected: the wall's, but where torch has one thread alone
-one that stands still while another process holds the core (`harness.instruments.timing.on_cpu_clock`). On CUDA device
+one that stands still while another process holds the core (`harness.instruments.timing.on_cpu_clock`). On
+CUDA device
 events take the time, once with whatever the L2 cache holds from the call before (`warm`) and once with the
 cache overwritten before each call (`cold`); clocks and throttling are read while the device works on a window
 (`harness.instruments.timing.clocks`).

@@ -77,7 +77,8 @@ def _gather_kv(
 @tuned(BACKWARD_KV)
 @triton.jit
 def backward_kv(
-    q, k, v, d_out, lse, delta, dk, dv, stride_b, stride_h, stride_t, num_attention_heads, length, bucket, scale, factor,
+    q, k, v, d_out, lse, delta, dk, dv, stride_b, stride_h, stride_t, num_attention_heads, length, bucket,
+    scale, factor,
     CAUSAL: tl.constexpr, WHOLE: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -141,7 +142,8 @@ def _gather_q(
 @tuned(BACKWARD_Q)
 @triton.jit
 def backward_q(
-    q, k, v, d_out, lse, delta, dq, stride_b, stride_h, stride_t, num_attention_heads, length, bucket, scale, factor,
+    q, k, v, d_out, lse, delta, dq, stride_b, stride_h, stride_t, num_attention_heads, length, bucket,
+    scale, factor,
     CAUSAL: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip

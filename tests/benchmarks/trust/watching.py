@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.trust.watching [--out results/trust]
 
-Eight variants of identical work go through `harness.interleaved_group.run_together` as in a worker, for `--budget-s` each:
+Eight variants of identical work go through `harness.interleaved_group.run_together` as in a worker, for
+`--budget-s` each:
 their windows, the clock and what it asks the kernel, clocks and throttling where the host shows them, the
 events that each turn and reading sends (as JSON, written to /dev/null), whether rounds are steady and ratios
 narrow. The processor time of the thread over all rounds that count, less the seconds that the windows report,

@@ -1,4 +1,5 @@
-"""A timed suite: each variant says how long it takes, and may go wrong at one of its turns. Imports no torch."""
+"""A timed suite: each variant says how long it takes, and may go wrong at one of its turns. Imports no
+torch."""
 
 import os
 import signal
