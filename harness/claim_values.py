@@ -199,5 +199,5 @@ def missing_reason(reading: Interpretation, record: Record) -> str:
     if record.status != Status.OK:
         reason = f" ({record.reason.strip().rstrip('.')})" if record.reason.strip() else ""
         return f"the cell ended as {record.status.replace('_', ' ')}{reason}"
-    told = [text for text in record.remarks if text.partition(":")[0] in (reading.metric, reading.method)]
+    told = [text for text in record.notes if text.partition(":")[0] in (reading.metric, reading.method)]
     return f"the cell has no {what}" + (f" ({'; '.join(told).rstrip('.')})" if told else "")

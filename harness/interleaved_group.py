@@ -109,12 +109,12 @@ def _sample(member: CellState, metric: str, suite: Any) -> float:
 
 
 def _remarks(rounds: Rounds) -> list[str]:
-    remarks = []
+    notes = []
     if not rounds.settled:
-        remarks.append(f"times had not settled after {rounds.warm_ups} rounds of warming up")
+        notes.append(f"times had not settled after {rounds.warm_ups} rounds of warming up")
     if not rounds.narrow:
-        remarks.append(f"after {rounds.taken} rounds the budget was spent, and not every ratio known closely")
-    return remarks
+        notes.append(f"after {rounds.taken} rounds the budget was spent, and not every ratio known closely")
+    return notes
 
 
 def _apart(said: Said) -> Said:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the line that one record is; a reader refuses any other."""
 
 UNITS = frozenset({"B", "s", "Hz", "token/s", "FLOP/s", "B/s", "1"})
@@ -127,7 +127,7 @@ class Record(NamedTuple):
     status: str
     reason: str = ""
     measurements: tuple[Measurement, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     conditions: Mapping[str, str] = {}
     environment: str = ""  # digest of the environment, kept beside the records
     limits: Limits = Limits(0.0)
@@ -283,7 +283,7 @@ def record_from_json(data: Json) -> Record:
     fields = {name: data[name] for name in Record._fields}
     fields["cell"] = Cell(**data["cell"])
     fields["limits"] = Limits(**data["limits"])
-    fields["remarks"] = tuple(data["remarks"])
+    fields["notes"] = tuple(data["notes"])
     fields["measurements"] = tuple(
         [
             Measurement(metric, unit, origin, method, tuple(samples))

@@ -44,7 +44,7 @@ class _Draft:
 
     at: str
     readings: list[Reading] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     conditions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -147,7 +147,7 @@ def _note(drafts: dict[str, _Draft], event: Event) -> None:
     elif isinstance(event, CellReading):
         drafts[event.cell].readings.append(event.reading)
     elif isinstance(event, CellNote):
-        drafts[event.cell].remarks.append(event.text)
+        drafts[event.cell].notes.append(event.text)
     elif isinstance(event, Conditions):
         drafts[event.cell].conditions = event.conditions
 
@@ -158,7 +158,7 @@ def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, envi
         status=str(ended.status),
         reason=ended.reason,
         measurements=gather(draft.readings),
-        remarks=tuple(draft.remarks),
+        notes=tuple(draft.notes),
         conditions=draft.conditions,
         environment=environment,
         limits=limits,

@@ -98,7 +98,7 @@ class Store:
         if not (self.folder / name).exists():
             text = json.dumps(environment.to_dict(), indent=1) + "\n"
             try:
-                _replace(self.folder / name, text.encode())
+                replace_file(self.folder / name, text.encode())
             except OSError as error:
                 raise StoreError(f"cannot write {self.folder / name}: {error.strerror}") from error
 
@@ -132,7 +132,7 @@ class Store:
         torn = [line for number, line in enumerate(lines, 1) if number in aside]
         kept = [line for number, line in enumerate(lines, 1) if number not in aside]
         self._set_aside(torn)
-        _replace(path, b"".join(line + b"\n" for line in kept))
+        replace_file(path, b"".join(line + b"\n" for line in kept))
         return records
 
     def _set_aside(self, lines: list[bytes]) -> None:
@@ -177,7 +177,7 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
             else:
                 raise StoreError(
                     f"{path}, line {number}: a record of schema version {record!r}, not {SCHEMA} as here; "
-                    "read it with the release that wrote it, or choose another folder with out=..."
+                    f"run `python -m harness.migrate {path.parent}`, or choose another folder with out=..."
                 )
     return records, broken
 
@@ -210,8 +210,8 @@ def _is_ended(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write `path` whole or not at all; raises OSError."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace `path` in one step: a reader sees the old content or the new. Raises OSError."""
     new = path.with_name(f".{path.name}.new")
     try:
         with open(new, "wb") as file:

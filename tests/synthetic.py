@@ -20,7 +20,7 @@ def made(
     reason: str = "",
     repeat: int = 0,
     conditions: Mapping[str, str] | None = None,
-    remarks: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
     fields: Mapping[str, object] | None = None,
     suite: str = "invented",
 ) -> Record:
@@ -41,7 +41,7 @@ def made(
         for (metric, method), (unit, origin, samples) in (figures or {}).items()
     )
     return Record(
-        cell, status, reason, measurements, remarks, dict(conditions or {}), "synthetic", Limits(1.0), "", 0.0
+        cell, status, reason, measurements, notes, dict(conditions or {}), "synthetic", Limits(1.0), "", 0.0
     )
 
 

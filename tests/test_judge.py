@@ -103,7 +103,7 @@ def test_a_figure_had_before_the_cell_ran_out_counts_but_not_as_stated() -> None
 
 
 def test_another_method_of_the_same_metric_is_not_taken_for_it() -> None:
-    record = made(figures={("bytes", "other"): ("B", "measured", (100.0,))}, remarks=("way: did not apply",))
+    record = made(figures={("bytes", "other"): ("B", "measured", (100.0,))}, notes=("way: did not apply",))
     verdict = one(claim(), record)
     assert verdict.outcome == "unavailable"
     assert "way: did not apply" in verdict.sentence

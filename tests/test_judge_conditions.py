@@ -69,7 +69,10 @@ SHAPE = {"num_hidden_layers": 32, "micro_batch_size": 1, "optimizer": "adamw", "
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"num_hidden_layers": 4}, "small was run with layers 4; this claim speaks of layers 32."),
+        (
+            {"num_hidden_layers": 4},
+            "small was run with num_hidden_layers 4; this claim speaks of num_hidden_layers 32.",
+        ),
         (
             {"micro_batch_size": 2, "optimizer": "sgd_momentum"},
             "run with batch 2, optimizer sgd_momentum; this claim speaks of batch 1, optimizer adamw.",
@@ -92,7 +95,7 @@ def test_the_same_name_with_another_shape_is_no_figure(changed: dict[str, object
 def test_a_required_field_that_was_not_recorded_is_not_taken_as_met() -> None:
     verdict = one(claim(requires=SHAPE), figure(100.0, fields={"micro_batch_size": 1, "optimizer": "adamw"}))
     assert verdict.outcome == "unavailable"
-    assert "no layers recorded, no device_memory_B recorded" in verdict.sentence
+    assert "no num_hidden_layers recorded, no device_memory_B recorded" in verdict.sentence
 
 
 def test_records_of_another_shape_do_not_mix_with_those_of_the_claims() -> None:

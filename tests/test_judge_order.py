@@ -263,7 +263,7 @@ BAD = {
     "unavailable": ([made("small", "b", status="unavailable", reason="no GPU")], "b: the cell ended as una"),
     "wrong": ([size("b", 2.0, status="wrong_result", reason="off")], "ended as wrong result (off)"),
     "ran out": ([size("b", 2.0, status="out_of_memory")], "b: the cell ended as out of memory"),
-    "without": ([made("small", "b", remarks=("bytes: not here",))], "b: the cell has no bytes by way ("),
+    "without": ([made("small", "b", notes=("bytes: not here",))], "b: the cell has no bytes by way ("),
     "none": ([size("b")], "b: bytes by way is not all numbers above 0"),
     "mixed": ([size("b", 2.0), size("b", 2.0, origin="simulated", repeat=1)], "b: its repeats have"),
 }  # fmt: skip
@@ -313,7 +313,10 @@ def test_another_shape_of_one_arm_is_no_figure() -> None:
     ]
     verdict = one(held, *records)
     assert verdict.outcome == "unavailable"
-    assert "b: small was run with layers 4; this claim speaks of layers 32" in verdict.sentence
+    assert (
+        "b: small was run with num_hidden_layers 4; this claim speaks of num_hidden_layers 32"
+        in verdict.sentence
+    )
     assert one(held, records[0], size("b", 2.0, fields={"num_hidden_layers": 32})).outcome == "holds"
 
 

@@ -125,7 +125,7 @@ def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
         (BASE, [made("small", "fast", status="unavailable", reason="no GPU")], "unavailable (no GPU)"),
         (
             BASE,
-            [made("small", "fast", remarks=("time: not timed here",))],
+            [made("small", "fast", notes=("time: not timed here",))],
             "has no time by warm (time: not timed",
         ),
     ],

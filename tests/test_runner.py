@@ -154,7 +154,7 @@ def test_a_record_holds_what_the_cell_said(faults):
         Measurement("time", "s", "measured", "clock", (0.25, 0.5)),
         Measurement("inside", "1", "measured", "", (1.0,)),
     )
-    assert record.remarks == ("a remark",)
+    assert record.notes == ("a remark",)
     assert record.conditions == {"device": "toy", "name": "leave_files"}
     assert (faults[0] / f"environment-{record.environment}.json").exists()
     assert record.limits == Limits(20.0, BUDGET_B)

@@ -23,7 +23,7 @@ FINDS_THIS = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{Path(__f
 
 def record(repeat=0, status="ok", limits=LIMITS):
     measurements = (Measurement("time", "s", "measured", "clock", (0.25, 0.5)),)
-    return Record(cell(repeat=repeat), status, measurements=measurements, remarks=("said",), limits=limits)
+    return Record(cell(repeat=repeat), status, measurements=measurements, notes=("said",), limits=limits)
 
 
 def write(folder, *records):

@@ -54,7 +54,7 @@ def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
             records.append(timed_record(workload, "baseline_again", repeat, LUCK[repeat]))
             untimed = timed_record(workload, "untimed", repeat, 1.0)
             kept = tuple(m for m in untimed.measurements if not m.metric.startswith("time"))
-            records.append(untimed._replace(measurements=kept, remarks=("time: never timed here",)))
+            records.append(untimed._replace(measurements=kept, notes=("time: never timed here",)))
             records.append(
                 made(workload, "absent", status="unavailable", reason="needs a GPU", repeat=repeat)
             )

@@ -98,7 +98,7 @@ class Frame:
 
     def remark(self, workload: str, optimization: str, about: str) -> str:
         """What the suite remarked on a metric or method of a cell, by name and a colon; empty if nothing."""
-        texts = (text for r in self.cells.get((workload, optimization), ()) for text in r.remarks)
+        texts = (text for r in self.cells.get((workload, optimization), ()) for text in r.notes)
         return next((text for text in texts if about and text.startswith(f"{about}:")), "")
 
     def condition(self, workload: str, optimization: str, name: str) -> str:

@@ -87,7 +87,7 @@ def _record_lines(found: Findings, record: Record) -> dict[str, str]:
         f"{one.metric}  {one.method or '-'}  {_samples(one.samples, one.unit)} {ORIGIN_MARKS[one.origin]}"
         for one in record.measurements
     ]
-    lines += [f"note: {' '.join(remark.split())}" for remark in record.remarks]
+    lines += [f"note: {' '.join(remark.split())}" for remark in record.notes]
     lines += [f"{name}: {value}" for name, value in sorted(record.conditions.items())]
     if record.reason:
         lines.append(f"reason: {record.reason}")

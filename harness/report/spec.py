@@ -64,8 +64,8 @@ KINDS: Mapping[str, _Fields] = {
     },
     # every variant against the baseline on one workload: what pays, and by how much. Less is better.
     # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
-    # Only variants on as many ranks as the baseline are ranked at the top. With `noise` (the variant that is the
-    # baseline again) the variants were timed together: the speed-up stands with its interval, and the noise says
+    # Only variants on as many ranks as the baseline are ranked at the top. With `noise` (the variant that is
+    # the baseline again) the variants were interleaved: the speed-up has an interval, and the noise says
     # what is a difference. `draws`: rounds are draws, of which each counts, and not times of one thing
     "effects": {
         "where": _MAP,
@@ -97,7 +97,7 @@ KINDS: Mapping[str, _Fields] = {
     # which the `baseline` reached in the same run on the first that was timed of the workloads named by
     # `bandwidth`, and by `rates` for each value of the condition `precision`
     "roofline": {**_ROOFLINE, "terminal": _YES_NO},
-    # the same drawn: FLOP/s reached over FLOPs a byte, a point a workload and variant, under the roofs measured
+    # the same drawn: FLOP/s reached over FLOP per byte, one point per workload and variant, under measured roofs
     "roofs": _ROOFLINE,
     # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
     # `remark` what is said there with it
@@ -113,8 +113,8 @@ KINDS: Mapping[str, _Fields] = {
         "unit": _MUST,
         "across": _TEXT,
     },
-    # one line a variant over its workloads, or where `line` says so, one a workload over its variants; both axes
-    # logarithmic. `references`: label to value, horizontal. `mark`: where on its line a ring stands (MARK)
+    # one line per variant over its workloads, or where `line` says so, one per workload over its variants; both
+    # axes logarithmic. `references`: label to value, horizontal. `mark`: where on its line a ring stands (MARK)
     "lines": {
         "where": _MAP,
         "line": {"type": "str", "default": "optimization", "one_of": ["optimization", "workload"]},
@@ -144,7 +144,7 @@ COLUMN: _Fields = {
     "per": _TEXT,  # a metric to divide by
     "relative_to": _TEXT,  # a variant: show the change against it
     "signed": _YES_NO,
-    "remarks": _YES_NO,  # a footnote with what the suite remarked on the method
+    "notes": _YES_NO,  # a footnote with what the suite remarked on the method
     "also": _MAP,  # a second figure, in brackets: the fields of a column
     "claim": _TEXT,  # instead of a figure, what the paper quotes: a claim's id, with {workload} in it
 }

@@ -160,7 +160,7 @@ def _figure(column: Mapping[str, Any], frame: Frame, notes: Notes) -> Text:
         if base is None or base.value == 0:
             return missing(frame, notes, {**place, "optimization": column["relative_to"]})
         return Text(marked(percent(figure.value / base.value - 1, True), figure.origin), figure.cell)
-    remark = frame.remark(figure.workload, figure.optimization, figure.method) if column["remarks"] else ""
+    remark = frame.remark(figure.workload, figure.optimization, figure.method) if column["notes"] else ""
     note = f" {notes.mark(remark)}" if remark else ""
     return Text(show(figure, column["unit"], column["signed"]), figure.cell, note=note)
 
