@@ -70,7 +70,7 @@ def migrate_line(line: str) -> str:
     Raises ValueError where the line is no record, or of a version that is not known.
     """
     data = json.loads(line)
-    version = data.get("schema") if isinstance(data, dict) else None
+    version: Any = data.get("schema") if isinstance(data, dict) else None
     if version == SCHEMA:
         return line
     while version != SCHEMA:

@@ -97,7 +97,7 @@ KINDS: Mapping[str, _Fields] = {
     # which the `baseline` reached in the same run on the first that was timed of the workloads named by
     # `bandwidth`, and by `rates` for each value of the condition `precision`
     "roofline": {**_ROOFLINE, "terminal": _YES_NO},
-    # the same drawn: FLOP/s reached over FLOP per byte, one point per workload and variant, under measured roofs
+    # the same drawn: FLOP/s reached over FLOP per byte, one point per workload and variant
     "roofs": _ROOFLINE,
     # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
     # `remark` what is said there with it
@@ -113,8 +113,8 @@ KINDS: Mapping[str, _Fields] = {
         "unit": _MUST,
         "across": _TEXT,
     },
-    # one line per variant over its workloads, or where `line` says so, one per workload over its variants; both
-    # axes logarithmic. `references`: label to value, horizontal. `mark`: where on its line a ring stands (MARK)
+    # one line per variant over its workloads, or where `line` says so, one per workload over its variants;
+    # both axes logarithmic. `references`: label to value, horizontal. `mark`: where a ring is drawn on its line (MARK)
     "lines": {
         "where": _MAP,
         "line": {"type": "str", "default": "optimization", "one_of": ["optimization", "workload"]},
