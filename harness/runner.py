@@ -59,7 +59,7 @@ def run(
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
-    `on_event` is told each event; an `Ended` once its record is on the disk. `size_fields`: see
+    `on_event` is told each event; a `CellFinished` once its record is on the disk. `size_fields`: see
     `foretold.SkipRules`, by which cells whose end is known from another's are not tried.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.

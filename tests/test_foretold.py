@@ -13,14 +13,14 @@ def record(status, variant="a", reason="", repeat=0, **workload):
 
 
 def test_what_is_larger_than_what_ran_out_of_memory_is_named_and_not_tried():
-    foretold = SkipRules(["size", "batch"])
+    foretold = SkipRules(["size", "micro_batch_size"])
     foretold.note(record("ok", size=1, micro_batch_size=8, kind="x"))
     foretold.note(record("out_of_memory", size=4, micro_batch_size=2, kind="x"))
     foretold.note(record("out_of_memory", size=2, micro_batch_size=2, kind="x", reason="not tried: whatever"))
     assert foretold.skip_reason(record("", size=2, micro_batch_size=4, kind="x").cell) is None
     assert foretold.skip_reason(record("", size=8, micro_batch_size=2, kind="x").cell) == (
         Status.OUT_OF_MEMORY,
-        "not tried: a ran out of memory on w4, which is no larger (size 4, batch 2)",
+        "not tried: a ran out of memory on w4, which is no larger (size 4, micro_batch_size 2)",
     )
     assert foretold.skip_reason(record("", size=8, micro_batch_size=1, kind="x").cell) is None
     assert foretold.skip_reason(record("", size=3, micro_batch_size=64, kind="x").cell) is None

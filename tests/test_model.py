@@ -177,5 +177,5 @@ def test_untrained_loss_is_that_of_chance():
 def test_impossible_shapes_are_refused():
     with pytest.raises(ValueError, match="multiple of heads"):
         Transformer(replace(TINY, num_attention_heads=3))
-    with pytest.raises(ValueError, match="longer than the 16 positions"):
+    with pytest.raises(ValueError, match="longer than max_position_embeddings=16"):
         Transformer(TINY)(batch(TINY, 17), batch(TINY, 17))

@@ -66,7 +66,7 @@ class Executor(Protocol):
     """Runs groups of cells, each group in a process of its own or, after a death, in several."""
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
-        """Events as they come; of each cell first `Began`, last exactly one `Ended`, whatever happens.
+        """Events as they come; of each cell first `CellStarted`, last exactly one `CellFinished`, whatever happens.
 
         A group is asked for when it can start. A cell that is timed together with others begins again,
         from nothing, where one of those ended their process.
@@ -88,7 +88,7 @@ def event_from_json(line: str | bytes) -> Event:
     """The event that a line holds; raises ValueError where it holds none."""
     try:
         kind, *fields = json.loads(line)
-        if kind == "Read":
+        if kind == CellReading.__name__:
             fields[1] = Reading(*fields[1])
         event: Event = KINDS[kind](*fields)
     except (LookupError, TypeError, ValueError, RecursionError) as error:

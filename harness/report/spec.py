@@ -114,7 +114,7 @@ KINDS: Mapping[str, _Fields] = {
         "across": _TEXT,
     },
     # one line per variant over its workloads, or where `line` says so, one per workload over its variants;
-    # both axes logarithmic. `references`: label to value, horizontal. `mark`: where a ring is drawn on its line (MARK)
+    # both axes logarithmic. `references`: label to value, horizontal. `mark`: the ringed point (MARK)
     "lines": {
         "where": _MAP,
         "line": {"type": "str", "default": "optimization", "one_of": ["optimization", "workload"]},
