@@ -32,7 +32,8 @@ def unavailable(host):
 def apply(subject, settings):
     w = subject.workload
     n = settings.parts
-    return replace(subject, workload=replace(w, micro_batch_size=w.micro_batch_size // n, gradient_accumulation_steps=n))
+    size = w.micro_batch_size // n
+    return replace(subject, workload=replace(w, micro_batch_size=size, gradient_accumulation_steps=n))
 """
 SPOILT = """
 

@@ -151,7 +151,8 @@ def test_events_survive_the_line(event):
 
 
 @pytest.mark.parametrize(
-    "line", ["", "1", "[]", "{}", '["CellStarted"]', '["Nothing", 1]', '["CellReading", "c", 3]', "[" * 10_000]
+    "line",
+    ["", "1", "[]", "{}", '["CellStarted"]', '["Nothing", 1]', '["CellReading", "c", 3]', "[" * 10_000],
 )
 def test_what_is_no_event_is_refused(line):
     with pytest.raises(ValueError, match="no event"):

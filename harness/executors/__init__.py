@@ -66,7 +66,7 @@ class Executor(Protocol):
     """Runs groups of cells, each group in a process of its own or, after a death, in several."""
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
-        """Events as they come; of each cell first `CellStarted`, last exactly one `CellFinished`, whatever happens.
+        """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.
 
         A group is asked for when it can start. A cell that is timed together with others begins again,
         from nothing, where one of those ended their process.
