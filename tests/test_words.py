@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.code_fingerprint import ROOT
+from harness.source_digest import ROOT
 
 INSTEAD = {
     "foretell": "predict, estimate",
@@ -12,8 +12,8 @@ INSTEAD = {
     "foretold": "predicted, estimated",
     "tells": "reports, shows",
     "told": "reported, returned",
-    "variant": "variant",
-    "variants": "variants",
+    "arm": "variant",
+    "arms": "variants",
     "beside": "next to, alongside",
     "presumably": "say what was tried, or that it was not investigated",
     "held against": "compared with",
@@ -44,7 +44,7 @@ def replaced(text: str) -> list[str]:
 def test_a_replaced_word_is_found_with_what_to_write_instead():
     assert replaced("```\ncode\n```\nIt was foretold.") == ["line 4: 'foretold' -> predicted, estimated"]
     assert replaced("4 bytes a parameter") == ["line 1: 'bytes a parameter' -> bytes per parameter"]
-    assert not replaced("a parameter of the model, alarmed, besides; `variant` was a key")
+    assert not replaced("a parameter of the model, alarmed, besides; `arm` was a key")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
