@@ -128,7 +128,7 @@ def test_a_pause_is_asked_of_each_port_and_counted_in_time():
 def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_told(senders):
     need_B = 2 * HOP * C * (1 - 1 / senders)
     traced(incast(senders=senders, headroom_B=need_B + 2 * C * 1e-7))
-    with pytest.raises(WrongResult, match="not lossless: a port held") as told:
+    with pytest.raises(WrongResult, match="not lossless: a port reached") as told:
         traced(incast(senders=senders, headroom_B=0.9 * need_B))
     assert "\n" not in str(told.value)
 
@@ -245,7 +245,7 @@ def test_what_is_faster_than_the_port_is_caught(monkeypatch):
         return trace._replace(completion_s=0.9 * trace.completion_s)
 
     monkeypatch.setattr(congestion, "simulate", hurried)
-    with pytest.raises(WrongResult, match="where a port takes"):
+    with pytest.raises(WrongResult, match="but a port needs"):
         congestion.check(under("baseline", incast()), None)
 
 
@@ -254,7 +254,7 @@ def test_a_simulation_that_never_ends_is_ended():
         def may_send(self):
             return np.zeros(2)
 
-    with pytest.raises(WrongResult, match="still to come after 100 times"):
+    with pytest.raises(WrongResult, match="still missing after 100 times"):
         simulate(incast(senders=2, message_B=1e3), Silent(incast(senders=2), 1), 1)
 
 
@@ -280,7 +280,7 @@ def test_what_makes_no_network_is_refused_in_one_line(changed, told):
 
 def test_a_buffer_that_cannot_be_lossless_is_refused():
     with pytest.raises(
-        Unavailable, match="16 ports with threshold and headroom take 7,360,000 B of a buffer"
+        Unavailable, match="16 ports with threshold and headroom need 7,360,000 B of a buffer"
     ):
         congestion.build({**RUN.workloads["incast_16"], "buffer_B": 7e6}, 1)
 

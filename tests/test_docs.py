@@ -1,10 +1,12 @@
 """Every path and link that the documentation names exists."""
 
 import re
+import shlex
 
 import pytest
 
 from harness.code_fingerprint import ROOT
+from harness.config import load
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
@@ -38,3 +40,21 @@ def test_each_link_of_a_page_leads_somewhere(page):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name}: {link}"
         assert not anchor or anchor in anchors(target.read_text()), f"{page.name}: {link}"
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return each `python -m harness` command of a page's code, its continuation lines joined."""
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [(page.name, line.split("-m harness", 1)[1]) for line in lines if "-m harness " in line]
+    return found
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_each_command_of_a_page_is_accepted(page, command):
+    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "--help")]
+    words = [word.replace("path/config.json", str(ROOT / "tests/data/gpt2.json")) for word in words]
+    if not any(word.startswith("from_results=") for word in words) and words:
+        assert load(words)

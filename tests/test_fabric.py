@@ -80,16 +80,16 @@ def test_each_arm_is_its_plan(name):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ranks": 20}, "20 ranks are no whole nodes of 8"),
+        ({"ranks": 20}, "20 ranks are not a multiple of ranks_per_node=8"),
         ({"ranks": 8}, "no flows: a collective on 1 host does not touch the network"),
         ({"ranks": 136}, "a job of 17 hosts: the fabric has 16"),
-        ({"nics_per_rack": 12}, "12 NICs of a rack are no whole number of hosts with 8"),
+        ({"nics_per_rack": 12}, "12 NICs per rack are not a multiple of hosts with 8"),
         ({"nic_B_per_s": 0.0}, "NIC rate 0.0 B/s is not above 0 and finite"),
         ({"uplink_B_per_s": float("inf")}, "uplink rate inf B/s is not above 0 and finite"),
         ({"spines": 1, "failed_uplinks": 1}, "failed links cut rack"),
         ({"failed_uplinks": 5000}, "cannot fail"),
-        ({"emulated": True}, "packets are sent by one rank a host"),
-        ({**SMALL, "ranks": 3}, "packets are sent by a rank on each of 4 hosts, not by 3"),
+        ({"emulated": True}, "with packets, each host has one rank"),
+        ({**SMALL, "ranks": 3}, "with packets, each of 4 hosts has one rank, not 3 ranks in all"),
         ({**SMALL, "failed_uplinks": 1}, "over links that are all up"),
     ],
 )
@@ -176,7 +176,7 @@ def test_alltoall_sends_once_all_its_receives_stand():
 def test_a_message_that_does_not_split_evenly_is_unavailable():
     subject = variant("e_ecmp", {**SMALL, "buffer_B": 4 * 4 * 4 * 9 + 16})
     with pytest.raises(
-        Unavailable, match="592 B are no whole numbers of 4 B for 4 ranks and 4 queue pairs each"
+        Unavailable, match="592 B do not split into numbers of 4 B for 4 ranks and 4 queue pairs each"
     ):
         fabric.check(subject, None)
 

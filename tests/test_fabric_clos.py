@@ -52,7 +52,7 @@ def test_a_link_that_is_down_is_no_path():
     clos = small(failed=((1, 2),))
     assert clos.paths(ids(0), ids(4), ids(2)).shape == (1, 4)
     for source, destination in ((0, 2), (2, 0)):
-        with pytest.raises(ValueError, match="goes by a failed link"):
+        with pytest.raises(ValueError, match="uses a failed link"):
             clos.paths(ids(source), ids(destination), ids(2))
     assert clos.capacities().min() > 0
 
@@ -90,9 +90,9 @@ def test_one_rack_alone_is_never_cut_off():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"racks": 0}, "racks, one at least, not 0"),
-        ({"nics_per_rack": 0}, "NICs in a rack, one at least, not 0"),
-        ({"spines": -1}, "spines, one at least, not -1"),
+        ({"racks": 0}, "racks, at least one, not 0"),
+        ({"nics_per_rack": 0}, "NICs in a rack, at least one, not 0"),
+        ({"spines": -1}, "spines, at least one, not -1"),
         ({"nic_B_per_s": 0.0}, r"NIC rate 0.0 B/s is not above 0"),
         ({"uplink_B_per_s": -1.0}, r"uplink rate -1.0 B/s is not above 0"),
         ({"uplink_B_per_s": float("inf")}, r"uplink rate inf B/s is not above 0 and finite"),

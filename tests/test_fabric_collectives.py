@@ -102,7 +102,7 @@ def test_bus_bandwidth_does_not_hang_on_the_number_of_ranks():
         ("allreduce", 2, 0.0, 1, "no flows: a collective of 0.0 B"),
         ("allreduce", 2, float("nan"), 1, "no flows: a collective of nan B"),
         ("alltoall", 2, float("inf"), 1, "above 0 and finite"),
-        ("alltoall", 2, 1.0, 0, "one queue pair at least, not 0"),
+        ("alltoall", 2, 1.0, 0, "at least one queue pair, not 0"),
     ],
 )
 def test_a_collective_that_cannot_be_is_refused(kind, hosts, size, pairs, said):
@@ -164,8 +164,8 @@ def test_failed_links_are_of_the_jobs_own_racks(count, seed):
     [
         (13, 2, "a job of 13 hosts: the fabric has 12"),
         (0, 2, "a job of 0 hosts"),
-        (1, 3, "no whole number of hosts with 3"),
-        (1, 0, "no whole number of hosts with 0"),
+        (1, 3, "not a multiple of hosts with 3"),
+        (1, 0, "not a multiple of hosts with 0"),
     ],
 )
 def test_a_job_that_has_no_place_is_refused(hosts, gpus, said):

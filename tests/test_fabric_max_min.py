@@ -232,7 +232,7 @@ def test_no_flows_or_one_without_a_link_are_refused(path):
 
 @pytest.mark.parametrize(("size", "tolerance"), [(0.0, 0.1), (float("nan"), 0.1), (1.0, -0.1), (1.0, 1.0)])
 def test_sizes_and_tolerances_out_of_range_are_refused(size, tolerance):
-    with pytest.raises(ValueError, match="sizes are above 0 and finite"):
+    with pytest.raises(ValueError, match="sizes must be above 0 and finite"):
         completions_s(crossed([0]), np.array([size]), np.array([1.0]), tolerance)
 
 

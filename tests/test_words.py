@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from harness.source_digest import ROOT
+from harness.code_fingerprint import ROOT
 
 INSTEAD = {
     "foretell": "predict, estimate",

@@ -1,7 +1,7 @@
-"""The congestion suite: what an incast does to a rack switch, and what each way to hold it back costs.
+"""The congestion suite: what an incast does to a rack switch, and what each control costs.
 
 The baseline is PFC alone. A fluid model is stepped through time (`suites.congestion.switch`); nothing is
-measured, and every figure is simulated.
+measured, and every number is simulated.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ METHOD = "fluid"
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """The baseline; raises ValueError and Unavailable for a switch that there cannot be."""
+    """Return the baseline; raises ValueError and Unavailable for an impossible switch."""
     given = Workload(**workload)
     given.refuse_lossy()
     return Subject(given, seed)
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Simulate, keep what happened; raises WrongResult where bytes are lost, or come faster than they can.
+    """Simulate and keep the trace; raises WrongResult where bytes are lost or arrive faster than they can.
 
-    Another run with twice the step tells what the step does to the result.
+    A second run with twice the step shows how much the step changes the result.
     """
     workload = subject.workload
     trace, control = run(subject, workload)
     if trace.completion_s < workload.bound_s - workload.dt_s:
         raise WrongResult(
-            f"done after {trace.completion_s:g} s, where a port takes {workload.bound_s:g} s at least"
+            f"completed after {trace.completion_s:g} s, but a port needs at least {workload.bound_s:g} s"
         )
     coarse = replace(workload, dt_s=2 * workload.dt_s)
     subject.held.update(trace=trace, control=control, coarse=run(subject, coarse)[0])
 
 
 def run(subject: Subject, workload: Workload) -> tuple[Trace, Control]:
-    """One simulation under the subject's control."""
+    """Run one simulation under the subject's control."""
     control = subject.control(workload, subject.seed)
     return simulate(workload, control, subject.seed), control
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
-    """What a claim about a network may ask after."""
+    """Return the conditions that a claim about a network may name."""
     workload = subject.workload
     return {
         "network": "simulated",
@@ -62,7 +62,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def sample(subject: Subject) -> Iterator[Reading]:
-    """Completion beside its bound, the queue, pauses, and what the step may be off by."""
+    """Yield completion and its bound, queue, pauses and the error of the time step."""
     workload, trace = subject.workload, subject.held["trace"]
     yield Reading("completion", "s", workload.bound_s, Origin.CALCULATED, "bound")
     for metric, unit, value in (
@@ -78,12 +78,12 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def goodput(workload: Workload, trace: Trace) -> float:
-    """Bytes over the time to the last acknowledgement, as a share of the port's rate."""
+    """Return bytes over the time to the last acknowledgement, as a share of the port's rate."""
     return workload.senders * workload.sender_B / trace.completion_s / workload.rate_B_per_s
 
 
 def queue(trace: Trace) -> Iterator[tuple[str, str, float]]:
-    """Bytes in the switch, over time until the last left it."""
+    """Yield the bytes in the switch over time, until the last one left."""
     yield "queue_mean", "B", float(trace.queue_K.mean())
     yield "queue_p99", "B", float(np.percentile(trace.queue_K, 99))
     yield "queue_max", "B", float(trace.queue_K.max())
@@ -91,7 +91,7 @@ def queue(trace: Trace) -> Iterator[tuple[str, str, float]]:
 
 
 def pauses(workload: Workload, trace: Trace) -> Iterator[tuple[str, str, float]]:
-    """Of all senders' ports together: how often, how long, and which share of their time."""
+    """Yield how often and how long all senders' ports were paused, and the share of their time."""
     paused_s = float(trace.pausing_K.sum()) * workload.dt_s
     share = paused_s / (len(trace.pausing_K) * workload.dt_s * workload.senders)
     yield "pauses", "1", float(trace.pauses)
@@ -101,14 +101,14 @@ def pauses(workload: Workload, trace: Trace) -> Iterator[tuple[str, str, float]]
 
 
 def step_error(trace: Trace, coarse: Trace) -> float:
-    """The relative change of completion when the step is doubled.
+    """Return the relative change of completion when the step is doubled.
 
-    The model is of first order in the step, so this is about as much as the step itself is off by. Under
+    The model is of first order in the step, so this is about the error of the step itself. Under
     DCQCN a notification that falls elsewhere changes all that follows, as another seed does.
     """
     return abs(coarse.completion_s / trace.completion_s - 1)
 
 
 def close(subject: Subject) -> None:
-    """Let go of what was simulated."""
+    """Release the trace."""
     subject.held.clear()

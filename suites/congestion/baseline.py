@@ -1,4 +1,4 @@
-"""PFC only: senders at line rate, held back hop by hop; what Meta ran at 400 Gbit/s."""
+"""PFC only: senders at line rate, paused hop by hop, as Meta ran at 400 Gbit/s."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from suites.congestion.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set: PFC's thresholds are the switch's, and so the workload's."""
+    """No settings: PFC's thresholds belong to the switch, and so to the workload."""
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Runs everywhere."""
+    """Return None: it runs everywhere."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject as the suite builds it."""
+    """Return the subject as the suite builds it."""
     return subject

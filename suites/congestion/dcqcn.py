@@ -1,9 +1,9 @@
-"""DCQCN, on top of PFC: the switch marks, the receiver notifies, the sender's rate reacts.
+"""DCQCN on top of PFC: the switch marks, the receiver notifies, the sender adapts its rate.
 
 Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1, whose equations
-(1) to (4) stand below; constants of its section 5.2 unless said otherwise. Each sender is one flow. Packets
-are not simulated: whether one of a step's was marked follows from their number and the probability, by one
-random draw a notification, so that a smaller step meets the same draws.
+(1) to (4) are implemented below; constants are from its section 5.2 unless noted. Each sender is one flow.
+Packets are not simulated: whether one packet of a step was marked follows from their number and the
+probability, by one random draw per notification, so that a smaller step uses the same draws.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from suites.congestion.subject import Bools, Delay, Floats, Subject, Workload
 __all__ = ["Settings", "apply", "unavailable"]
 
 PACKET_B = 1024.0  # chosen here: an MTU of RoCE
-NOTIFY_S = 50e-6  # at most one notification (CNP) a flow in this time
-ALPHA_S = 55e-6  # alpha decays after so long without one
+NOTIFY_S = 50e-6  # at most one notification (CNP) per flow in this time
+ALPHA_S = 55e-6  # alpha decays after this time without one
 TIMER_S = 55e-6
 COUNTER_B = 10e6
-RECOVERIES = 5  # F: rises that only go back to the target
+RECOVERIES = 5  # F: increases that only return to the target
 GAIN = 1 / 256  # g
 INCREASE = 1e-3  # of the line rate: R_AI is 40 Mbit/s of 40 Gbit/s there
 HYPER_INCREASE = 1e-2  # ten times that, a ratio that HPCC's simulator has too, see MARKINGS
@@ -39,7 +39,7 @@ class Marking(NamedTuple):
     most: float
 
     def probability(self, queue_s: float) -> float:
-        """Of a packet's being marked: 0 up to the lower threshold, 1 beyond the upper."""
+        """Return the probability that a packet is marked: 0 up to the lower threshold, 1 beyond the upper."""
         if queue_s <= self.low_s:
             return 0.0
         if queue_s > self.high_s:
@@ -58,21 +58,21 @@ MARKINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`marking`: "strict" or "relaxed"."""
+    """`marking`: thresholds of the switch, "strict" or "relaxed"."""
 
     marking: str
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject with senders that DCQCN slows."""
+    """Return the subject with senders that follow DCQCN."""
     if settings.marking not in MARKINGS:
-        raise ValueError(f"dcqcn: marking {settings.marking!r} is none of {', '.join(MARKINGS)}")
+        raise ValueError(f"dcqcn: marking={settings.marking!r}; allowed: {', '.join(MARKINGS)}")
     control = partial(Dcqcn, marking=MARKINGS[settings.marking])
     return replace(subject, control=control, name=f"DCQCN, {settings.marking} marking")
 
 
 class Dcqcn:
-    """All flows' notification points and reaction points. Rates in B/s."""
+    """The notification and reaction points of all flows. Rates in B/s."""
 
     def __init__(self, workload: Workload, seed: int, marking: Marking) -> None:
         count = workload.senders
@@ -92,11 +92,11 @@ class Dcqcn:
         self._timer_rises_N, self._counter_rises_N = np.zeros(count), np.zeros(count)
 
     def may_send(self) -> Floats:
-        """At the current rate."""
+        """Return the bytes that the current rate allows."""
         return self.rate_N * self._dt_s
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
-        """Mark and notify; let rates rise; cut those whose notification has come."""
+        """Mark and notify, increase rates, and cut those whose notification arrived."""
         noticed_N = self._way_back(self._notify(left_N, queue_B)) > 0
         self._decay()
         self._rise(sent_N)
@@ -104,7 +104,8 @@ class Dcqcn:
             self._cut(noticed_N)
 
     def _notify(self, left_N: Floats, queue_B: float) -> Bools:
-        """Flows for which a notification goes out: the first marked packet `NOTIFY_S` after the last.
+        """Return the flows for which a notification is sent: the first marked packet `NOTIFY_S` after the
+        last.
 
         A packet escapes marking with probability 1 - p, so of n packets with exp(n ln(1 - p)): one was marked
         once the sum of -n ln(1 - p) reaches an exponential draw.
@@ -124,7 +125,7 @@ class Dcqcn:
         return fires_N
 
     def _decay(self) -> None:
-        """Equation (2): without a notification, alpha <- (1 - g) alpha."""
+        """Apply equation (2): without a notification, alpha <- (1 - g) alpha."""
         self._alpha_timer_N += self._dt_s
         over_N = self._alpha_timer_N >= ALPHA_S
         if over_N.any():
@@ -132,7 +133,7 @@ class Dcqcn:
             self._alpha_timer_N[over_N] -= ALPHA_S
 
     def _rise(self, sent_N: Floats) -> None:
-        """By the timer, and by the counter of bytes, each on its own."""
+        """Increase rates by the timer and by the byte counter, independently."""
         self._timer_N += self._dt_s
         self._counter_N += sent_N
         for elapsed_N, period, rises_N in (
@@ -146,7 +147,7 @@ class Dcqcn:
                 self._step_up(over_N)
 
     def _step_up(self, flows_N: Bools) -> None:
-        """Equations (3) and (4): half way to the target, which itself rises after `RECOVERIES`."""
+        """Apply equations (3) and (4): half way to the target, which itself rises after `RECOVERIES`."""
         few_N = np.minimum(self._timer_rises_N, self._counter_rises_N)
         many_N = np.maximum(self._timer_rises_N, self._counter_rises_N)
         more_N = np.where(many_N < RECOVERIES, 0.0, np.where(few_N > RECOVERIES, HYPER_INCREASE, INCREASE))
@@ -155,7 +156,7 @@ class Dcqcn:
         self.rate_N = np.where(flows_N, (self._target_N + self.rate_N) / 2, self.rate_N)
 
     def _cut(self, flows_N: Bools) -> None:
-        """Equation (1), and everything that rises begins anew."""
+        """Apply equation (1) and restart all increases."""
         self._target_N = np.where(flows_N, self.rate_N, self._target_N)
         cut_N = np.maximum(self.rate_N * (1.0 - self._alpha_N / 2), LEAST * self._line)
         self.rate_N = np.where(flows_N, cut_N, self.rate_N)

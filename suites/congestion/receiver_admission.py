@@ -1,9 +1,9 @@
-"""Receiver-driven admission, on top of PFC: a sender sends a buffer once the receiver has cleared it.
+"""Receiver-driven admission on top of PFC: a sender sends a buffer once the receiver has cleared it.
 
-As in NCCL's two-stage copy: the receiver sends a clear-to-send (CTS) for each of its buffers that is free, to
-its senders in turn, one after the other, and again once a buffer has come whole. So `credits` buffers bound
-what is under way from all senders together. A CTS goes before all else and waits in no queue; copying out of
-a buffer takes no time; a message longer than a buffer is cut into equal parts.
+As in NCCL's two-stage copy, the receiver sends a clear-to-send (CTS) for each free buffer, to its senders in
+turn, and again once a buffer is complete. So `credits` buffers bound the bytes in flight from all senders
+together. A CTS has priority and waits in no queue; copying out of a buffer takes no time; a message longer
+than a buffer is cut into equal parts.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from suites.congestion.subject import Delay, Floats, Subject, Workload
 __all__ = ["Settings", "apply", "unavailable"]
 
 CLEAR_S = 0.5e-6
-"""Between one CTS and the next; chosen here: a thread posts them one by one."""
+"""Time between two CTS; chosen here: a thread posts them one by one."""
 
 WHOLE = 1e-6
-"""Of a buffer: so little may be missing by rounding."""
+"""Share of a buffer that may be missing because of rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Buffers that the receiver has for all senders together, and the bytes of each."""
+    """`credits`: buffers of the receiver for all senders together; `buffer_B`: bytes of each."""
 
     credits: int
     buffer_B: float
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject whose senders wait to be cleared. Raises ValueError for no credits or empty buffers."""
+    """Return the subject whose senders wait to be cleared; raises ValueError for no credits or empty
+    buffers.
+    """
     if settings.credits < 1 or not settings.buffer_B > 0:
         raise ValueError(f"receiver_admission: {settings}: expected at least one credit and one byte")
     control = partial(Admission, settings=settings)
@@ -43,7 +45,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 
 class Admission:
-    """The receiver's account, and what its words allow once they have come."""
+    """The receiver's account, and what its clear-to-sends allow once they arrive."""
 
     notifications = 0
 
@@ -60,16 +62,16 @@ class Admission:
         self._to_receiver = Delay(half - workload.steps(workload.hop_s), count)
 
     def may_send(self) -> Floats:
-        """What has been cleared and not been sent yet."""
+        """Return the bytes that are cleared and not yet sent."""
         return self._unsent_N
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
-        """Account for what comes, clear a buffer that is free, and let words arrive."""
+        """Account for arriving bytes, clear a free buffer, and deliver clear-to-sends."""
         self._come_N += self._to_receiver(left_N)
         self._unsent_N = self._unsent_N - sent_N + self._part_B * self._clear_to_send(self._clear())
 
     def _clear(self) -> Floats:
-        """A CTS for one sender, if a buffer is free and it is time: 1 where it goes to, (N,)."""
+        """Return 1 for the sender that gets a CTS, if a buffer is free and it is time; else 0, (N,)."""
         now_N = np.zeros(len(self._cleared_N))
         self._since_clear_s += self._dt_s
         if self._since_clear_s < CLEAR_S or self._cleared_N.min() >= self._wanted:

@@ -1,6 +1,6 @@
-"""What the congestion suite hands around: an incast, and how one variant's senders hold back.
+"""The congestion suite's types: an incast, and how the senders of a variant are controlled.
 
-Letters of shapes: N senders, K steps of time. Bytes and seconds throughout.
+Shape letters: N senders, K time steps. Bytes and seconds throughout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """N senders, one receiver, one switch; the fields of `conf/suite/congestion.yaml`.
+    """An incast of N senders into one receiver through one switch; the fields of
+    `conf/suite/congestion.yaml`.
 
     Each sender sends `messages` of `message_B`, one after the other. Every NIC and the receiver's port have
     the same rate. Raises ValueError where the fields do not make a network.
@@ -32,11 +33,11 @@ class Workload:
     rate_B_per_s: float
     rtt_s: float  # unloaded, from a NIC to another and back
     hop_s: float  # one way from a sender's NIC to the switch; a pause takes as long back, and acts at once
-    buffer_B: float  # of the switch, shared by its ports
-    xoff_B: float  # a port that holds more asks its sender to pause
-    xon_B: float  # and at less to go on
-    headroom_B: float  # of a port, for what still comes after it asked
-    jitter_s: float  # senders begin within so long, by the seed
+    buffer_B: float  # buffer of the switch, shared by its ports
+    xoff_B: float  # a port with more bytes asks its sender to pause
+    xon_B: float  # and resumes below this
+    headroom_B: float  # room of a port for what still arrives after it asked
+    jitter_s: float  # senders start within this time, by the seed
     dt_s: float
     source: str = ""
 
@@ -54,42 +55,44 @@ class Workload:
 
     @property
     def sender_B(self) -> float:
-        """What one sender sends in all."""
+        """Return the bytes that one sender sends in total."""
         return self.messages * self.message_B
 
     @property
     def bound_s(self) -> float:
-        """The least time to the last acknowledgement: every byte through one port, and a round trip."""
+        """Return the least time to the last acknowledgement: every byte through one port, plus a round
+        trip.
+        """
         return self.senders * self.sender_B / self.rate_B_per_s + self.rtt_s
 
     def steps(self, time_s: float) -> int:
-        """The steps that come nearest to a time."""
+        """Return the number of steps nearest to a time."""
         return round(time_s / self.dt_s)
 
     def refuse_lossy(self) -> None:
-        """Raises Unavailable where the buffer cannot hold what every port may."""
+        """Raise Unavailable where the buffer cannot take what all ports may fill."""
         need_B = self.senders * (self.xoff_B + self.headroom_B)
         if need_B > self.buffer_B:
             raise Unavailable(
-                f"{self.senders} ports with threshold and headroom take {need_B:,.0f} B of a buffer of "
+                f"{self.senders} ports with threshold and headroom need {need_B:,.0f} B of a buffer of "
                 f"{self.buffer_B:,.0f} B: it could not be lossless"
             )
 
 
 class Control(Protocol):
-    """What the senders of one variant do beside heeding pauses; one object a simulation."""
+    """How the senders of a variant limit themselves, apart from pauses; one object per simulation."""
 
-    notifications: int  # of congestion, that went to all senders together
+    notifications: int  # congestion notifications to all senders together
 
     def may_send(self) -> Floats:
-        """Bytes (N,) that each sender would hand to its wire in the next step, were there nothing else."""
+        """Return the bytes (N,) that each sender would put on its wire in the next step without pauses."""
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
-        """What the step did: bytes sent, bytes that left the switch, bytes that stay in it."""
+        """Observe a step: bytes sent, bytes that left the switch, bytes that stay in it."""
 
 
 class LineRate:
-    """Senders that hold nothing back."""
+    """Senders at line rate."""
 
     notifications = 0
 
@@ -97,16 +100,16 @@ class LineRate:
         self._line_N = np.full(workload.senders, workload.rate_B_per_s * workload.dt_s)
 
     def may_send(self) -> Floats:
-        """All that the line takes."""
+        """Return what the line takes."""
         return self._line_N
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
-        """Nothing is learnt."""
+        """Ignore the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An incast under one variant's control. `held` keeps what was simulated."""
+    """An incast under a variant's control. `held` keeps the trace."""
 
     workload: Workload
     seed: int
@@ -116,17 +119,17 @@ class Subject:
 
 
 class Delay:
-    """Hands each array (N,) on, a number of steps later; before that, zeros."""
+    """Return each array (N,) a number of steps later; zeros before that."""
 
     def __init__(self, steps: int, width: int) -> None:
-        """Raises ValueError for a negative number of steps."""
+        """Raise ValueError for a negative number of steps."""
         if steps < 0:
             raise ValueError(f"a delay of {steps} steps: expected at least 0")
         self._ring = np.zeros((steps + 1, width))
         self._at = 0
 
     def __call__(self, now_N: Floats | Bools) -> Floats:
-        """What was given so many steps ago; the array is good until the next call."""
+        """Return what was given that many steps ago; the array is valid until the next call."""
         self._ring[self._at] = now_N
         self._at = (self._at + 1) % len(self._ring)
         oldest: Floats = self._ring[self._at]

@@ -1,9 +1,9 @@
 """The fluid model that every variant runs on: senders' wires, a switch with PFC, the receiver's port.
 
-Time goes in steps of `dt_s`; what moves within a step is bytes over it. A wire delays. The switch keeps
-account of what it holds by the port it came in at (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its
-sender to pause, and below `xon_B` to go on; the word takes `hop_s`, and what is on the wire still comes. The
-receiver's port sends at line rate, first in, first out; what came within one step is mixed.
+Time advances in steps of `dt_s`; what moves within a step is a number of bytes. A wire delays. The switch
+counts its bytes by ingress port (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its sender to pause,
+and below `xon_B` to resume; the request takes `hop_s`, and what is on the wire still arrives. The receiver's
+port sends at line rate, first in, first out; bytes that arrive within one step are mixed.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from harness.records import WrongResult
 from suites.congestion.subject import Control, Delay, Floats, Workload
 
 LONGEST = 100
-"""Times the bound: a simulation that takes longer is ended."""
+"""Multiple of the bound after which a simulation is ended."""
 
 LEFT_B = 1e-3
-"""Of all bytes: so much is rounding."""
+"""Share of all bytes that may be missing because of rounding."""
 
 
 class Trace(NamedTuple):
-    """What happened. Both arrays have one value a step, up to that in which the last byte left the switch."""
+    """What happened. Both arrays have one value per step, up to the one in which the last byte left the
+    switch."""
 
     completion_s: float  # from the first moment to the last acknowledgement
     queue_K: Floats  # bytes in the switch
     pausing_K: Floats  # ports that asked for a pause
-    pauses: int  # how often one did
-    largest_port_B: float  # the most that came in at one port and was there at once
+    pauses: int  # how often a port asked for a pause
+    largest_port_B: float  # the most bytes of one ingress port at once
 
 
 class Fifo:
-    """Bytes by sender, in the order of the steps in which they came."""
+    """Bytes by sender, in the order of the steps in which they arrived."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Floats, float]] = deque()
 
     def put(self, bytes_N: Floats) -> None:
-        """Behind all others."""
+        """Append bytes behind all others."""
         total_B = float(bytes_N.sum())
         if total_B > 0:
             self._waiting.append((bytes_N.copy(), total_B))
 
     def take(self, most_B: float) -> Floats | float:
-        """From the front, so much or what there is: bytes (N,), or 0."""
+        """Take this much from the front, or what there is: bytes (N,), or 0."""
         taken_N: Floats | float = 0.0
         while most_B > 0 and self._waiting:
             bytes_N, total_B = self._waiting.popleft()
@@ -60,7 +61,7 @@ class Fifo:
 
 
 class Switch:
-    """The shared buffer, by ingress port, and PFC."""
+    """The shared buffer by ingress port, with PFC."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -73,7 +74,7 @@ class Switch:
         self.largest_port_B = 0.0
 
     def step(self, arrived_N: Floats) -> Floats:
-        """Take in bytes (N,), send what the line takes: bytes (N,). Raises WrongResult where any are lost."""
+        """Take in bytes (N,) and return those sent (N,); raises WrongResult where any are lost."""
         self._fifo.put(arrived_N)
         left_N = np.zeros(len(arrived_N)) + self._fifo.take(self._line_B)
         self._held_N = np.maximum(self._held_N + arrived_N - left_N, 0.0)
@@ -90,15 +91,16 @@ class Switch:
         self.largest_port_B = max(self.largest_port_B, most_B)
         if most_B > workload.xoff_B + workload.headroom_B:
             raise WrongResult(
-                f"not lossless: a port held {most_B:,.0f} B, with threshold {workload.xoff_B:,.0f} B and "
+                f"not lossless: a port reached {most_B:,.0f} B, with threshold {workload.xoff_B:,.0f} B and "
                 f"headroom of {workload.headroom_B:,.0f} B; a pause works after {2 * workload.hop_s:g} s"
             )
 
 
 def simulate(workload: Workload, control: Control, seed: int) -> Trace:
-    """From the first byte to the last acknowledgement.
+    """Simulate from the first byte to the last acknowledgement.
 
-    Raises WrongResult where the switch would lose bytes, and where `LONGEST` bounds do not suffice.
+    Raises WrongResult where the switch would lose bytes, or where it takes longer than `LONGEST` times the
+    bound.
     """
     count = workload.senders
     start_N = np.random.default_rng(seed).uniform(0.0, workload.jitter_s, count)
@@ -124,4 +126,4 @@ def simulate(workload: Workload, control: Control, seed: int) -> Trace:
             done_s = (step + 1) * workload.dt_s + rest_s
             arrays = np.array(queue), np.array(pausing, dtype=np.float64)
             return Trace(done_s, *arrays, switch.pauses, switch.largest_port_B)
-    raise WrongResult(f"{to_come_B:,.0f} B were still to come after {LONGEST} times the least time")
+    raise WrongResult(f"{to_come_B:,.0f} B were still missing after {LONGEST} times the bound")

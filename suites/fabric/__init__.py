@@ -1,8 +1,8 @@
-"""The fabric suite: what routing and the number of queue pairs make of a collective over leaves and spines.
+"""The fabric suite: how routing and the number of queue pairs change a collective over leaves and spines.
 
-The baseline is one connection a pair of ranks, its spine by a hash of addresses. Small fabrics carry real
-packets between namespaces on this machine; fabrics of Meta's size are simulated by flows. A round is a
-placement, drawn anew, the same for all variants of a workload.
+The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses. Small fabrics carry
+real packets between namespaces on this machine; fabrics of Meta's size are simulated by flows. A round is a
+random placement, the same for all variants of a workload.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from suites.fabric.simulated import Result, collective, routed
 from suites.fabric.subject import Subject, Workload
 
 ROUNDS = 1 << 20
-"""Placements of one seed are apart from those of the next."""
+"""Distance between the seeds of two runs, so that their placements differ."""
 
 TCP_DATA_B = FRAME_B - 14 - 20 - 32
-"""Of a full frame: without the heads of Ethernet, IP, and TCP with its timestamps (RFC 7323)."""
+"""Payload share of a full frame: without the headers of Ethernet, IP, and TCP with timestamps (RFC 7323)."""
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """The baseline. Raises `Unavailable` for a fabric that cannot be, or a job that it does not hold."""
+    """Return the baseline; raises `Unavailable` for an impossible fabric or a job that it has no room for."""
     subject = Subject(Workload(**workload), seed)
     try:
         clos, nic_HG = placed(subject, 0)
@@ -46,24 +46,28 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def refuse_unreal(workload: Workload, clos: Clos) -> None:
-    """Raises `Unavailable` for what packets do not do here."""
+    """Raise `Unavailable` for what the emulation with packets does not support."""
     if workload.ranks_per_node != 1 or workload.failed_uplinks:
-        raise Unavailable("packets are sent by one rank a host, over links that are all up")
+        raise Unavailable("with packets, each host has one rank, over links that are all up")
     if workload.ranks != clos.nics:
-        raise Unavailable(f"packets are sent by a rank on each of {clos.nics} hosts, not by {workload.ranks}")
+        raise Unavailable(
+            f"with packets, each of {clos.nics} hosts has one rank, not {workload.ranks} ranks in all"
+        )
 
 
 def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
-    """The fabric of that round, and the NICs of the ranks (hosts, GPUs). Raises ValueError for none.
+    """Return the round's fabric and the NICs of its ranks (hosts, GPUs); raises ValueError for none.
 
-    Its rates are those of data: where packets carry it, heads of full frames are taken off; acknowledgments,
-    which share the links, are not.
+    Rates are those of payload: with packets, headers of full frames are deducted; acknowledgments, which
+    share the links, are not.
     """
     workload, seed = subject.workload, subject.seed * ROUNDS + round_
     clos = fabric_of(workload, TCP_DATA_B / FRAME_B if workload.emulated else 1.0)
     hosts, gpus = divmod(workload.ranks, workload.ranks_per_node)
     if gpus:
-        raise ValueError(f"{workload.ranks} ranks are no whole nodes of {workload.ranks_per_node}")
+        raise ValueError(
+            f"{workload.ranks} ranks are not a multiple of ranks_per_node={workload.ranks_per_node}"
+        )
     if workload.placement == "aligned":
         nic_HG = placements.aligned(clos, hosts, workload.ranks_per_node)
     else:
@@ -75,7 +79,7 @@ def placed(subject: Subject, round_: int) -> tuple[Clos, Whole]:
 
 
 def fabric_of(workload: Workload, share: float = 1.0) -> Clos:
-    """With every link up, of that share of its rate."""
+    """Return the fabric with every link up, at that share of its rate."""
     return Clos(
         workload.racks,
         workload.nics_per_rack,
@@ -86,7 +90,7 @@ def fabric_of(workload: Workload, share: float = 1.0) -> Clos:
 
 
 def check(subject: Subject, module: Any) -> None:
-    """On packets: every rank's result is held against a closed formula, in this and in each later turn."""
+    """Compare every rank's result with a closed formula, in this and in each later turn (packets only)."""
     subject.held["round"] = 0
     if not subject.workload.emulated:
         return
@@ -99,17 +103,17 @@ def check(subject: Subject, module: Any) -> None:
 
 
 def refuse_uneven(subject: Subject) -> None:
-    """Raises `Unavailable` for a message that does not split evenly over ranks and queue pairs."""
+    """Raise `Unavailable` for a message that does not split evenly over ranks and queue pairs."""
     workload, pairs = subject.workload, subject.plan.queue_pairs
     if workload.buffer_B % (NUMBER_B * workload.ranks * pairs):
         raise Unavailable(
-            f"{workload.buffer_B} B are no whole numbers of {NUMBER_B} B for {workload.ranks} ranks and "
+            f"{workload.buffer_B} B do not split into numbers of {NUMBER_B} B for {workload.ranks} ranks and "
             f"{pairs} queue pairs each"
         )
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
-    """What a claim may ask after."""
+    """Return the conditions that a claim may name."""
     workload, plan = subject.workload, subject.plan
     return {
         "device": "cpu",
@@ -127,7 +131,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def prepare(subject: Subject) -> Iterator[Reading | Note]:
-    """What holds for all placements."""
+    """Yield what is the same for all placements."""
     workload = subject.workload
     yield Reading("queue_pairs", "1", subject.plan.queue_pairs, Origin.CALCULATED)
     if workload.emulated:
@@ -137,12 +141,14 @@ def prepare(subject: Subject) -> Iterator[Reading | Note]:
 
 
 def timed(subject: Subject) -> bool:
-    """Placements are drawn for both, by packets and by flows."""
+    """Return True: placements are drawn for packets and for flows."""
     return True
 
 
 def sample(subject: Subject) -> Iterator[Reading]:
-    """One collective by the next placement: its seconds, its bus bandwidth, how evenly uplinks were used."""
+    """Run one collective on the next placement: its seconds, bus bandwidth, and how evenly uplinks were
+    used.
+    """
     if subject.workload.emulated:
         yield from by_packets(subject)
     else:
@@ -155,7 +161,7 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def by_flows(subject: Subject) -> Result:
-    """The round's collective, simulated; the hash is seeded by the round too."""
+    """Simulate the round's collective; the hash is seeded by the round too."""
     workload, round_ = subject.workload, subject.held["round"]
     clos, nic_HG = placed(subject, round_)
     return collective(
@@ -164,7 +170,7 @@ def by_flows(subject: Subject) -> Result:
 
 
 def by_packets(subject: Subject) -> Iterator[Reading]:
-    """The round's collective on the network, and what the simulator makes of it on the same ways."""
+    """Run the round's collective on the network, and simulate it on the same routes."""
     took, result, said = turn(subject)
     yield from readings(result, Origin.EMULATED)
     yield Reading("segments_sent_again", "1", took.sent_again, Origin.EMULATED)
@@ -174,7 +180,7 @@ def by_packets(subject: Subject) -> Iterator[Reading]:
 
 
 def turn(subject: Subject) -> tuple[Turn, Result, Result]:
-    """What packets took, as a result too, and what flows on the same ways take."""
+    """Return the packets' time as a result, and the simulated time on the same routes."""
     workload, plan, fabric = subject.workload, subject.plan, subject.held["fabric"]
     clos, nic_HG = placed(subject, subject.held["round"])
     flows = flows_of(workload.collective, nic_HG, workload.buffer_B, plan.queue_pairs)
@@ -185,7 +191,7 @@ def turn(subject: Subject) -> tuple[Turn, Result, Result]:
 
 
 def readings(result: Result, origin: Origin, method: str = "") -> Iterator[Reading]:
-    """Of one collective."""
+    """Yield the readings of one collective."""
     yield Reading("time", "s", result.time_s, origin, method)
     yield Reading("bus_bandwidth", "B/s", result.bus_B_per_s, origin, method)
     yield Reading("of_bound", "1", result.of_bound, origin, method)
@@ -194,18 +200,18 @@ def readings(result: Result, origin: Origin, method: str = "") -> Iterator[Readi
 
 
 def fabric_for(subject: Subject) -> Fabric:
-    """The network and the ranks that all variants of a workload share."""
+    """Return the network and the ranks that all variants of a workload share."""
     return shared_fabric(subject.workload)
 
 
 @lru_cache(maxsize=1)
 def shared_fabric(workload: Workload) -> Fabric:
-    """One at a time."""
+    """Return the shared fabric; only one exists at a time."""
     return Fabric(workload, fabric_of(workload))
 
 
 def close(subject: Subject) -> None:
-    """With the last variant that shares them network and ranks end."""
+    """End network and ranks with the last variant that shares them."""
     fabric = subject.held.pop("fabric", None)
     if fabric is None:
         return

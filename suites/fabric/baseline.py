@@ -1,4 +1,4 @@
-"""One connection a pair of ranks, and a spine for it by a hash of both addresses: what RoCE began with."""
+"""ECMP: one connection per pair of ranks, and its spine by a hash of both addresses, as RoCE began."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from suites.fabric.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set."""
+    """No settings."""
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """The network says itself what is missing."""
+    """Return None: the network reports what is missing."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject as the suite builds it."""
+    """Return the subject as the suite builds it."""
     return subject

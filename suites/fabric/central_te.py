@@ -1,4 +1,4 @@
-"""Central traffic engineering: ways computed from the traffic matrix, the heaviest pair of NICs first."""
+"""Central traffic engineering: routes computed from the traffic matrix, the heaviest pair of NICs first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from suites.fabric.subject import Plan, Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set."""
+    """No settings."""
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """The network says itself what is missing."""
+    """Return None: the network reports what is missing."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject, its ways computed."""
+    """Return the subject with computed routes."""
     return replace(subject, plan=Plan("central"))

@@ -1,6 +1,6 @@
 """A leaf-spine fabric as numbers: its links in one row, their rates, and which are down.
 
-The ground of the simulator by flows: `routing` picks spines here, `max_min` shares the links out.
+The basis of the flow simulator: `routing` picks spines here, `max_min` shares the links.
 Shapes: F flows, L links, R racks, S spines.
 """
 
@@ -19,11 +19,11 @@ Real = NDArray[np.float64]
 Truth = NDArray[np.bool_]
 
 IN_RACK = -1
-"""In place of a spine, and of the links to and from it, where a flow stays in its rack."""
+"""Stands for a spine and its links where a flow stays in its rack."""
 
 
 class Live(NamedTuple):
-    """Spines by which one rack reaches another: how many (R, R), and which, those first (R, R, S)."""
+    """Spines that connect two racks: how many (R, R), and which, those first (R, R, S)."""
 
     count_RR: Whole
     spine_RRS: Whole
@@ -33,9 +33,9 @@ class Live(NamedTuple):
 class Clos:
     """Two stages: each rack switch has its NICs below it, and one uplink to each spine above.
 
-    All NICs have one rate, all uplinks another, both ways alike. `failed` are links (rack, spine) that are
-    down both ways. Such a link is no path; no flow has it, so its rate does not matter. NICs count through
-    racks: NIC n is in rack n // nics_per_rack.
+    All NICs have one rate, all uplinks another, the same in both directions. `failed` are links (rack, spine)
+    that are down in both directions. No flow takes such a link, so its rate does not matter. NICs are
+    numbered through racks: NIC n is in rack n // nics_per_rack.
 
     Raises ValueError where there is no rack, NIC or spine, a rate is not positive and finite, a failed link
     does not exist, or failed links leave two racks no spine that both reach.
@@ -52,7 +52,7 @@ class Clos:
         for what, count in (("racks", self.racks), ("NICs", self.nics_per_rack), ("spines", self.spines)):
             if count < 1:
                 where = " in a rack" if what == "NICs" else ""
-                raise ValueError(f"a fabric has {what}{where}, one at least, not {count}")
+                raise ValueError(f"a fabric has {what}{where}, at least one, not {count}")
         for what, rate in (("NIC", self.nic_B_per_s), ("uplink", self.uplink_B_per_s)):
             if not 0 < rate < math.inf:
                 raise ValueError(f"{what} rate {rate} B/s is not above 0 and finite")
@@ -66,37 +66,38 @@ class Clos:
 
     @property
     def nics(self) -> int:
-        """In the whole fabric."""
+        """Return the number of NICs in the fabric."""
         return self.racks * self.nics_per_rack
 
     @property
     def links(self) -> int:
-        """Each way counted: NICs up, racks to spines, spines to racks, NICs down, in that order."""
+        """Return the number of links, each direction counted: NICs up, racks to spines, spines to racks, NICs
+        down."""
         return 2 * self.nics + 2 * self.racks * self.spines
 
     @property
     def live_RS(self) -> Truth:
-        """Which uplinks are up."""
+        """Return which uplinks are up (R, S)."""
         live = np.ones((self.racks, self.spines), dtype=np.bool_)
         for link in self.failed:
             live[link] = False
         return live
 
     def rack(self, nic_F: Whole) -> Whole:
-        """In which rack each NIC is."""
+        """Return the rack of each NIC."""
         return nic_F // self.nics_per_rack
 
     def capacities(self) -> Real:
-        """B/s by link (L,), in the order of `links`."""
+        """Return B/s by link (L,), in the order of `links`."""
         rate_L = np.full(self.links, float(self.nic_B_per_s))
         rate_L[self.nics : self.links - self.nics] = self.uplink_B_per_s
         return rate_L
 
     def paths(self, source_F: Whole, destination_F: Whole, spine_F: Whole) -> Whole:
-        """Links of each flow (F, 4) from its NIC to the other by its spine.
+        """Return the links of each flow (F, 4) from its NIC to the other through its spine.
 
         A flow with `IN_RACK` for a spine has it for both links in the middle. Raises ValueError where a flow
-        between racks has no spine, one within a rack has, or the way is by a link that is down.
+        between racks has no spine, one within a rack has one, or a link of the path is down.
         """
         up_F, down_F = self.rack(source_F), self.rack(destination_F)
         crosses_F = up_F != down_F
@@ -104,7 +105,7 @@ class Clos:
             raise ValueError("a flow between racks has a spine, and one within a rack none")
         live_RS = self.live_RS
         if self.failed and np.any(crosses_F & ~(live_RS[up_F, spine_F] & live_RS[down_F, spine_F])):
-            raise ValueError("a flow's path goes by a failed link")
+            raise ValueError("a flow's path uses a failed link")
         path_F4 = np.empty((len(source_F), 4), dtype=np.int64)
         path_F4[:, 0] = source_F
         path_F4[:, 1] = np.where(crosses_F, self.nics + up_F * self.spines + spine_F, IN_RACK)
@@ -115,7 +116,7 @@ class Clos:
         return path_F4
 
     def by_uplink(self, value_L: NDArray[Any]) -> NDArray[Any]:
-        """Of values by link those of uplinks (2, R, S): racks to spines, spines to racks."""
+        """Return the uplinks' values (2, R, S) from values by link: racks to spines, spines to racks."""
         return value_L[self.nics : self.links - self.nics].reshape(2, self.racks, self.spines)
 
     def _check_cut(self) -> None:
@@ -130,22 +131,22 @@ class Clos:
 
 @lru_cache(maxsize=8)
 def live_spines(clos: Clos) -> Live:
-    """What rack switches choose from: a spine is a next hop only where its link to the other rack is up too,
-    as routes that are withdrawn make it."""
+    """Return the spines that rack switches choose from: next hops whose link to the other rack is up too,
+    as with withdrawn routes."""
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
     return Live(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
 
 
 META_NIC_B_per_s = 400e9 / 8
-"""400 Gbit/s a GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233."""
+"""400 Gbit/s per GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233."""
 
 
 def meta_zone(capacity: float = 1.0, failed: tuple[tuple[int, int], ...] = ()) -> Clos:
-    """One zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks a rack.
+    """One zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks per rack.
 
-    Racks and zone: The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.1. `capacity` is that of a
-    rack's uplinks over that of its NICs: 1 does not block; 2 is what Gangidi et al. installed for a time,
+    Racks and zone: The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.1. `capacity` is the capacity of
+    a rack's uplinks over that of its NICs: 1 does not block; 2 is what Gangidi et al. installed for a time,
     while paths were pinned. Raises ValueError as `Clos` does.
     """
     return Clos(192, 16, 16, META_NIC_B_per_s, capacity * META_NIC_B_per_s, failed)

@@ -1,18 +1,18 @@
 """The flows that a collective puts on the network: who sends how many bytes to whom, over which queue pair.
 
-After `placements`, before `routing`. Shapes: F flows; H hosts with G GPUs, each with a NIC of its own; N =
+After `placements`, before `routing`. Shapes: F flows; H hosts with G GPUs, each with its own NIC; N =
 H G ranks. S, the size of a collective, is one rank's buffer in bytes.
 
 AllReduce is a ring on each NIC index ("rail"), as NCCL has it on nodes whose GPUs reach one another by
-NVLink: a channel enters a node by a NIC, goes through all of its GPUs by NVLink, which the network does not
-see, and exits by a NIC; there are as many such channels at once as there are NICs, and the buffer is spread
-over them (NCCL's author in github.com/NVIDIA/nccl/issues/412 and 687). In by one and out by the same, on
+NVLink: a channel enters a node at a NIC, passes all of its GPUs over NVLink, which the network does not
+see, and leaves at a NIC; there are as many such channels at once as NICs, and the buffer is spread over
+them (NCCL's author in github.com/NVIDIA/nccl/issues/412 and 687). In by one and out by the same, on
 all nodes, is NCCL_CROSS_NIC=0 (its user guide). So G rings of H hops, and each hop carries 2 (N-1)/N of S/G.
 With one GPU a host it is the plain ring over all ranks. A host sends to the one before it, as gloo's ring
 does (github.com/pytorch/gloo, gloo/allreduce.cc).
 
-AlltoAll sends S/N from each GPU to each other by the NICs of the two, all at once; what stays within a node
-is NVLink's. NCCL's PXN, which would go to the other's rail by NVLink first, is left out.
+AlltoAll sends S/N from each GPU to each other over the NICs of both, all at once; traffic within a node uses
+NVLink. NCCL's PXN, which first moves data to the other's rail over NVLink, is left out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from suites.fabric.clos import Real, Whole
 Kind = Literal["allreduce", "alltoall"]
 
 ALONE = -1
-"""In place of a ring: a flow that keeps pace with no other."""
+"""Marks a flow that belongs to no ring."""
 
 
 class Flows(NamedTuple):
-    """Columns (F,), a row each flow: NICs, bytes, ring, and which queue pair of its connection it is, from 0.
+    """Columns (F,), one row per flow: NICs, bytes, ring, and the queue pair of its connection, from 0.
 
-    Flows of one ring go on at one pace; each queue pair has rings of its own.
+    Flows of one ring advance at one pace; each queue pair has its own rings.
     """
 
     source: Whole
@@ -44,7 +44,7 @@ class Flows(NamedTuple):
 
 
 def flows_of(kind: str, nic_HG: Whole, size_B: float, queue_pairs: int = 1) -> Flows:
-    """All flows of one collective, each connection split over `queue_pairs` in equal parts.
+    """Return all flows of one collective, each connection split equally over `queue_pairs`.
 
     Raises ValueError for another kind, a size that is not positive and finite, fewer than one queue pair, or
     where there would be no flow: fewer than two hosts.
@@ -52,7 +52,7 @@ def flows_of(kind: str, nic_HG: Whole, size_B: float, queue_pairs: int = 1) -> F
     if kind not in get_args(Kind):
         raise ValueError(f"there is no collective '{kind}': {' or '.join(get_args(Kind))}")
     if not 0 < size_B < math.inf:
-        raise ValueError(f"no flows: a collective of {size_B} B is none; its size is above 0 and finite")
+        raise ValueError(f"no flows: a collective of {size_B} B; its size must be above 0 and finite")
     if len(nic_HG) < 2:
         raise ValueError(f"no flows: a collective on {len(nic_HG)} host does not touch the network")
     rows = _ring(nic_HG, size_B) if kind == "allreduce" else _pairs(nic_HG, size_B)
@@ -60,20 +60,20 @@ def flows_of(kind: str, nic_HG: Whole, size_B: float, queue_pairs: int = 1) -> F
 
 
 def split(flows: Flows, queue_pairs: int) -> Flows:
-    """Each flow as so many, of equal bytes. Raises ValueError for fewer than one queue pair."""
+    """Return each flow split into equal parts; raises ValueError for fewer than one queue pair."""
     check_pairs(queue_pairs)
     parts = [part(flows, number, queue_pairs) for number in range(queue_pairs)]
     return Flows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def check_pairs(queue_pairs: int) -> None:
-    """Raises ValueError for fewer than one queue pair."""
+    """Raise ValueError for fewer than one queue pair."""
     if queue_pairs < 1:
-        raise ValueError(f"a connection has one queue pair at least, not {queue_pairs}")
+        raise ValueError(f"a connection has at least one queue pair, not {queue_pairs}")
 
 
 def part(flows: Flows, number: int, queue_pairs: int) -> Flows:
-    """Of flows that are not split yet what queue pair `number` of `queue_pairs` carries."""
+    """Return what queue pair `number` of `queue_pairs` carries of unsplit flows."""
     return flows._replace(
         size_B=flows.size_B / queue_pairs,
         ring=np.where(flows.ring == ALONE, ALONE, flows.ring * queue_pairs + number),
@@ -82,11 +82,11 @@ def part(flows: Flows, number: int, queue_pairs: int) -> Flows:
 
 
 def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
-    """B/s that a rank's link to others has to carry, whatever their number: S/t times 2 (N-1)/N, or (N-1)/N
-    for AlltoAll.
+    """Return the B/s that a rank's link has to carry, whatever the number of ranks: S/t times 2 (N-1)/N,
+    or (N-1)/N for AlltoAll.
 
     As nccl-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus Bandwidth"), with its
-    size: a rank's whole buffer. A ring on each of G rails reaches G times a NIC's rate.
+    size: a rank's full buffer. A ring on each of G rails reaches G times a NIC's rate.
     """
     ways = 2 if kind == "allreduce" else 1
     return size_B / time_s * ways * (ranks - 1) / ranks

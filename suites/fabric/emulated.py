@@ -1,7 +1,6 @@
 """A leaf-spine fabric of namespaces on this machine, a rank on each host, and a collective over real packets.
 
-All variants of a workload share the network and the ranks; before each turn the switches are told how to
-route.
+All variants of a workload share the network and the ranks; switches are reconfigured before each turn.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from suites.fabric.subject import Plan, Workload
 TIMEOUT_S = 120.0
 
 LEAST_BUFFER_B, BUFFER_S = 16 << 10, 0.0025
-"""A connection's receive buffer: eleven frames, and of a faster link as much as it carries in so long. So few
-that a NIC's neighbours share it evenly, and that 32 connections to each fit into the queues."""
+"""A connection's least receive buffer, and the time that a faster link's buffer covers. Small, so that a
+NIC's neighbours share it evenly and 32 connections to each fit into the queues."""
 
 STEAL_LAST = 8
-"""Of psutil.cpu_times(): user to steal are apart; a guest's time is in its host's user and nice already."""
+"""Fields of psutil.cpu_times() that add up: user to steal; a guest's time is already in user and nice."""
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Turn(NamedTuple):
-    """One collective: the slowest rank's seconds, the spine of each flow (F,), and bytes that went from racks
-    to spines and back (2, racks, spines): heads of frames, acknowledgements, barriers and notices too.
+    """One collective: the slowest rank's seconds, the spine of each flow (F,), and the bytes from racks to
+    spines and back (2, racks, spines), including frame headers, acknowledgements, barriers and notices.
 
-    What may have disturbed it: segments sent again, lost or taken for lost, and the part of this machine's
-    processors that its hypervisor held back while they were wanted here: both from before receives are
-    posted until results are checked."""
+    It also has what may have disturbed it, from before receives are posted until results are checked:
+    segments retransmitted, and the share of this machine's processor time that its hypervisor took (steal).
+    """
 
     time_s: float
     spines: Whole
@@ -51,7 +50,7 @@ class Turn(NamedTuple):
 
 
 def topology(clos: Clos) -> Topology:
-    """Hosts first among the links, in order; then each rack's uplinks, by spine."""
+    """Return the topology, hosts' links first, in order, then each rack's uplinks, by spine."""
     hosts = tuple(f"h{number}" for number in range(clos.racks * clos.nics_per_rack))
     leaves = tuple(f"leaf{number}" for number in range(clos.racks))
     spines = tuple(f"spine{number}" for number in range(clos.spines))
@@ -64,9 +63,9 @@ def topology(clos: Clos) -> Topology:
 
 
 def stolen_since(before: Any) -> float:
-    """Part of the processors' time since those psutil.cpu_times() that was held back (steal, proc_stat(5)).
+    """Return the stolen share of processor time since those psutil.cpu_times() (steal, proc_stat(5)).
 
-    The kernel counts in ticks of 10 ms; within one tick nothing is known to be stolen.
+    The kernel counts in ticks of 10 ms; less than one tick is reported as nothing.
     """
     now = psutil.cpu_times()
     whole_s = sum(now[:STEAL_LAST]) - sum(before[:STEAL_LAST])
@@ -74,12 +73,12 @@ def stolen_since(before: Any) -> float:
 
 
 def receive_buffer_B(clos: Clos) -> int:
-    """Of each connection."""
+    """Return the receive buffer of each connection."""
     return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
 
 
 class Fabric:
-    """The network, and its ranks, which take the places of one placement at a time."""
+    """The network and its ranks, which follow one placement at a time."""
 
     def __init__(self, workload: Workload, clos: Clos) -> None:
         self.clos, self.most_pairs, self.variants = clos, 1, 0
@@ -101,12 +100,12 @@ class Fabric:
             stack.pop_all()
 
     def close(self) -> None:
-        """End the ranks, remove the network."""
+        """End the ranks and remove the network."""
         self.pool.close()
         self.network.close()
 
     def turn(self, workload: Workload, plan: Plan, flows: Flows, order: Sequence[int]) -> Turn:
-        """One collective, ranks in that order, by the variant's plan; `flows` are those it makes."""
+        """Run one collective with the ranks in that order, by the variant's plan; `flows` are its flows."""
         self._place(list(order))
         self._route(plan, flows)
         before_B, again, processors = self._uplinks_B(), sum(self.network.sent_again()), psutil.cpu_times()
@@ -121,7 +120,7 @@ class Fabric:
         return Turn(max(told), self.spines(flows), load_B, again, stolen)
 
     def spines(self, flows: Flows) -> Whole:
-        """The spine by which each flow goes, as the kernel of its rack's switch says."""
+        """Return the spine of each flow, as the kernel of its rack's switch reports it."""
         clos, found = self.clos, np.full(len(flows.source), IN_RACK)
         hosts, asked, which = self.network.topology.hosts, [], []
         for number, (source, other, pair) in enumerate(
@@ -145,7 +144,7 @@ class Fabric:
         raise Unavailable(f"gloo has no connection from host {source} to {address} in group {pair}")
 
     def _place(self, order: list[int]) -> None:
-        """Ranks in that order, in groups with connections of their own, unless they stand so."""
+        """Order the ranks, in groups with their own connections, unless they are in that order already."""
         if self._standing != (order, self.most_pairs):
             self._standing = None
             self._connections = self.pool.call(
@@ -154,7 +153,7 @@ class Fabric:
             self._standing = (order, self.most_pairs)
 
     def _route(self, plan: Plan, flows: Flows) -> None:
-        """Have the switches choose ways as the plan says, unless they do."""
+        """Configure the switches to route by the plan, unless they do already."""
         steers = self._steers(plan, flows)
         if self._routed != (plan, steers):
             self._routed = None
@@ -177,11 +176,11 @@ class Fabric:
         return sorted(steers, key=str)
 
     def _uplinks_B(self) -> Real:
-        """Sent so far on each uplink by rack and by spine (racks x spines, 2)."""
+        """Return the bytes sent so far on each uplink by rack and by spine (racks x spines, 2)."""
         return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
 
     def _verified(self) -> float:
-        """What the slowest uplink carries; raises `Unavailable` where any link is off by over 5 %."""
+        """Return the slowest uplink's rate; raises `Unavailable` where any link is off by over 5 %."""
         links = self.network.topology.links
         rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]
         return min(rates[len(self.network.topology.hosts) :])

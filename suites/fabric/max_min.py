@@ -1,11 +1,11 @@
-"""How flows that run at once share links, max-min fair, and when each of them is over.
+"""How concurrent flows share links, max-min fair, and when each of them ends.
 
-The step of the simulator by flows: after `routing`. Each flow, or ring of flows, is an entity with one rate.
+The step of the flow simulator: after `routing`. Each flow, or ring of flows, is an entity with one rate.
 Shapes: E entities, F flows, L links, K crossings of an entity over a link. Rates in B/s.
 
 Max-min fair: no rate can be raised without lowering one that is no higher (Bertsekas and Gallager, Data
-Networks, 1992, section 6.5.2). It is what per-flow fair queues come to; what congestion control makes of it
-on the way, and what a pause of a whole link does to flows that are not to blame, is not in it.
+Networks, 1992, section 6.5.2). Per-flow fair queues reach it; the transient of congestion
+control, and a pause of a link that also stops unrelated flows, are not modelled.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from suites.fabric.clos import IN_RACK, Real, Whole
 from suites.fabric.collectives import ALONE, Flows
 
 ROUNDING = 1e-9
-"""Relative. Links whose shares differ by less are filled together, so that rounding makes no order among
+"""Relative tolerance: links whose shares differ by less are filled together, so that rounding orders no
 equals."""
 
 TOLERANCE = 1e-3
-"""See `completions_s`."""
+"""Default tolerance of `completions_s`."""
 
 
 class Crossings(NamedTuple):
-    """Which entity crosses which link, and how often for each of its bytes: columns (K,), entities in
-    order."""
+    """Which entity crosses which link, and how often for each of its bytes: columns (K,), ordered by
+    entity."""
 
     entity: Whole
     link: Whole
@@ -36,13 +36,14 @@ class Crossings(NamedTuple):
 
 
 def entities(flows: Flows) -> Whole:
-    """The entity of each flow (F,): its ring, or itself. Counted from 0."""
+    """Return the entity of each flow (F,): its ring, or itself; numbered from 0."""
     own_F = np.where(flows.ring == ALONE, flows.ring.max() + 1 + np.arange(len(flows.ring)), flows.ring)
     return np.unique(own_F, return_inverse=True)[1].astype(np.int64)
 
 
 def crossings(path_FJ: Whole, entity_F: Whole | None = None) -> Crossings:
-    """From the links that each flow passes, `IN_RACK` for none; without `entity_F` each flow is an entity.
+    """Return the crossings from each flow's links (`IN_RACK` for none); without `entity_F` each flow is an
+    entity.
 
     Raises ValueError where there is no flow, or an entity crosses no link.
     """
@@ -59,11 +60,11 @@ def crossings(path_FJ: Whole, entity_F: Whole | None = None) -> Crossings:
 
 
 def shares(crossed: Crossings, capacity_L: Real) -> Real:
-    """The max-min fair rate of each entity (E,), exact to `ROUNDING`; 0 for one that does not cross anything.
+    """Return the max-min fair rate of each entity (E,), exact to `ROUNDING`; 0 for one that crosses nothing.
 
-    Filled as water: links that are no wider than any other on their entities' ways are full first, all of
-    them at once, for what is given elsewhere can only widen them. Raises ValueError where a link that is
-    crossed has a rate that is not positive and finite.
+    Progressive filling: links that are no wider than any other on their entities' paths fill first, all of
+    them at once, because what is assigned elsewhere can only widen them. Raises ValueError where a crossed
+    link has a rate that is not positive and finite.
     """
     entity_K, link_K, times_K = crossed
     crossed_L = capacity_L[link_K]
@@ -75,7 +76,7 @@ def shares(crossed: Crossings, capacity_L: Real) -> Real:
         begin_A, width_A = _runs(entity_K)
         least_A = np.minimum.reduceat(share_K, begin_A)
         least_K = np.repeat(least_A, width_A)
-        waits_L = np.zeros(len(left_L), dtype=np.bool_)  # for an entity that another link holds back more
+        waits_L = np.zeros(len(left_L), dtype=np.bool_)  # for an entity that another link limits more
         waits_L[link_K[share_K > least_K * (1 + ROUNDING)]] = True
         settled_A = np.logical_or.reduceat(~waits_L[link_K], begin_A)
         rate_E[entity_K[begin_A[settled_A]]] = least_A[settled_A]
@@ -87,16 +88,15 @@ def shares(crossed: Crossings, capacity_L: Real) -> Real:
 
 
 def completions_s(crossed: Crossings, size_B_E: Real, capacity_L: Real, tolerance: float = TOLERANCE) -> Real:
-    """When each entity (E,) has carried its bytes, where all begin at 0 and share anew as each ends.
+    """Return when each entity (E,) has carried its bytes; all start at 0 and shares change as each ends.
 
-    Stepped from completion to completion. What would end in the same step if it were larger by up to
-    `tolerance` of its bytes ends with it: so the times are those of entities, each larger by some part of
-    `tolerance`, and exact at 0. That bounds the number of steps, about ln(fastest/slowest rate) /
-    `tolerance` for equal sizes, instead of one an entity. Raises ValueError for sizes or a tolerance out of
-    range, and as `shares`.
+    Stepped from completion to completion. Entities that would end in the same step if they were larger by up
+    to `tolerance` of their bytes end with it, so times are exact for a tolerance of 0. That bounds the number
+    of steps to about ln(fastest/slowest rate) / `tolerance` for equal sizes, instead of one per entity.
+    Raises ValueError for sizes or a tolerance out of range, and as `shares`.
     """
     if not (np.all((size_B_E > 0) & np.isfinite(size_B_E)) and 0 <= tolerance < 1):
-        raise ValueError("sizes are above 0 and finite, and a tolerance from 0 to below 1")
+        raise ValueError("sizes must be above 0 and finite, and the tolerance from 0 to below 1")
     now_s, over_s_E, left_B_E = 0.0, np.zeros(len(size_B_E)), size_B_E.astype(np.float64)
     runs_E = np.ones(len(size_B_E), dtype=np.bool_)
     while runs_E.any():
@@ -113,13 +113,13 @@ def completions_s(crossed: Crossings, size_B_E: Real, capacity_L: Real, toleranc
 
 
 def _share(link_K: Whole, times_K: Real, left_L: Real) -> Real:
-    """What each link has for one crossing by each of its entities."""
+    """Return each link's rate for one crossing by each of its entities."""
     weight_L = np.bincount(link_K, times_K, len(left_L))
     share_L: Real = np.divide(left_L, weight_L, out=np.full(len(left_L), np.inf), where=weight_L > 0)
     return share_L
 
 
 def _runs(entity_K: Whole) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the crossings of each entity begin, and how many they are."""
+    """Return where the crossings of each entity begin, and their number."""
     begin_A = np.flatnonzero(np.diff(entity_K, prepend=-1))
     return begin_A, np.diff(begin_A, append=len(entity_K))

@@ -1,4 +1,4 @@
-"""What a rank of the fabric suite does; called by name, see `harness.instruments.distributed.rank_pool`."""
+"""The functions that a rank of the fabric suite runs, called by name (`harness.instruments.distributed`)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from harness.records import WrongResult
 Memory = dict[str, Any]
 
 NUMBER_B = 4
-"""A number is fp32."""
+"""Bytes of a number: fp32."""
 
 KINDS = ("allreduce", "alltoall")
 
 TAG = 0
-"""Of all messages of one group: each two ranks exchange one each way."""
+"""Tag of all messages of one group: each two ranks exchange one in each direction."""
 
 
 def connect(memory: Memory, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
-    """Make `count` groups anew in which rank `order[i]` is the i-th: each has connections of its own.
+    """Create `count` groups in which rank `order[i]` is the i-th, each with its own connections.
 
-    Of each group this rank's connections: [own port, other's address, other's port]. (torch's new_group
-    sorts ranks; a ring's order is what is wanted here.)
+    Returns this rank's connections of each group: [own port, other's address, other's port]. torch's
+    new_group sorts ranks, but a ring needs this order.
     """
     memory.pop("groups", None)
     memory["made"] = memory.get("made", -1) + 1
@@ -49,7 +49,7 @@ def connect(memory: Memory, order: list[int], count: int, timeout_s: float) -> l
 
 
 def established() -> list[tuple[int, str, int]]:
-    """This process's TCP connections: own port, other's address, other's port."""
+    """Return this process's TCP connections: own port, other's address, other's port."""
     found = psutil.Process(os.getpid()).net_connections("tcp")
     return [
         (one.laddr.port, one.raddr.ip, one.raddr.port)
@@ -59,12 +59,12 @@ def established() -> list[tuple[int, str, int]]:
 
 
 def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
-    """Seconds of one collective of so many bytes a rank, split over the first `pairs` groups.
+    """Return the seconds of one collective of that many bytes per rank, split over the first `pairs` groups.
 
-    AlltoAll's receives stand before its clock begins, as NCCL's receivers give credits: gloo tells a sender
-    on the connection that data goes by (gloo/transport/tcp/pair.cc), and behind data it would come too late,
-    so that of two ranks one waits for the other, as in gloo's own alltoall.
-    Raises `WrongResult` where what came is not what was sent.
+    AlltoAll's receives are posted before its clock starts, as NCCL's receivers give credits. gloo notifies a
+    sender on the data connection (gloo/transport/tcp/pair.cc); behind data the notice would come too late,
+    and one of two ranks would wait for the other, as in gloo's own alltoall. Raises `WrongResult` where the
+    received data is not what was sent.
     """
     groups, place = memory["groups"][:pairs], memory["place"]
     size = groups[0].size()
@@ -87,7 +87,8 @@ def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
 
 
 def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
-    """What the rank in that place sends: its place, or to each its place and whose it is."""
+    """Return what the rank at that place sends: its place, or to each other rank its place and the
+    receiver's."""
     if kind == "allreduce":
         return torch.full((numbers,), float(place + 1))
     whose = torch.arange(size).repeat_interleave(numbers // size)
@@ -95,14 +96,14 @@ def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
 
 
 def expect(kind: str, group: Any, result: Tensor) -> list[Any]:
-    """AlltoAll's receives (a row of `result` from each other rank), under way; none for a ring."""
+    """Post AlltoAll's receives (a row of `result` from each other rank); none for a ring."""
     if kind == "allreduce":
         return []
     return [group.recv([result[other]], other, TAG) for other in others(group)]
 
 
 def begin(kind: str, group: Any, given: Tensor, result: Tensor) -> list[Any]:
-    """The collective, under way: gloo's own ring, or a row of `given` to each other rank."""
+    """Start the collective: gloo's own ring, or a row of `given` to each other rank."""
     if kind == "allreduce":
         return [group.allreduce([result])]
     result[group.rank()] = given[group.rank()]
@@ -110,13 +111,13 @@ def begin(kind: str, group: Any, given: Tensor, result: Tensor) -> list[Any]:
 
 
 def others(group: Any) -> list[int]:
-    """The other ranks, from the next one on, so that not all send to the same first."""
+    """Return the other ranks, starting with the next one, so that not all send to the same rank first."""
     place, size = group.rank(), group.size()
     return [(place + step) % size for step in range(1, size)]
 
 
 def refuse_wrong(kind: str, results: list[Tensor], place: int, size: int) -> None:
-    """Raises `WrongResult` where a sum, or a piece, is another than by closed formula."""
+    """Raise `WrongResult` where a sum or a piece differs from the closed formula."""
     for result in results:
         if kind == "allreduce":
             expected = torch.full_like(result, size * (size + 1) / 2)

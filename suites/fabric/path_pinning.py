@@ -1,4 +1,4 @@
-"""A static way by destination: the number of the host in its rack says by which spine it is reached."""
+"""A static route by destination: the number of the host in its rack decides its spine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from suites.fabric.subject import Plan, Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set."""
+    """No settings."""
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """The network says itself what is missing."""
+    """Return None: the network reports what is missing."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject, its ways pinned."""
+    """Return the subject with pinned routes."""
     return replace(subject, plan=Plan("pinned"))

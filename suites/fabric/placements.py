@@ -1,6 +1,6 @@
-"""Which NICs the ranks of a job have: where the scheduler put its hosts, and in which order ranks count them.
+"""Which NICs the ranks of a job have: where the scheduler put its hosts, and the order of ranks over them.
 
-Before `collectives`, which makes flows of them. A placement is the NIC of each GPU (H, G): H hosts in the
+Input of `collectives`, which makes flows of them. A placement is the NIC of each GPU (H, G): H hosts in the
 order of ranks, each with its G GPUs. A host's NICs are neighbours in one rack. Random ones are the same for
 the same seed (numpy's PCG64).
 """
@@ -13,29 +13,29 @@ from suites.fabric.clos import Clos, Whole
 
 
 def aligned(clos: Clos, hosts: int, gpus: int) -> Whole:
-    """Rack after rack, each filled, from the first on.
+    """Return hosts rack after rack, each rack filled.
 
-    Raises ValueError where the fabric has fewer hosts, or a rack's NICs do not make whole hosts.
+    Raises ValueError where the fabric has fewer hosts, or a rack's NICs are not a multiple of a host's.
     """
     return _nics(np.arange(hosts), gpus, clos)
 
 
 def fragmented(clos: Clos, hosts: int, gpus: int, seed: int) -> Whole:
-    """Random hosts of the whole fabric; ranks count them in the order of racks. Raises as `aligned`."""
+    """Return random hosts of the fabric, in the order of racks; raises as `aligned`."""
     _check(clos, hosts, gpus)
     chosen_H = np.random.default_rng(seed).choice(clos.nics // gpus, hosts, replace=False)
     return _nics(np.sort(chosen_H), gpus, clos)
 
 
 def shuffled(nic_HG: Whole, seed: int) -> Whole:
-    """The same hosts, counted in random order: ranks that know nothing of racks."""
+    """Return the same hosts in random order: ranks ignore racks."""
     return np.random.default_rng(seed).permutation(nic_HG, axis=0)
 
 
 def failed_links(clos: Clos, nic_HG: Whole, count: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """So many random links (rack, spine) of the racks that the job has a part of, in order.
+    """Return `count` random links (rack, spine) of the racks that the job uses, in order.
 
-    Raises ValueError where there are not so many.
+    Raises ValueError where there are fewer.
     """
     racks = np.unique(clos.rack(nic_HG))
     if not 0 <= count <= len(racks) * clos.spines:
@@ -51,6 +51,6 @@ def _nics(host_H: Whole, gpus: int, clos: Clos) -> Whole:
 
 def _check(clos: Clos, hosts: int, gpus: int) -> None:
     if gpus < 1 or clos.nics_per_rack % gpus:
-        raise ValueError(f"{clos.nics_per_rack} NICs of a rack are no whole number of hosts with {gpus}")
+        raise ValueError(f"{clos.nics_per_rack} NICs per rack are not a multiple of hosts with {gpus}")
     if not 1 <= hosts <= clos.nics // gpus:
         raise ValueError(f"a job of {hosts} hosts: the fabric has {clos.nics // gpus}")

@@ -1,4 +1,4 @@
-"""Each message split over several connections, which a hash of addresses cannot tell apart."""
+"""Queue-pair scaling alone: messages split over connections that a hash of addresses cannot tell apart."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from suites.fabric.subject import Plan, Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`queue_pairs`: connections of a pair of ranks."""
+    """`queue_pairs`: connections per pair of ranks."""
 
     queue_pairs: int
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """The network says itself what is missing."""
+    """Return None: the network reports what is missing."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject, its messages split."""
+    """Return the subject with split messages."""
     return replace(subject, plan=Plan(queue_pairs=settings.queue_pairs))

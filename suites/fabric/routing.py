@@ -1,7 +1,7 @@
-"""By which spine each flow goes: by a hash, pinned by its destination, or placed by one controller for all.
+"""The spine of each flow: by a hash, pinned by its destination, or placed by one controller for all.
 
-Between `collectives` and `max_min`. Only the rack switch that a flow starts from chooses, for a spine has
-one link to each rack. Shapes: F flows, P pairs of a source and a destination, R racks, S spines.
+Between `collectives` and `max_min`. Only the rack switch where a flow starts chooses, because a spine has one
+link to each rack. Shapes: F flows, P pairs of a source and a destination, R racks, S spines.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from suites.fabric.subject import Plan
 Hash = NDArray[np.uint64]
 
 TIE = 1e-9
-"""Weight of two links' sum beside the fuller of them: it decides between equals, and nothing else."""
+"""Weight of two links' sum relative to the fuller one: it only decides between equals."""
 
 
 def spines(flows: Flows, clos: Clos, plan: Plan, seed: int = 0) -> Whole:
-    """The spine of each flow (F,), `IN_RACK` where it needs none; `seed` is that of the switches' hash.
+    """Return the spine of each flow (F,), `IN_RACK` where it needs none; `seed` is that of the switches'
+    hash.
 
     Raises ValueError for a routing that is none of hash, pinned, central.
     """
@@ -36,7 +37,7 @@ def spines(flows: Flows, clos: Clos, plan: Plan, seed: int = 0) -> Whole:
 
 
 def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> Whole:
-    """A hash of both addresses, and where `ports`, of what tells queue pairs of a connection apart as well.
+    """Route by a hash of both addresses and, with `ports`, of what tells queue pairs of a connection apart.
 
     The first is what Gangidi et al. (SIGCOMM 2024, doi 10.1145/3651890.3672233) call ECMP, the second E-ECMP.
     Among spines with live links to both racks, as rack switches hash over live next hops.
@@ -51,8 +52,8 @@ def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> Whole:
 
 
 def pinned(flows: Flows, clos: Clos, seed: int) -> Whole:
-    """By the destination's index among its rack's NICs; where a link of that way is down, by the hash of both
-    addresses among what is left.
+    """Route by the destination's index among its rack's NICs; where a link of that path is down, by the hash
+    of both addresses among what is left.
 
     As Gangidi et al. pinned paths, by the index of the rack switch's downlink; what failed over was spread by
     their switches' ECMP.
@@ -66,11 +67,11 @@ def pinned(flows: Flows, clos: Clos, seed: int) -> Whole:
 
 
 def central(flows: Flows, clos: Clos) -> Whole:
-    """From the traffic matrix: pair after pair, the largest first, each by the spine whose two links to its
-    racks are least loaded, by the fuller of them.
+    """Route from the traffic matrix: pair after pair, the largest first, each over the spine whose two links
+    to its racks are least loaded, by the fuller of them.
 
-    Constrained shortest path first, as Gangidi et al. name it; what was placed is not looked at again. All
-    that goes from one NIC to another takes one way.
+    Constrained shortest path first, as Gangidi et al. name it; placed pairs are not revisited. All traffic
+    from one NIC to another takes one path.
     """
     key_P, pair_F = np.unique(flows.source * clos.nics + flows.destination, return_inverse=True)
     one_P, other_P = clos.rack(key_P // clos.nics), clos.rack(key_P % clos.nics)
@@ -79,8 +80,8 @@ def central(flows: Flows, clos: Clos) -> Whole:
 
 
 def hashed(seed: int, *fields: Whole) -> Hash:
-    """64 bits of each row of `fields`: SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014), one field
-    after the other."""
+    """Return 64 bits per row of `fields`: SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014), one
+    field after the other."""
     found = _mixed(np.array([seed % 2**64], dtype=np.uint64))
     for field in fields:
         found = _mixed(found ^ field.astype(np.uint64))
@@ -95,12 +96,13 @@ def _mixed(number: Hash) -> Hash:
 
 
 def _scaled(high_F: Hash, count: Hash | np.uint64) -> Whole:
-    """32 bits as a number from 0 to `count` - 1."""
+    """Return 32 bits as a number from 0 to `count` - 1."""
     return ((high_F * count) >> np.uint64(32)).astype(np.int64)
 
 
 def _placed(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> Whole:
-    """Greedily; pairs that share no rack on either side at once, which is as if one came after the other."""
+    """Place pairs greedily; those that share no rack on either side at once, which equals one after the
+    other."""
     load_2RS = np.zeros((2, clos.racks, clos.spines))
     down_RS = np.where(clos.live_RS, 0.0, np.inf)
     spine_P = np.full(len(one_P), IN_RACK, dtype=np.int64)
@@ -115,8 +117,8 @@ def _placed(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> Whole:
 
 
 def _apart(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> list[Whole]:
-    """Indices of pairs between racks, the largest first, in groups that share no rack on either side: pairs
-    of one size, one distance from rack to rack, and one turn among those of their two racks."""
+    """Return indices of pairs between racks, largest first, in groups that share no rack on either side:
+    pairs of one size, one distance from rack to rack, and one turn among those of their two racks."""
     at = np.flatnonzero(one_P != other_P)
     rank = np.unique(-size_B_P[at], return_inverse=True)[1]
     way = one_P[at] * clos.racks + other_P[at]
@@ -131,7 +133,7 @@ def _apart(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> list[Who
 
 
 def _changes(*columns: Whole) -> NDArray[np.bool_]:
-    """Where a row is another than the one before it; the first always is."""
+    """Return where a row differs from the one before it; the first always does."""
     found = np.ones(len(columns[0]), dtype=np.bool_)
     found[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
     return found

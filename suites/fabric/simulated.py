@@ -1,14 +1,13 @@
 """One collective on a fabric, simulated by flows: how long it takes, and what each uplink carries.
 
-The last of the simulator: placement, `collectives`, `routing`, then this. Bytes move as a fluid, all flows
-begin together and share links max-min fair; there is no latency, no queue and no loss.
+The last step of the simulator: placement, `collectives`, `routing`, then this. Bytes move as a fluid, all
+flows start together and share links max-min fair; there is no latency, no queue and no loss.
 
-All flows of a collective have the same bytes, B, and so have its rings on each hop. Then the last
-completion is that of the fullest link, max over links of load / capacity, whatever else happens: at the
-start the least rate is x = min of capacity / crossings, on that link. No rate ever is less, for links only
-lose flows; and what crosses that link has x until it ends, at B / x. So no steps are needed, and whether
-rings are in lockstep, or queue pairs of a ring wait for one another, makes no difference to the end.
-`stepped_s` steps, as a check.
+All flows of a collective have the same bytes, B, and so have its rings on each hop. Then the last completion
+is that of the fullest link, max over links of load / capacity: at the start the least rate is x = min of
+capacity / crossings, on that link. No rate is ever less, because links only lose flows; and what crosses that
+link has rate x until it ends, at B / x. So no steps are needed, and it does not matter whether rings are in
+lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a check.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from suites.fabric.subject import Plan
 
 
 class Result(NamedTuple):
-    """Seconds and B/s of one collective, and what no routing can beat.
+    """Seconds and B/s of one collective, and the bounds that no routing can beat.
 
-    `nic_bound_s`: the busiest NIC's bytes at its rate. `uplink_bound_s`: the bytes of the rack that sends
-    or gets most for its live uplinks, spread over them evenly. `load_B` (2, racks, spines): what went from
-    racks to spines, and back; nan where the link is down.
+    `nic_bound_s`: the busiest NIC's bytes at its rate. `uplink_bound_s`: the bytes of the rack that sends or
+    receives most for its live uplinks, spread over them evenly. `load_B` (2, racks, spines): bytes from racks
+    to spines, and back; nan where the link is down.
     """
 
     time_s: float
@@ -39,30 +38,31 @@ class Result(NamedTuple):
 
     @property
     def bound_s(self) -> float:
-        """The larger of both."""
+        """Return the larger of both bounds."""
         return max(self.nic_bound_s, self.uplink_bound_s)
 
     @property
     def of_bound(self) -> float:
-        """Part of the bus bandwidth that perfect spreading would give: at most 1."""
+        """Return the share of the bus bandwidth that perfect spreading would give: at most 1."""
         return self.bound_s / self.time_s
 
     @property
     def max_over_mean(self) -> float:
-        """The fullest uplink, each way counted, over the mean of the live ones of racks that use any; 1 where
-        none is used."""
+        """Return the fullest uplink, each direction counted, over the mean of the live ones of racks that use
+        any; 1 where none is used."""
         used_B = self.load_B[np.nansum(self.load_B, axis=2) > 0]
         return float(np.nanmax(used_B) / np.nanmean(used_B)) if used_B.size else 1.0
 
 
 def collective(clos: Clos, nic_HG: Whole, kind: str, size_B: float, plan: Plan, seed: int = 0) -> Result:
-    """One collective of `size_B` a rank by ranks on those NICs (hosts in the order of ranks, GPUs).
+    """Simulate one collective of `size_B` per rank by ranks on those NICs (hosts in the order of ranks,
+    GPUs).
 
     `seed` is that of the switches' hash. Raises ValueError as `flows_of` and `routing.spines`.
     """
     check_pairs(plan.queue_pairs)
     connections = flows_of(kind, nic_HG, size_B)
-    pairs = plan.queue_pairs if plan.routing == "hash" and plan.ports else 1  # else all take one way
+    pairs = plan.queue_pairs if plan.routing == "hash" and plan.ports else 1  # else all take one path
     load_B_L = np.zeros(clos.links)
     for number in range(pairs):
         flows = part(connections, number, pairs)
@@ -71,18 +71,18 @@ def collective(clos: Clos, nic_HG: Whole, kind: str, size_B: float, plan: Plan, 
 
 
 def routed(clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: Whole) -> Result:
-    """One collective whose flows, all queue pairs of them, go by given spines (F,), as a real switch chose
-    them.
+    """Simulate one collective whose flows, all queue pairs of them, use the given spines (F,), as a real
+    switch chose them.
 
     Raises ValueError for flows of unequal bytes, which have to be stepped, and as `Clos.paths`.
     """
     if np.ptp(flows.size_B) > max_min.ROUNDING * flows.size_B.max():
-        raise ValueError("flows of a collective have equal bytes; others are stepped through")
+        raise ValueError("flows of a collective have equal bytes; use `stepped_s` for others")
     return _result(clos, kind, ranks, size_B, loads_B(clos, flows, spine_F))
 
 
 def loads_B(clos: Clos, flows: Flows, spine_F: Whole) -> Real:
-    """Bytes by link (L,)."""
+    """Return the bytes by link (L,)."""
     load_B_L = np.zeros(clos.links)
     for link_F in clos.paths(flows.source, flows.destination, spine_F).T:
         crosses_F = link_F >= 0
@@ -91,7 +91,7 @@ def loads_B(clos: Clos, flows: Flows, spine_F: Whole) -> Real:
 
 
 def stepped_s(clos: Clos, flows: Flows, spine_F: Whole, tolerance: float = max_min.TOLERANCE) -> Real:
-    """When each ring, or flow that is in none, is over, by steps: for flows of any bytes.
+    """Return when each ring, or flow outside of rings, ends, by steps: for flows of any bytes.
 
     Raises ValueError as `Clos.paths` and `max_min.completions_s`.
     """

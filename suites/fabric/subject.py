@@ -1,5 +1,4 @@
-"""What the fabric suite hands around: a collective over a leaf-spine fabric, and how one variant routes
-it."""
+"""The fabric suite's types: a collective over a leaf-spine fabric, and how a variant routes it."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from typing import Any
 class Workload:
     """A collective over a fabric; the fields of `conf/suite/fabric.yaml`.
 
-    A NIC is a rank's. Each rack's switch has one uplink to each spine. `emulated`: by packets, on this
-    machine; else by flows alone.
+    Each rank has one NIC. Each rack's switch has one uplink to each spine. `emulated`: with packets, on this
+    machine; else by flows only.
     """
 
     collective: str  # allreduce | alltoall
-    buffer_B: int  # of each rank
+    buffer_B: int  # buffer of each rank
     ranks: int
     ranks_per_node: int  # which reach each other without the network
     racks: int
@@ -27,13 +26,14 @@ class Workload:
     placement: str  # aligned | fragmented | shuffled
     failed_uplinks: int
     emulated: bool
-    placements: int  # random ones, a sample each
+    placements: int  # random placements, one sample each
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a flow gets its spine: hash | pinned | central; by a hash of addresses, and of `ports` too.
+    """How a flow gets its spine: hash | pinned | central; a hash of addresses and, with `ports`, of ports
+    too.
 
     Each message is split over `queue_pairs` connections.
     """
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One variant."""
+    """A workload under one variant's routing."""
 
     workload: Workload
     seed: int

@@ -1,10 +1,8 @@
 """The host_optimizer suite: which implementation of AdamW updates parameters fastest on the host's CPU.
 
-The baseline is torch.optim.AdamW's for-loop. Always on the CPU, for it is the update that ZeRO-Offload leaves
-there. All variants of a workload update the same tensors, in turn; that their values drift does not change
-the
-work. Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls
-below.
+The baseline is torch.optim.AdamW's for-loop. It always runs on the CPU, where ZeRO-Offload leaves the update.
+All variants of a workload update the same tensors, in turn; their drifting values do not change the work.
+Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls below.
 """
 
 from __future__ import annotations
@@ -26,29 +24,30 @@ from suites.host_optimizer.subject import COPY_B, Subject, Workload, torch_adamw
 CPU = torch.device("cpu")
 
 BYTES = 28
-"""Moved for one parameter at least: it and two moments read and written, its gradient read, each 4 B."""
+"""Least bytes moved per parameter: it and two moments read and written, its gradient read, each 4 B."""
 
 FLOPS = 14
-"""For one parameter: first moment 3, second 4, root, quotient and sum 3, step 2, decay 2. Both corrections
-are of scalars."""
+"""FLOPs per parameter: first moment 3, second 4, root, quotient and sum 3, step 2, decay 2. Both bias
+corrections are of scalars."""
 
 COPIES = 9
-"""Of which each is a sample of the bandwidth."""
+"""Number of copies; each is a sample of the bandwidth."""
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """The baseline; its tensors are made when they are first asked for."""
+    """Return the baseline; its tensors are made when they are first needed."""
     return Subject(Workload(**workload), seed, torch_adamw(foreach=False, fused=False), "for-loop")
 
 
 def check(subject: Subject, module: Any) -> None:
-    """Hold the variant's updates against float64's; raises `WrongResult`, MemoryError where they do not
-    fit."""
+    """Compare the variant's updates with float64; raises `WrongResult`, or MemoryError where they do not
+    fit.
+    """
     correctness.check(subject)
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
-    """What a claim about speed may ask after."""
+    """Return the conditions that a claim about speed may name."""
     return {
         "device": "cpu",
         "cpu": cpu_model(),
@@ -61,14 +60,14 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
-    """As the kernel names it."""
+    """Return the processor's name, as the kernel reports it."""
     lines = file.read_text().splitlines()
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
 
 
 def prepare(subject: Subject) -> Iterator[Reading]:
-    """What is read once: traffic and arithmetic by formula, the check's error, the host's bandwidth, what
-    one update takes beside its time; the stopwatch for the rounds is made."""
+    """Yield what is read once: traffic and FLOPs by formula, the check's error, the host's bandwidth, and the
+    page faults and memory of one update; create the stopwatch for the rounds."""
     update = subject.held["optimizer"].step
     yield Reading("bytes_moved", "B", BYTES * subject.workload.parameters, Origin.CALCULATED)
     yield Reading("flops", "1", FLOPS * subject.workload.parameters, Origin.CALCULATED)
@@ -80,7 +79,7 @@ def prepare(subject: Subject) -> Iterator[Reading]:
 
 
 def copy_bandwidth() -> Iterator[Reading]:
-    """Bytes read and written, over the time of a copy into memory that is there already."""
+    """Yield bytes read and written over the time of a copy into memory that is already mapped."""
     source = torch.ones(COPY_B, dtype=torch.uint8)
     copying = stopwatch(partial(torch.zeros_like(source).copy_, source), CPU)
     for _ in range(COPIES):
@@ -90,14 +89,14 @@ def copy_bandwidth() -> Iterator[Reading]:
 
 
 def page_faults(update: Callable[[], object]) -> int:
-    """Pages that the kernel has to find, and to clear, in one update."""
+    """Yield the number of pages that the kernel has to map and clear in one update."""
     before = getrusage(RUSAGE_SELF).ru_minflt
     update()
     return getrusage(RUSAGE_SELF).ru_minflt - before
 
 
 def peak_memory(update: Callable[[], object]) -> float:
-    """Most live bytes in one update beyond those before it, by the allocator's account."""
+    """Yield the most live bytes in one update beyond those before it, by the allocator's events."""
     with watch(CPU) as watched:
         watched.mark("update")
         update()
@@ -105,12 +104,12 @@ def peak_memory(update: Callable[[], object]) -> float:
 
 
 def timed(subject: Subject) -> bool:
-    """Whatever can be checked here can be timed."""
+    """Return True: whatever can be checked here can be timed."""
     return True
 
 
 def sample(subject: Subject) -> Iterator[Reading]:
-    """One window of updates: seconds an update, and the bandwidth that it reaches with the least traffic."""
+    """Time one window of updates: seconds per update, and the bandwidth reached with the least traffic."""
     for reading in subject.held["stopwatch"].window():
         yield reading
         if reading.metric == "time":
@@ -119,5 +118,5 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def close(subject: Subject) -> None:
-    """Let go of the tensors, which go with the last variant that holds them."""
+    """Release the tensors, which are freed with the last variant that uses them."""
     subject.held.clear()

@@ -11,5 +11,5 @@ __all__ = ["Settings", "apply", "unavailable"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject updated by foreach functions."""
+    """Return the subject updated by foreach functions."""
     return replace(subject, make=torch_adamw(foreach=True, fused=False), implementation="foreach")

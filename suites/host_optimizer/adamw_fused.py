@@ -11,5 +11,5 @@ __all__ = ["Settings", "apply", "unavailable"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject updated by torch's fused kernel."""
+    """Return the subject updated by torch's fused kernel."""
     return replace(subject, make=torch_adamw(foreach=False, fused=True), implementation="fused")

@@ -10,14 +10,14 @@ from suites.host_optimizer.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set."""
+    """No settings."""
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Runs everywhere."""
+    """Return None: it runs everywhere."""
     return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject as the suite builds it."""
+    """Return the subject as the suite builds it."""
     return subject

@@ -1,4 +1,4 @@
-"""The baseline once more: how far two times of the very same code differ here, the noise of the run."""
+"""The baseline again: how much two timings of the same code differ, the noise of the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Right first: parameters and moments against AdamW in float64, written from its formula.
+"""The correctness check: parameters and moments against AdamW in float64, written from its formula.
 
-Part of `check`. An error is |ours - float64| over the largest movement of the same tensor, since an update
-moves a parameter by a thousandth of its size, and what is held to its size alone may not have moved at all.
+Part of `check`. An error is |ours - float64| over the largest movement of the same tensor: an update moves a
+parameter by a thousandth of its size, so an error relative to its size would accept one that never moved.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from harness.records import WrongResult
 from suites.host_optimizer.subject import ADAMW, Subject, Tensors, Workload, made, optimizer_of, shared
 
 UPDATES = 3
-"""Several, so that moments that are kept wrong show."""
+"""Number of updates; several, so that wrongly kept moments show."""
 
 TOLERANCE = 1e-3
-"""Of the largest movement. In three updates a parameter of 4 to 8, rounded twice an update to half of 2^-21,
-may be off by 1.4e-6, and the largest moves by some 3e-3: 5e-4. Moments are closer: 1 - 0.999 taken in fp32 is
-off by 1.3e-5 of itself."""
+"""Allowed error, relative to the largest movement. In three updates a parameter of 4 to 8, rounded twice per
+update to half of 2^-21, may be off by 1.4e-6, and the largest moves by about 3e-3: 5e-4. Moments are closer:
+1 - 0.999 taken in fp32 is off by 1.3e-5 of itself."""
 
 AWKWARD = Workload(3 * 10_007, 3)
-"""Three vectors of a prime length: a multiple of no vector's width, and of no number of threads."""
+"""Length of three vectors: a prime, so a multiple of no vector width and no number of threads."""
 
 LOOKED_AT = 2**20
-"""Elements of a tensor that are compared: all, or so many from its first to its last."""
+"""Number of elements of a tensor that are compared: all, or this many from its first to its last."""
 
 
 def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Parameters and moments after `UPDATES` updates with the same gradient, counted from the first.
+    """Return parameters and moments after `UPDATES` updates with the same gradient, counted from the first.
 
     arXiv 1711.05101, Algorithm 2, its decay times the learning rate as torch.optim.AdamW has it.
     """
@@ -42,10 +42,10 @@ def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, T
 
 
 def check(subject: Subject) -> None:
-    """Raises WrongResult where a tensor is off by more than `TOLERANCE`, or not finite.
+    """Raise WrongResult where a tensor is off by more than `TOLERANCE`, or not finite.
 
-    On awkward lengths, and on the very tensors that are timed, with the optimizer that is: `held` keeps it.
-    Leaves the worst error there too.
+    Checks awkward lengths, and the timed tensors with the timed optimizer, which `held` keeps together with
+    the worst error.
     """
     awkward = made(AWKWARD, subject.seed)
     worst = held(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
@@ -55,7 +55,7 @@ def check(subject: Subject) -> None:
 
 
 def held(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> float:
-    """The worst error after `UPDATES` updates; raises WrongResult."""
+    """Return the worst error after `UPDATES` updates; raises WrongResult."""
     before = [wide(tensors, index) for index in range(len(tensors))]
     for _ in range(UPDATES):
         optimizer.step()
@@ -71,7 +71,7 @@ def held(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> floa
 
 
 def wide(tensors: Tensors, index: int) -> list[Tensor]:
-    """Parameter, gradient and moments of one tensor in float64, where they are looked at."""
+    """Return parameter, gradient and moments of one tensor in float64, at the compared elements."""
     parameter, exp_avg, exp_avg_sq = tensors[index]
     size = parameter.numel()
     places = torch.linspace(0, size - 1, min(size, LOOKED_AT), dtype=torch.float64).round().long()
@@ -80,7 +80,7 @@ def wide(tensors: Tensors, index: int) -> list[Tensor]:
 
 
 def error_of(ours_N: Tensor, due_N: Tensor, begun_N: Tensor, what: str) -> float:
-    """The error of one tensor; raises WrongResult with the worst element's place."""
+    """Return the error of one tensor; raises WrongResult with the worst element's index."""
     off_N, moved = (ours_N - due_N).abs(), float((due_N - begun_N).abs().max())
     at = int(off_N.nan_to_num(nan=torch.inf).argmax())
     error = float(off_N[at]) / moved

@@ -18,13 +18,13 @@ __all__ = ["Settings", "apply", "unavailable"]
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Names what is missing of deepspeed and what compiles its C++."""
+    """Return what is missing to compile or load deepspeed's C++; None where it can run."""
     return deepspeed_ops.missing("cpu_adam")
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject updated by DeepSpeed, with as many threads as torch has."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # for an OpenMP of its own
+    """Return the subject updated by DeepSpeed, with as many threads as torch uses."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # DeepSpeed has its own OpenMP
     deepspeed_ops.load("cpu_adam")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 

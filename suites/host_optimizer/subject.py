@@ -1,5 +1,4 @@
-"""What the host_optimizer suite hands around: the tensors that all variants update, and how one variant
-does it."""
+"""The host_optimizer suite's types: the tensors that all variants update, and how a variant updates them."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-"""What every variant is told, so that work is equal: torch.optim.AdamW's defaults."""
+"""Settings of every variant, so that the work is equal: torch.optim.AdamW's defaults."""
 
 COPY_B = 2**28
-"""Of the copy that tells the host's bandwidth: 256 MiB, beyond the caches that most hosts have."""
+"""Size of the copy that measures the host's bandwidth: 256 MiB, beyond the caches of most hosts."""
 
 HELD_B = 24
-"""For one parameter: itself, its gradient and two moments, 4 B each; and at most two temporaries, for the
-for-loop holds the root of the second moment and its quotient at once."""
+"""Bytes per parameter: itself, its gradient and two moments, 4 B each, and at most two temporaries, because
+the for-loop keeps the root of the second moment and its quotient at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Workload:
     """One update; the fields of `conf/suite/host_optimizer.yaml`."""
 
     parameters: int
-    tensors: int = 1  # of equal size, over which they are spread
+    tensors: int = 1  # number of tensors of equal size
     source: str = ""
 
 
@@ -49,14 +48,13 @@ Make = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
 def in_a_tensor() -> Tensor:
-    """No updates done yet, as torch's optimizers count them."""
+    """Return a count of no updates yet, as torch's optimizers keep it."""
     return torch.tensor(0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """How one variant updates. `count` makes the number of updates done, none, in the optimizer's own
-    type."""
+    """How a variant updates. `count` makes the number of updates done (none) in the optimizer's own type."""
 
     workload: Workload
     seed: int
@@ -67,12 +65,12 @@ class Subject:
 
 
 def torch_adamw(**how: Any) -> Make:
-    """Makes torch.optim.AdamW, told by which of its implementations."""
+    """Return a factory of torch.optim.AdamW with the named implementation."""
     return partial(torch.optim.AdamW, **ADAMW, **how)
 
 
 def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
-    """The variant's optimizer, which updates `tensors` in place and counts its updates from none."""
+    """Return the variant's optimizer, which updates `tensors` in place and counts its updates from none."""
     optimizer = subject.make([one.parameter for one in tensors])
     for parameter, exp_avg, exp_avg_sq in tensors:
         optimizer.state[parameter] = {"step": subject.count(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
@@ -80,7 +78,7 @@ def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
 
 
 def made(workload: Workload, seed: int) -> Tensors:
-    """Normal parameters and gradients, moments of zero; the same for the same seed."""
+    """Return normal parameters and gradients and zero moments; the same for the same seed."""
     generator, size = torch.Generator().manual_seed(seed), workload.parameters // workload.tensors
     tensors = Tensors()
     for _ in range(workload.tensors):
@@ -94,9 +92,9 @@ _shared: WeakValueDictionary[tuple[Workload, int], Tensors] = WeakValueDictionar
 
 
 def shared(subject: Subject) -> Tensors:
-    """The tensors of the workload, the same for all variants of a process, as long as one of them is open.
+    """Return the tensors of the workload, shared by all variants of a process as long as one of them is open.
 
-    Where tensors lie in memory makes identical code differ (docs/trust.md), and five sets of them would not
+    The location of tensors in memory makes identical code differ (docs/trust.md), and five sets would not
     fit. Raises MemoryError where even one does not.
     """
     key = subject.workload, subject.seed
@@ -109,7 +107,7 @@ def shared(subject: Subject) -> Tensors:
 
 
 def require_memory(workload: Workload) -> None:
-    """Raises MemoryError before an allocation that would take all of the machine's memory."""
+    """Raise MemoryError before an allocation that would take all of the machine's memory."""
     need_B = HELD_B * workload.parameters + 2 * COPY_B
     free_B = psutil.virtual_memory().available
     if need_B > free_B:
