@@ -20,7 +20,7 @@ from suites.memory import activation_checkpointing, mixed_precision
 from suites.memory.measure import losses, measure_peak
 from suites.memory.training import build_model, plain_optimizer, shape_of
 from suites.memory.walk import fake_step, walk
-from suites.model import Block, Transformer
+from suites.training.model import Block, Transformer
 
 pytestmark = pytest.mark.usefixtures("frozen")
 

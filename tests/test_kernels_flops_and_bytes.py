@@ -15,7 +15,7 @@ from suites import kernels
 from suites.kernels.bound_call import leaves_of, make_inputs, tensors_of
 from suites.kernels.operations import OPERATIONS, attention
 from suites.kernels.subject import Workload
-from suites.model import causal_mask
+from suites.training.model import causal_mask
 
 
 class Elementwise(TorchDispatchMode):

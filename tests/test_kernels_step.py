@@ -14,7 +14,7 @@ from harness.records import Reading, Unavailable, WrongResult
 from suites import kernels
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.training_step import OPERATION, PARTS, Trainer
-from suites.model import Transformer, llama
+from suites.training.model import Transformer, llama
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}

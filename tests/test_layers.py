@@ -29,13 +29,24 @@ def test_instruments_know_records_alone(module):
     assert all(i in allowed or i.startswith("harness.instruments.") for i in GRAPH[module]), GRAPH[module]
 
 
-@pytest.mark.parametrize("module", [m for m in GRAPH if m.startswith("suites.")])
-def test_suites_know_the_instruments_and_never_one_another(module):
+TRAINING = [m for m in GRAPH if (m + ".").startswith("suites.training.")]
+SUITES = [m for m in GRAPH if m.startswith("suites.") and m not in TRAINING]
+
+
+@pytest.mark.parametrize("module", TRAINING)
+def test_the_training_layer_knows_the_instruments_and_no_suite(module):
+    for used in GRAPH[module] - {"harness", "harness.records", "harness.instruments", "suites"}:
+        assert (used + ".").startswith(("harness.instruments.", "suites.training.")), (
+            f"{module} imports {used}"
+        )
+
+
+@pytest.mark.parametrize("module", SUITES)
+def test_suites_know_the_instruments_and_the_training_layer_and_never_one_another(module):
     own = ".".join(module.split(".")[:2])
-    for used in GRAPH[module] - {"harness", "suites"}:
-        known = {"harness.records", "harness.instruments", "suites.model", "suites.text", own}
-        below = ("harness.instruments.", own + ".")
-        assert used in known or used.startswith(below), f"{module} imports {used}"
+    for used in GRAPH[module] - {"harness", "harness.records", "harness.instruments", "suites"}:
+        below = ("harness.instruments.", "suites.training.", own + ".")
+        assert (used + ".").startswith(below), f"{module} imports {used}"
 
 
 @pytest.mark.parametrize("module", [m for m in GRAPH if m.split(".")[0] == "harness"])

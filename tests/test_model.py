@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.model import ModelShape, Transformer
+from suites.training.model import ModelShape, Transformer
 
 
 def llama(
@@ -156,7 +156,7 @@ def test_no_position_sees_a_later_one(shape, attention):
 
 def test_rotary_scores_depend_on_distance_alone():
     """Rotating by positions p and q gives the same product wherever p - q is the same."""
-    from suites.model import Places, rotate
+    from suites.training.model import Places, rotate
 
     model = Transformer(TINY)
     query, key = torch.randn(1, 1, 1, TINY.head_size), torch.randn(1, 1, 1, TINY.head_size)

@@ -16,10 +16,10 @@ from harness.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from suites.model import Transformer
 from suites.offload.engines.host_update import owners_of
 from suites.offload.ranks import Ranks, backend_of
 from suites.offload.subject import DISK, Plan
+from suites.training.model import Transformer
 
 __all__ = ["pools"]
 

@@ -13,12 +13,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
-from suites.model import ModelShape, Transformer
 from suites.offload import activation_checkpointing, activation_offload, activations
-from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Subject
-from suites.offload.transfer import Copy, SideStream
 from suites.offload.transfer_counter import Traffic
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import ModelShape, Transformer
+from suites.training.techniques import activation_offload as activation_hooks
+from suites.training.transfer import Copy, SideStream
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")
@@ -290,7 +291,7 @@ class Late:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_copies_that_are_late_are_waited_for(precision, monkeypatch):
     """The rules of a CUDA stream, without one: right values, and no memory given back while it is copied."""
-    monkeypatch.setattr(activations, "Thread", Late)
+    monkeypatch.setattr(activation_hooks, "Thread", Late)
     plain, placed = (Run(one, precision=precision) for one in ("kept", "offloaded_ahead"))
     for _ in range(3):
         assert placed.step() == plain.step()
@@ -300,7 +301,7 @@ def test_copies_that_are_late_are_waited_for(precision, monkeypatch):
 
 def test_peak_with_late_copies(monkeypatch):
     """Two blocks and no more, however slow the link."""
-    monkeypatch.setattr(activations, "Thread", Late)
+    monkeypatch.setattr(activation_hooks, "Thread", Late)
     less_B = peak_B("kept", LAYERS + 2) - peak_B.__wrapped__("offloaded_ahead", LAYERS + 2)
     assert less_B == pytest.approx(LAYERS * BLOCK_B["fp32"], rel=0.002)
 
@@ -355,12 +356,14 @@ def test_torch_s_own_way_is_counted():
     plain, placed = Run("kept"), Run("kept")
     saved = []
     for block in placed.model.blocks:
-        block.forward = partial(activations.within, partial(activations.on_cpu, placed.host), block.forward)
+        block.forward = partial(
+            activation_hooks.within, partial(activation_hooks.on_cpu, placed.host), block.forward
+        )
     for block in plain.model.blocks:
         hooks = partial(
             saved_tensors_hooks, lambda one: (saved.append(one.nbytes), one.detach())[1], lambda one: one
         )
-        block.forward = partial(activations.within, hooks, block.forward)
+        block.forward = partial(activation_hooks.within, hooks, block.forward)
     loss = placed.loss()
     assert loss == plain.loss()
     assert placed.host.held_B == sum(saved)

@@ -11,7 +11,6 @@ from torch import nn
 
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
-from suites.model import Transformer
 from suites.offload.memory_estimates import (
     METHODS,
     Parts,
@@ -22,6 +21,7 @@ from suites.offload.memory_estimates import (
     zero_states_B,
 )
 from suites.offload.subject import DISK, HOST, Plan, Workload
+from suites.training.model import Transformer
 
 GB = 1e9
 DS = "deepspeed"

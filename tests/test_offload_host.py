@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
 from harness.instruments.memory.private_memory import private_bytes
 from harness.records import Unavailable
-from suites.offload.host_memory import Host
 from suites.offload.transfer_counter import Traffic
+from suites.training.host_memory import HostMemory as Host
 
 CPU = torch.device("cpu")
 MIB = 2**20

@@ -12,11 +12,11 @@ import torch
 from offload_arms import ARMS, BF16, DEEPSPEED, SEED, STEPS, TORCH, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites import text
-from suites.model import Transformer
 from suites.offload import delayed_update
 from suites.offload.correctness import HELD_STEPS, SCALE_STEPS, check_losses, for_scale, plain_losses
 from suites.offload.subject import Plan, Subject
+from suites.training import data as text
+from suites.training.model import Transformer
 
 __all__ = ["pools"]
 

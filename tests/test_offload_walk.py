@@ -11,11 +11,11 @@ import torch.distributed as dist
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
-from suites.model import Transformer
 from suites.offload import activations, dry_run
 from suites.offload.drain_gloo import wait_for_threads
-from suites.offload.host_memory import Host
 from suites.offload.subject import DISK, HOST, Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 pytestmark = [
     pytest.mark.usefixtures("frozen"),

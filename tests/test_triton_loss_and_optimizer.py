@@ -14,7 +14,7 @@ from suites.kernels.triton_kernels import linear_cross_entropy as loss_module
 from suites.kernels.triton_kernels.adamw import BLOCK, adamw
 from suites.kernels.triton_kernels.linear_cross_entropy import chunk_rows, linear_cross_entropy
 from suites.kernels.triton_kernels.targets import usage
-from suites.model import linear_cross_entropy as eager
+from suites.training.model import linear_cross_entropy as eager
 
 LOSS_TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """Relative to the largest value, or to 1/N for gradients of a target foreseen: logits of about 3, rounded to

@@ -12,10 +12,10 @@ from functools import lru_cache
 import torch
 
 from harness.records import WrongResult
-from suites import text
 from suites.interconnect.subject import Subject, Workload
 from suites.interconnect.trainers import Trainers
-from suites.model import Transformer
+from suites.training import data as text
+from suites.training.model import Transformer
 
 UPDATES = 3
 """The first sees the model, the others the optimizer's work."""

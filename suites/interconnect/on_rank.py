@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from harness.instruments.distributed.rank_worker import gpu
-from suites import text
 from suites.interconnect.strategies import ddp, fsdp2, local, zero3
 from suites.interconnect.subject import Plan, Workload
 from suites.interconnect.trace import Event, Trace, traced
-from suites.model import Transformer
+from suites.training import data as text
+from suites.training.model import Transformer
 
 Memory = dict[str, Any]
 

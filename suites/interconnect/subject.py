@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from suites.model import ModelShape, llama
+from suites.training.model import ModelShape, llama
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from suites.kernels.operations import adamw
 from suites.kernels.subject import Inputs, Operation, Subject, Workload
-from suites.model import Transformer, llama
+from suites.training.model import Transformer, llama
 
 PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
 """Operations in the step that have a function of their own."""

@@ -56,7 +56,7 @@ def check_losses(step: TrainingStep) -> None:
     """Raises WrongResult where a loss differs from the baseline's by more than `step.tolerance` of the first.
 
     Runs on the CPU. A sharded step runs as the only rank of a real process group: nothing is sent, but
-    all that sharding does to the model is done. A user's own model is stood in for by `suites.model`.
+    all that sharding does to the model is done. A user's own model is stood in for by `Transformer`.
     """
     for optimizer in OPTIMIZERS:
         given = step.given or step.workload

@@ -27,7 +27,7 @@ WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 
 
 class CausalLM(nn.Module):
-    """A transformers model with its loss, as `suites.model.Transformer` has it. Shapes: B batch, T tokens."""
+    """A transformers model with its loss, as `Transformer` has it. Shapes: B batch, T tokens."""
 
     def __init__(self, model: nn.Module, num_hidden_layers: int):
         super().__init__()
@@ -104,7 +104,7 @@ def build(
 def complete(workload: Workload) -> Workload:
     """The workload with its shape taken from its `hf_config`; what that does not say is left as it is.
 
-    `norm`, `mlp`, `position`, `bias` and `dropout` speak of `suites.model` and are left.
+    `norm`, `mlp`, `position`, `bias` and `dropout` speak of `suites.training.model` and are left.
     """
     if workload.hf_config is None:
         return workload

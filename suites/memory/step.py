@@ -73,7 +73,7 @@ class TrainingStep:
     each takes the model and returns it. `around(device_type)`: the context of forward and loss.
     `make_optimizer(parameters, workload)`: anything with `step()`, `zero_grad()` and `state_tensors()` or
     `.state`, and `clip_grad_norm(max_norm)` where gradients are not in `.grad`; None: torch's own.
-    `make_model(step, layers)`: a module whose forward(tokens, targets) is the loss; None: `suites.model`.
+    `make_model(step, layers)`: a module whose forward(tokens, targets) is the loss; None: `Transformer`.
     `layers_alike`: whether walking a few layers tells of the rest.
     `given`: the workload before any optimization changed it, for the check against the baseline.
     `model_dtype`: type of parameters as built. `walkable`: None, or why `fake_step` cannot honestly be had.

@@ -26,7 +26,7 @@ from harness.instruments.distributed.fake_process_group import rank_mesh
 from harness.records import HostInfo, Unavailable
 from suites.memory.fsdp2 import require_optimizer
 from suites.memory.step import TrainingStep
-from suites.model import Transformer
+from suites.training.model import Transformer
 
 HELD = "tensor parallel, rank 0: its share of every matrix, its gradient and its states; norms whole"
 
@@ -49,7 +49,9 @@ def apply(subject: TrainingStep, settings: Settings) -> TrainingStep:
     """The step as one of the ranks takes it. Raises `Unavailable` where the model cannot be cut so."""
     ranks = subject.workload.tp_size if settings.ranks is None else settings.ranks
     if subject.make_model is not None:
-        raise Unavailable("tensor_parallel knows how to cut suites.model's layers alone, not another model's")
+        raise Unavailable(
+            "tensor_parallel knows how to cut suites.training.model's layers alone, not another model's"
+        )
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(subject.workload, name)
         if size % ranks:

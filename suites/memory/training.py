@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from suites.memory.step import TrainingStep, Workload
-from suites.model import ModelShape, Transformer
+from suites.training.model import ModelShape, Transformer
 
 Mark = Callable[[str], None]
 """Told what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad"."""

@@ -11,10 +11,10 @@ from statistics import fmean
 import torch
 
 from harness.records import WrongResult
-from suites import text
-from suites.model import Transformer
 from suites.offload.engines import adamw, autocast
 from suites.offload.subject import Subject, Workload
+from suites.training import data as text
+from suites.training.model import Transformer
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
 """Of each of some twenty losses, relative. Engines round at different places, and Adam's first steps follow

@@ -24,11 +24,11 @@ from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.layer_extrapolation import extrapolate_layers, layers_to_walk
 from harness.instruments.memory.memory_timeline import OpSite, Snapshot
 from harness.records import Unavailable
-from suites.model import Transformer
 from suites.offload import activations
 from suites.offload.engines import adamw, autocast, fsdp2
-from suites.offload.host_memory import Host
 from suites.offload.subject import DEVICE, Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 CPU = torch.device("cpu")
 STEPS = 2

@@ -22,14 +22,14 @@ from harness.instruments.distributed.rank_worker import gpu
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import WrongResult
-from suites import text
-from suites.model import Transformer
 from suites.offload import activations
 from suites.offload.drain_gloo import Settled, wait_for_threads
 from suites.offload.engines import deepspeed
-from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
 from suites.offload.transfer_counter import Traffic
+from suites.training import data as text
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 Memory = dict[str, Any]
 

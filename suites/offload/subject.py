@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from suites.model import ModelShape, llama
+from suites.training.model import ModelShape, llama
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The floors of memory, from fast to large. Without a GPU each is emulated by the one beneath it: private

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from suites.offload.host_memory import Host
 from suites.offload.subject import Workload
+from suites.training.host_memory import HostMemory as Host
 
 WEIGHT_DECAY = 0.1
 BETAS = (0.9, 0.999)

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from suites.model import Transformer
 from suites.offload.engines import adamw, autocast
-from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 
 class Engine:

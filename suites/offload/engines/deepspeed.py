@@ -16,11 +16,11 @@ from torch import Tensor
 
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.instruments.distributed.deepspeed_ops import load
-from suites.model import Transformer
 from suites.offload.engines import BETAS, WEIGHT_DECAY, adamw
-from suites.offload.host_memory import Host
 from suites.offload.subject import DEVICE, DISK, HOST, Plan, Workload
 from suites.offload.swap_folder import refuse_full
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 PLACES = {DEVICE: "none", HOST: "cpu", DISK: "nvme"}
 PARAMETER_BUFFERS = 16

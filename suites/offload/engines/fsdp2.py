@@ -14,10 +14,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from harness.instruments.distributed.fake_process_group import rank_mesh
-from suites.model import Transformer
 from suites.offload.engines import adamw, on_host, states_on_host
-from suites.offload.host_memory import Host
 from suites.offload.subject import HOST, Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 
 class Engine:

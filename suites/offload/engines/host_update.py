@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from suites.model import Transformer
 from suites.offload.engines import adamw, states_on_host
-from suites.offload.host_memory import Host
 from suites.offload.subject import Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 
 class Engine:

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.model import Transformer
 from suites.offload.cgroup import PAGE_B, Cgroup, can_leave
 from suites.offload.engines import adamw, autocast
-from suites.offload.host_memory import Host
 from suites.offload.managed_memory import ManagedMemory
 from suites.offload.subject import Plan, Workload
+from suites.training.host_memory import HostMemory as Host
+from suites.training.model import Transformer
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """mallopt(3), of glibc."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from suites.offload.host_memory import Host
+from suites.training.host_memory import HostMemory
 
 STACK_B = 2**18
 """Of the thread that copies: it counts as private memory, and needs little of the usual 8 MiB."""
@@ -49,7 +49,7 @@ class SideStream:
     Both ends belong to the computing stream, which waits for a copy before it uses or gives back either.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostMemory) -> None:
         self.device = host.device
         self.stream = torch.cuda.Stream(host.device)  # type: ignore[no-untyped-call]
 
@@ -69,7 +69,7 @@ class Thread:
     allocator's events are told by thread. It copies by itself, where torch would start a team of threads.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: HostMemory) -> None:
         self.host = host
         usual = threading.stack_size(STACK_B)
         self.worker = ThreadPoolExecutor(1, "activations")

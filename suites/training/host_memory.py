@@ -16,12 +16,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.records import Unavailable
 
 
-class Host:
+class HostMemory:
     """Gives out tensors on the floor beneath `device`; files, where it needs any, lie in `folder`, unlinked.
 
     `most_B`: the most bytes that ever lay there. `up_B`, `down_B`: bytes that threads
@@ -125,3 +126,28 @@ def address_of(tensor: Tensor) -> int:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # freed, or of a kind that has none
         return 0
+
+
+def on_host(tensor: Tensor, host: HostMemory) -> Tensor:
+    """Return the tensor, or this rank's part of it, on the host."""
+    if not isinstance(tensor, DTensor):
+        return host.keep(tensor)
+    return DTensor.from_local(
+        host.keep(tensor.to_local()),
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def states_on_host(optimizer: torch.optim.Optimizer, host: HostMemory) -> None:
+    """Make Adam's two moments on the host, before the optimizer makes them where the parameters are."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32),
+                "exp_avg": on_host(torch.zeros_like(parameter), host),
+                "exp_avg_sq": on_host(torch.zeros_like(parameter), host),
+            }

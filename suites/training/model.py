@@ -88,6 +88,17 @@ def llama(sizes: Any) -> ModelShape:
     )
 
 
+def blocks_of(model: nn.Module) -> nn.ModuleList:
+    """Return the model's layers: `model.blocks`, or the longest list of modules in it."""
+    blocks = getattr(model, "blocks", None)
+    if isinstance(blocks, nn.ModuleList):
+        return blocks
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    if not lists:
+        raise ValueError(f"{type(model).__name__} has no list of layers")
+    return max(lists, key=len)
+
+
 class Places(NamedTuple):
     """What a block must know of positions: rotary tables, and the mask of explicit attention."""
 

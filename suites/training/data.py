@@ -1,4 +1,4 @@
-"""Text that suites train on: a Markov chain's, made from a seed; its entropy is the floor of a loss."""
+"""What suites train on: text of a Markov chain, whose entropy is the least loss, or random tokens."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from suites.training.workload import Workload
 
 FOLLOWERS = 4
 """How many words may follow one word."""
@@ -33,3 +35,20 @@ def batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -> tup
     for place in range(size[1]):
         words[:, place + 1] = follow[words[:, place], choices[:, place]]
     return words[:, :-1].contiguous(), words[:, 1:].contiguous()
+
+
+def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor]:
+    """Return batch `number` of the workload's size, see `batch`."""
+    return batch(workload.vocab_size, (workload.micro_batch_size, workload.seq_len), seed, number)
+
+
+def random_batch(
+    workload: Workload, generator: torch.Generator, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return random tokens and those that follow them, int64, each (micro_batch_size, seq_len).
+
+    Sequences come one after the other: two batches of one are the same as one of two.
+    """
+    size = (workload.micro_batch_size, workload.seq_len + 1)
+    drawn = torch.randint(workload.vocab_size, size, generator=generator).to(device)
+    return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()

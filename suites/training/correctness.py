@@ -1,0 +1,259 @@
+"""The one check of every suite: a step's losses and gradients against plain PyTorch's on the same sequences.
+
+Plain PyTorch takes, in one process, every sequence that all ranks take in all micro-batches of an update.
+How close a step must come is its contract's; one that changes the mathematics must learn, see
+`require_learning`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.records import WrongResult
+from suites.training import data
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step, named
+from suites.training.trainer import CPU, Batch, Trainer
+from suites.training.workload import Workload
+
+UPDATES = 10
+"""On one batch: the loss falls by far more than bf16 rounds, and each gradient shows in it."""
+
+LEARNT = 0.8
+"""Share of the first loss below which losses are not compared: learning by heart multiplies rounding."""
+
+UPDATES_ON_RANKS = 3
+"""The first sees the model, the others the optimizer's work."""
+
+RANKS_FACTOR = 10.0
+"""Over several ranks a loss may be off by so many times what the contract says: sums are taken in another
+order, and the first steps of Adam follow the signs of gradients near zero."""
+
+GRADIENT_FACTOR = 10.0
+"""A gradient passes every layer twice: it may be off, by its norm, by so many times what a loss may."""
+
+FEWEST = 6
+"""Losses of which it can be said whether they fall."""
+
+AGREE = 1e-5
+"""Ranks hold the same parameters, or the sum of the same shares in another order, of the largest."""
+
+PROBES: Mapping[str, Mapping[str, Any]] = {
+    "the optimizer": {"learning_rate": None, "adam_epsilon": 1e-8},
+    "the scale of gradients": {"learning_rate": 0.3, "adam_epsilon": 1.0},
+}
+"""Adam divides a gradient's scale away. With an epsilon far above every gradient it is momentum, which
+follows the scale; SGD with momentum follows it as it is."""
+
+
+def check(step: TrainingStep) -> None:
+    """Raise `WrongResult` where the step, made again at a small size in this process, breaks its contract.
+
+    A sharded step runs as the only rank of a real process group: nothing is sent, but all that sharding
+    does to the model is done. A user's own model is stood in for by `model.Transformer`.
+    """
+    for probed, changes in PROBES.items():
+        workload = small(step.given, **changes)
+        ours = build_step(workload, step.techniques, step.seed)
+        with one_rank(ours.features.sharding != "none"):
+            losses = losses_on_one_batch(ours)
+        if not ours.contract.compared:
+            require_learning(losses)
+            return
+        theirs = plain_on_one_batch(workload, step.seed)
+        compare(losses, theirs, ours.contract.relative, f"probing {probed}")
+
+
+def small(workload: Workload, **changes: Any) -> Workload:
+    """Return the same architecture and set-up at a size that trains in milliseconds, without dropout.
+
+    Grouped queries stay grouped, and an update keeps its sequences.
+    """
+    queries = min(4, workload.num_attention_heads // workload.num_key_value_heads)
+    kv_heads = 4 if queries == 1 else 2
+    if workload.optimizer != "adamw":
+        changes.pop("learning_rate")
+    return replace(
+        workload,
+        num_hidden_layers=2,
+        num_attention_heads=kv_heads * queries,
+        num_key_value_heads=kv_heads,
+        hidden_size=8 * kv_heads * queries,
+        intermediate_size=16 * kv_heads * queries,
+        vocab_size=128,
+        max_position_embeddings=32,
+        seq_len=24,
+        dropout=0.0,
+        max_grad_norm=None,
+        dp_size=1,
+        tp_size=1,
+        hf_config=None,
+        **changes,
+    )
+
+
+def losses_on_one_batch(step: TrainingStep) -> tuple[float, ...]:
+    """Return the losses of `UPDATES` updates on the same sequences."""
+    trainer = Trainer(step)
+    losses = []
+    for _ in range(UPDATES):
+        trainer.restart_data()
+        losses.append(float(trainer.train_step()))
+    trainer.close()
+    return tuple(losses)
+
+
+@cache
+def plain_on_one_batch(workload: Workload, seed: int) -> tuple[float, ...]:
+    """Return what plain PyTorch gives there, with torch's default implementation of the optimizer."""
+    return losses_on_one_batch(build_step(replace(workload, optimizer_impl="default"), (), seed))
+
+
+def compare(ours: Sequence[float], theirs: Sequence[float], relative: float, where: str = "") -> float:
+    """Return the largest difference, as a share of the first loss; raises `WrongResult` above `relative`."""
+    worst = 0.0
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        if other < LEARNT * theirs[0]:
+            break
+        off = abs(one - other) / theirs[0]
+        if not off <= relative:
+            raise WrongResult(
+                f"loss of update {index} is {one:.6f}, plain PyTorch's {other:.6f}: off by {off:.1e} of the "
+                f"first loss, allowed {relative:.0e}{f' ({where})' if where else ''}"
+            )
+        worst = max(worst, off)
+    return worst
+
+
+def require_learning(losses: Sequence[float]) -> None:
+    """Raise `WrongResult` unless a straight line through the losses falls, at the 1 % level.
+
+    Raises ValueError for fewer than `FEWEST` losses, of which nothing can be said.
+    """
+    from scipy.stats import linregress  # a second of every rank's start, which has no need of it
+
+    if len(losses) < FEWEST:
+        raise ValueError(f"{len(losses)} losses do not show whether a step learns; {FEWEST} do")
+    if not all(map(math.isfinite, losses)):
+        raise WrongResult(f"losses of {len(losses)} updates: {', '.join(f'{one:.4g}' for one in losses)}")
+    if not linregress(range(len(losses)), losses, alternative="less").pvalue < 0.01:
+        raise WrongResult(
+            f"it does not learn: loss {losses[0]:.4g} first, {losses[-1]:.4g} after {len(losses)} updates"
+        )
+
+
+Call = Callable[..., list[Any]]
+"""call(function, **arguments): what that function of `on_rank.py` returned on each rank."""
+
+
+def check_on_ranks(
+    step: TrainingStep, call: Call, key: str, shared: Techniques = (), device: torch.device = CPU
+) -> float | None:
+    """Check the trainers named `key` on real ranks; the largest error of a loss, None if none was compared.
+
+    Ranks must hold the same parameters after a few updates, and their losses and first gradients be plain
+    PyTorch's with the techniques `shared` by both. Raises `WrongResult`.
+    """
+    syncs = step.updates_between_syncs
+    count = -(-UPDATES_ON_RANKS // syncs) * syncs
+    ours = mean_over_ranks(call("updates", key=key, count=count))
+    if not all(map(math.isfinite, ours)):
+        raise WrongResult(f"losses of {count} updates: {', '.join(f'{one:.4g}' for one in ours)}")
+    apart = max(call("spread", key=key))
+    if not apart <= AGREE:
+        raise WrongResult(
+            f"after {count} updates parameters differ between ranks by {apart:.1e} of the largest"
+        )
+    if not step.contract.compared:
+        return None
+    call("make", key="gradients", step=step.described)
+    off = max(call("gradient_error", key="gradients", shared=[list(one) for one in named(shared)]))
+    call("drop", key="gradients")
+    allowed = GRADIENT_FACTOR * step.contract.relative
+    if not off <= allowed:
+        raise WrongResult(f"a gradient is off by {off:.1e} of its norm, allowed {allowed:.0e}")
+    theirs = plain_losses(step, text_updates(step, count), shared, device)
+    return compare(ours, theirs, RANKS_FACTOR * step.contract.relative)
+
+
+def mean_over_ranks(answers: Sequence[Mapping[str, Sequence[float]]]) -> list[float]:
+    """Return the loss of each update, averaged over ranks, of what `on_rank.updates` returned."""
+    return [fmean(losses) for losses in zip(*(one["loss"] for one in answers), strict=True)]
+
+
+def text_updates(step: TrainingStep, count: int) -> Iterator[list[Batch]]:
+    """Return, for each of `count` updates, the batches of text that all of the step's ranks take."""
+    per_update = step.workload.gradient_accumulation_steps * step.ranks
+    for update in range(count):
+        numbers = range(update * per_update, (update + 1) * per_update)
+        yield [data.batch_of(step.workload, step.seed, number) for number in numbers]
+
+
+def plain_losses(
+    step: TrainingStep,
+    updates: Iterable[Sequence[Batch]],
+    techniques: Techniques = (),
+    device: torch.device = CPU,
+) -> list[float]:
+    """Return the losses of plain PyTorch, with `techniques` of one process, in one process."""
+    trainer = Trainer(build_step(step.given, techniques, step.seed), device)
+    losses = []
+    for batches in updates:
+        losses.append(accumulate(trainer, batches))
+        trainer.update()
+    return losses
+
+
+def plain_gradients(
+    step: TrainingStep, batches: Sequence[Batch], techniques: Techniques = (), device: torch.device = CPU
+) -> dict[str, Tensor]:
+    """Return the gradients of plain PyTorch's first update, by name."""
+    trainer = Trainer(build_step(step.given, techniques, step.seed), device)
+    accumulate(trainer, batches)
+    return trainer.gradients()
+
+
+def accumulate(trainer: Trainer, batches: Sequence[Batch]) -> float:
+    """Forward and backward pass of all of an update's batches; their mean loss."""
+    losses = [
+        trainer.backward(tokens.to(trainer.device), targets.to(trainer.device), index, len(batches))
+        for index, (tokens, targets) in enumerate(batches)
+    ]
+    return float(torch.stack(losses).mean())
+
+
+def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> float:
+    """Return the worst |ours - plain| / |plain| of a parameter, by Euclidean norms; infinite without it."""
+    errors = [
+        float((ours[name].float() - one).norm() / one.norm()) if name in ours else math.inf
+        for name, one in plain.items()
+    ]
+    return max(errors, key=badness)
+
+
+def badness(error: float) -> float:
+    """Sort what is no number as the worst."""
+    return math.inf if math.isnan(error) else error
+
+
+@contextmanager
+def one_rank(needed: bool) -> Iterator[None]:
+    """Enter a real process group of this process alone, where one is needed."""
+    if not needed:
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

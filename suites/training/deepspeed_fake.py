@@ -1,0 +1,43 @@
+"""Lets deepspeed's engine run on fake tensors, of which no number can be read.
+
+What the engine asks for is 1 (norms) or 0 (flags of overflow); its checks that ranks agree are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def values_not_read(fake: bool) -> AbstractContextManager[Any]:
+    """Within it, where tensors are fake, reading a number gives a plain one, and ranks are taken to agree."""
+    return _values_not_read() if fake else nullcontext()
+
+
+@contextmanager
+def _values_not_read() -> Iterator[None]:
+    from deepspeed.runtime.zero import partitioned_param_coordinator
+
+    original = partitioned_param_coordinator.assert_ints_same_as_other_ranks
+    partitioned_param_coordinator.assert_ints_same_as_other_ranks = lambda ints: None
+    try:
+        with PlainNumbers():  # type: ignore[no-untyped-call]
+            yield
+    finally:
+        partitioned_param_coordinator.assert_ints_same_as_other_ranks = original
+
+
+class PlainNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """`tensor.item()` gives 1.0, or 0 for integers and flags."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run anything else as it is."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0 if args[0].is_floating_point() else 0
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,80 @@
+"""What a rank does for any suite that trains on real ranks; called by name, see `distributed.rank_pool`.
+
+A suite's own `on_rank.py` adds what it measures: `memory[key]` is the `Trainer` that `make` left there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.instruments.distributed.rank_worker import gpu
+from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
+from suites.training.correctness import gradient_error as error_of
+from suites.training.techniques import build_step
+from suites.training.trainer import Trainer
+
+Memory = dict[str, Any]
+
+
+def device() -> torch.device:
+    """Return this rank's GPU where ranks meet by NCCL, else the CPU."""
+    return gpu() if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def make(memory: Memory, key: str, step: Mapping[str, Any], folder: str = "") -> None:
+    """Keep a trainer of the described step under `key`."""
+    if device().type == "cuda":
+        torch.cuda.set_device(device())
+    memory[key] = Trainer(build_step(**step), device(), folder=folder)
+
+
+def drop(memory: Memory, key: str) -> None:
+    """Let the trainer go."""
+    trainer = memory.pop(key, None)
+    if trainer is not None:
+        trainer.close()
+
+
+def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
+    """Do so many updates on text; the loss and the seconds of each, without the making of its batches."""
+    trainer: Trainer = memory[key]
+    losses, times_s = [], []
+    for _ in range(count):
+        batches = trainer.text_batches()
+        dist.barrier()
+        begin_s = time.perf_counter()
+        loss = float(trainer.train_step(batches))
+        if device().type == "cuda":
+            torch.cuda.synchronize()
+        times_s.append(time.perf_counter() - begin_s)
+        losses.append(loss)
+    return {"loss": losses, "seconds": times_s}
+
+
+def gradient_error(memory: Memory, key: str, shared: Sequence[Any] = ()) -> float:
+    """Return how far a new trainer's first gradients are off plain PyTorch's with the techniques `shared`.
+
+    Plain: one model, on this rank, takes the batches of all ranks.
+    """
+    trainer: Trainer = memory[key]
+    accumulate(trainer, trainer.text_batches())
+    ours = trainer.gradients()
+    batches = next(text_updates(trainer.step, 1))
+    return error_of(ours, plain_gradients(trainer.step, batches, shared, trainer.device))
+
+
+def spread(memory: Memory, key: str) -> float:
+    """Return by how much parameters differ between ranks at most, relative to the largest parameter."""
+    worst = 0.0
+    for parameter in memory[key].parameters().values():
+        low, high = parameter.clone(), parameter.clone()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        off = float((high - low).abs().max() / high.abs().max().clamp_min(1e-12))
+        worst = max(worst, off, key=badness)
+    return worst

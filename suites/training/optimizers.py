@@ -1,0 +1,142 @@
+"""Optimizers by name, and the one interface by which a `trainer.Trainer` updates parameters.
+
+torch's own are `TorchOptimizer`; a technique that keeps states or gradients elsewhere subclasses `Optimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from suites.training.workload import Resources, Workload
+
+IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "for_loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+"""`Workload.optimizer_impl` as arguments of torch's optimizers."""
+
+LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2, "adafactor": 1e-2}
+
+Parameters = Iterable[nn.Parameter]
+
+
+def adamw(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """torch's AdamW, with torch's betas."""
+    return torch.optim.AdamW(
+        parameters, weight_decay=workload.weight_decay, eps=workload.adam_epsilon, **arguments
+    )
+
+
+def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Plain SGD with momentum 0.9; it shows the scale of gradients, which Adam divides away."""
+    return torch.optim.SGD(parameters, momentum=0.9, **arguments)
+
+
+def adafactor(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
+    arguments.pop("fused", None)
+    return torch.optim.Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
+
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": adamw,
+    "sgd_momentum": sgd_momentum,
+    "adafactor": adafactor,
+}
+
+
+def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.optim.Optimizer:
+    """Return torch's own optimizer of the workload's name, with its implementation and learning rate."""
+    rate = workload.learning_rate
+    rate = LEARNING_RATE[workload.optimizer] if rate is None else rate
+    make = OPTIMIZERS[workload.optimizer]
+    return make(parameters, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
+
+
+class Optimizer:
+    """What updates a rank's parameters; its defaults suit gradients that lie in `.grad`."""
+
+    host_private_B = 0
+    """Private memory of this process that stands for the host's, not the device's."""
+
+    def step(self) -> None:
+        """Update the parameters."""
+        raise NotImplementedError
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Let the gradients go; `keep`: set them to zero in place."""
+        raise NotImplementedError
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of all gradients together."""
+        raise NotImplementedError
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return what is kept from step to step besides parameters and gradients."""
+        return []
+
+    def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
+        """Return what is held in places of its own, with the kind of memory it is."""
+        return []
+
+    def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the unsharded parameters by name; a collective where they are sharded."""
+        return {name: full(one.detach()) for name, one in model.named_parameters()}
+
+    def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the unsharded gradients by name, between a backward pass and the update."""
+        held = ((name, getattr(one, "main_grad", one.grad)) for name, one in model.named_parameters())
+        return {name: full(one) for name, one in held if one is not None}
+
+    def files_B(self) -> int:
+        """Return the bytes of files that hold part of the state."""
+        return 0
+
+    def close(self) -> None:
+        """Give back what does not go by itself: threads, files."""
+
+
+class TorchOptimizer(Optimizer):
+    """One of torch.optim's."""
+
+    def __init__(self, parameters: Parameters, inner: torch.optim.Optimizer) -> None:
+        self.parameters, self.inner = list(parameters), inner
+
+    def step(self) -> None:
+        """Update the parameters."""
+        self.inner.step()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Let the gradients go, or set them to zero in place."""
+        self.inner.zero_grad(set_to_none=not keep)
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of all `.grad` together."""
+        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return what torch's optimizer keeps."""
+        return tensors_in(self.inner)
+
+
+def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) -> Optimizer:
+    """Return the workload's own optimizer over all parameters; the default of a `TrainingStep`."""
+    parameters = list(model.parameters())
+    return TorchOptimizer(parameters, make_torch_optimizer(parameters, workload))
+
+
+def tensors_in(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the state tensors of one of torch's optimizers."""
+    return [one for state in optimizer.state.values() for one in state.values() if isinstance(one, Tensor)]
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the tensor itself, or the whole of one that is sharded over ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,119 @@
+"""One training step as a description: plain data on the outside, and what techniques made of it inside.
+
+`techniques.build_step` makes it, each technique changes it, `trainer.Trainer` builds and runs it on any
+tensors, and `estimates.py` reads `Features` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import nn
+
+from suites.training.contract import EXACT, Contract
+from suites.training.model import Functions
+from suites.training.optimizers import Optimizer
+from suites.training.workload import Resources, Workload
+
+
+class Level(IntEnum):
+    """In which order techniques are applied, whatever the order in which they are listed."""
+
+    WORKLOAD = 0  # the batch, the optimizer
+    MODEL = 1  # the attention kernel, types
+    ACTIVATIONS = 2  # what becomes of them between forward and backward pass
+    COMPILER = 3
+    PARALLELISM = 4  # how ranks share the model
+    COMMUNICATION = 5  # what is done to the messages of the parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the closed formulas, and a claim's conditions, know of a step."""
+
+    precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param)
+    attention: str = "explicit"  # explicit | sdpa
+    recompute: str = "none"  # none | selective | full
+    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor
+    activations_on: str = "device"  # device | host | host_prefetched
+    optimizer_on: str = "device"  # device | host | disk: fp32 states
+    parameters_on: str = "device"  # device | host | disk
+    offload_ratio: float = 1.0  # of the states, the share that is not on the device
+
+
+Wrap = Callable[[nn.Module, Resources], nn.Module]
+MakeOptimizer = Callable[[nn.Module, Workload, Resources], Optimizer]
+MakeModel = Callable[["TrainingStep", int], nn.Module]
+Around = Callable[[str], AbstractContextManager[Any]]
+Reducing = Callable[[nn.Module, bool], AbstractContextManager[Any]]
+
+
+def no_context(device_type: str) -> AbstractContextManager[Any]:
+    """Nothing around the forward pass: fp32."""
+    return nullcontext()
+
+
+def always_reduce(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Reduce the gradients of every micro-batch, or let the model decide."""
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One rank's training step; `described` is all that another process needs to make it again.
+
+    What techniques change, besides `workload` and `features`:
+
+    - `ranks`: over how many ranks it runs; one process stands for one of them.
+    - `contract`: how closely its losses follow plain PyTorch's.
+    - `attention`: "explicit" or "sdpa"; `functions`: stand-ins for parts of the model, see `model.Functions`.
+    - `model_dtype`: the type in which parameters are built.
+    - `make_model(step, num_hidden_layers)`: a module whose forward(tokens, targets) is the loss.
+    - `wraps`: each takes the built model and `Resources` and returns the model, in this order.
+    - `around(device_type)`: the context of forward pass and loss.
+    - `reducing(model, last)`: the context of a micro-batch, the `last` of an update or not.
+    - `make_optimizer(model, workload, resources)`: see `optimizers.Optimizer`.
+    - `keep_gradients`: gradients are zeroed in place after an update, not let go.
+    - `after_update`: each makes, of a trainer, what is called with it after every update.
+    - `updates_between_syncs`: updates after which all ranks hold the same parameters.
+    - `layers_alike`: whether a dry run of few layers tells of the rest.
+    - `no_dry_run`: why fake tensors cannot show the step; None: they can.
+    - `notes`: which tensors are held in which type.
+    """
+
+    given: Workload
+    workload: Workload
+    seed: int
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    features: Features = Features()
+    ranks: int = 1
+    contract: Contract = EXACT
+    attention: str = "explicit"
+    functions: Functions = field(default_factory=dict)
+    model_dtype: torch.dtype = torch.float32
+    make_model: MakeModel | None = None
+    wraps: tuple[Wrap, ...] = ()
+    around: Around = no_context
+    reducing: Reducing = always_reduce
+    make_optimizer: MakeOptimizer | None = None
+    keep_gradients: bool = False
+    after_update: tuple[Callable[[Any], Callable[[Any], None]], ...] = ()
+    updates_between_syncs: int = 1
+    layers_alike: bool = True
+    no_dry_run: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The arguments of `techniques.build_step` that make this step again; JSON can hold them."""
+        techniques = [[name, dict(settings)] for name, settings in self.techniques]
+        return {"workload": asdict(self.given), "techniques": techniques, "seed": self.seed}
+
+    def settings_of(self, technique: str) -> Mapping[str, Any] | None:
+        """The settings that a technique was given; None where the step has no such technique."""
+        return dict(self.techniques).get(technique)

@@ -1,0 +1,79 @@
+"""Activation checkpointing (arXiv 1604.06174): keep less in the forward pass, recompute the rest later.
+
+`full` keeps each layer's input alone. `selective` (arXiv 2205.05198) keeps the results of the linear layers
+too, and recomputes the cheap and large rest: the attention core, norms, activations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from suites.training.contract import EXACT, Contract
+from suites.training.model import blocks_of
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Resources
+
+LEVEL = Level.ACTIVATIONS
+ROLE = "what becomes of activations"
+
+KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
+"""What linear layers become; the products of attention are `aten.bmm` and are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is recomputed.
+
+    `mode`: "full", everything but each layer's input; "selective", everything but linear layers' results too.
+    """
+
+    mode: str = "full"
+
+
+def contract(settings: Settings) -> Contract:
+    """The same operations, some of them twice."""
+    return EXACT
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with every layer checkpointed."""
+    if settings.mode not in WRAPS:
+        raise ValueError(f"activation_checkpointing: mode {settings.mode!r} is none of {', '.join(WRAPS)}")
+    features = replace(step.features, recompute=settings.mode)
+    return replace(step, wraps=(*step.wraps, WRAPS[settings.mode]), features=features)
+
+
+def keep_inputs(model: nn.Module, resources: Resources) -> nn.Module:
+    """Run each layer under `checkpoint`: its input is kept, and the state of the random generator."""
+    for block in blocks_of(model):
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return model
+
+
+def keep_matmuls(model: nn.Module, resources: Resources) -> nn.Module:
+    """Run each layer under `checkpoint` with a policy: results of its linear layers are kept too."""
+    contexts = partial(create_selective_checkpoint_contexts, keep_if_matmul)
+    for block in blocks_of(model):
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
+    return model
+
+
+def keep_if_matmul(
+    context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
+) -> CheckpointPolicy:
+    """Keep the results of linear layers."""
+    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+WRAPS = {"full": keep_inputs, "selective": keep_matmuls}

@@ -1,0 +1,150 @@
+"""Activation offload (torch's `save_on_cpu`): what the backward pass will need waits on the host.
+
+Without `prefetch` each tensor is copied where it is saved and where it is asked for, and computation waits.
+With it, copies run alongside the computation: down, a block's have until the next block's forward pass
+ends; up, they begin with the backward pass of the block above, one block ahead. The last block's stay, for
+the backward pass begins with them. So the device holds what two blocks saved, at most.
+
+Weights and buffers are never copied; what several operations save is copied once. On CUDA, without
+`prefetch`, it is torch's `save_on_cpu` as it stands, which copies weights too, and a tensor as often as it
+is saved.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+from suites.training.activation_shelf import Shelf, Stored
+from suites.training.contract import EXACT, Contract
+from suites.training.host_memory import HostMemory
+from suites.training.model import blocks_of
+from suites.training.step import Level, TrainingStep
+from suites.training.transfer import AtOnce, SideStream, Thread
+from suites.training.workload import Resources
+
+LEVEL = Level.ACTIVATIONS
+ROLE = "what becomes of activations"
+EXCLUDES = {"compile": "hooks on saved tensors do not see what compiled code saves"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """When activations are copied.
+
+    `prefetch`: alongside the computation, one block behind it and one ahead.
+    """
+
+    prefetch: bool = False
+
+
+def contract(settings: Settings) -> Contract:
+    """The same bytes come back."""
+    return EXACT
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with its blocks' activations on the host."""
+    place = "host_prefetched" if settings.prefetch else "host"
+    return replace(
+        step,
+        features=replace(step.features, activations_on=place),
+        wraps=(*step.wraps, partial(wrap, settings)),
+        no_dry_run="fake tensors know one tier of memory: what lies on the host would count as the device's",
+    )
+
+
+def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+    """Have the blocks of `model` put on the host what they save."""
+    host = resources.host
+    cuda = host.device.type == "cuda"
+    if settings.prefetch:
+        Ahead(model, Shelf(model, host, SideStream(host) if cuda else Thread(host)))
+        return model
+    make = partial(on_cpu, host) if cuda else Shelf(model, host, AtOnce()).hooks
+    for block in blocks_of(model):
+        block.forward = partial(within, make, block.forward)
+    return model
+
+
+def within(
+    make: Callable[[], AbstractContextManager[Any]], forward: Callable[..., Tensor], *arguments: Any
+) -> Tensor:
+    """A block's forward pass whose saved tensors go through hooks of its own."""
+    with make():
+        return forward(*arguments)
+
+
+def on_cpu(host: HostMemory) -> saved_tensors_hooks:
+    """torch's own hooks into page-locked memory, which `host` counts."""
+    hooks = save_on_cpu(pin_memory=True)
+    pack: Callable[[Tensor], tuple[torch.device, Tensor]] = hooks.pack_hook
+
+    def counted(tensor: Tensor) -> tuple[torch.device, Tensor]:
+        device, saved = pack(tensor)
+        host.note(saved)
+        return device, saved
+
+    hooks.pack_hook = counted
+    return hooks
+
+
+Stores = list["weakref.ref[Stored]"]
+"""What one block saved, in order; each lives as long as the graph needs it."""
+
+
+class Ahead:
+    """Has all blocks but the last put on a shelf what they save, one block behind and one ahead."""
+
+    def __init__(self, model: nn.Module, shelf: Shelf) -> None:
+        blocks = blocks_of(model)
+        self.shelf, self.blocks = shelf, len(blocks)
+        self._before: Stores = []  # what the block before saved
+        self._going: deque[tuple[int, Stored]] = deque()  # down, by number of block
+        for number, block in enumerate(blocks):
+            block.forward = partial(self.run, number, block.forward)
+
+    def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """The forward pass of a block."""
+        if number == 0:
+            self._let_go(self.blocks)  # of a pass that broke off
+            self._before = []
+        mine: Stores = []
+        if number < self.blocks - 1:
+            output = within(
+                lambda: self.shelf.storing(partial(self._down, number, mine)), forward, *arguments
+            )
+        else:
+            output = forward(*arguments)
+        self._let_go(number)
+        if output.requires_grad:
+            output.register_hook(partial(fetch, self._before))  # type: ignore[no-untyped-call]
+        self._before = mine
+        return output
+
+    def _down(self, number: int, mine: Stores, stored: Stored) -> None:
+        mine.append(weakref.ref(stored))
+        self._going.append((number, stored))
+        self._let_go(0)
+
+    def _let_go(self, below: int) -> None:
+        """Of all that is down, and of what belongs to blocks below that number."""
+        while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
+            self._going.popleft()[1].let_go()
+
+
+def fetch(stores: Iterable[weakref.ref[Stored]], gradient: Tensor) -> None:
+    """Begin to bring up what a block saved, the last first: as its backward pass will ask for it."""
+    for reference in reversed(list(stores)):
+        stored = reference()
+        if stored is not None:
+            stored.fetch()

@@ -1,0 +1,41 @@
+"""Attention without its score matrix (arXiv 2205.14135): torch's fused scaled_dot_product_attention.
+
+Plain attention keeps scores, masked scores, weights and dropped weights of (batch, heads, seq_len, seq_len)
+per layer. The fused kernel keeps its output and one number per row, and computes the scores again in the
+backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from suites.training.contract import EXACT, Contract
+from suites.training.step import Level, TrainingStep
+
+LEVEL = Level.MODEL
+
+KERNELS = {"flash": "sdpa", "explicit": "explicit"}
+"""Ours, and the model's words for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How attention is computed.
+
+    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", scores held as a tensor.
+    """
+
+    kernel: str = "flash"
+
+
+def contract(settings: Settings) -> Contract:
+    """The same sums in blocks."""
+    return EXACT
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with that kernel in every layer."""
+    if settings.kernel not in KERNELS:
+        raise ValueError(f"attention: kernel {settings.kernel!r} is none of {', '.join(KERNELS)}")
+    kind = KERNELS[settings.kernel]
+    return replace(step, attention=kind, features=replace(step.features, attention=kind))

@@ -1,0 +1,190 @@
+"""Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank keeps a share of everything.
+
+Each block is gathered before it is used and let go after it, then the rest of the model around the blocks.
+With `cpu_offload` shards, gradients and states lie on the host. Without a GPU, device and host are both
+`cpu` to FSDP2; then the shards are put on the emulated host from here, and each gradient as soon as it is
+reduced, which is when FSDP2's own policy does it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from harness.instruments import torch_internals
+from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.records import HostInfo, Unavailable
+from suites.training.contract import EXACT, Contract, Within
+from suites.training.host_memory import on_host, states_on_host
+from suites.training.model import blocks_of
+from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer
+from suites.training.step import Level, TrainingStep, no_context
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.PARALLELISM
+ROLE = "how ranks share the model"
+EXCLUDES = {"compile": "a graph of the whole model holds every block gathered; use compile: {scope: blocks}"}
+
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
+
+BF16_REDUCTION = 1e-3
+"""See `ddp.BF16_REDUCTION`."""
+
+NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
+BF16_NOTE = (
+    "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
+    "gradients in bf16, reduced in {reduced}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Over which ranks, in which types, and when.
+
+    `reduce_dtype`: of gradients on the wire, "fp32" or "bf16"; None: fp32 under mixed_precision, else their
+    own. `shard_within`: shard among so many neighbours and average between these groups (hybrid sharding);
+    None: all. `forward_prefetch`: gather a block while the one before computes; torch does so by itself on
+    CUDA. `reduce_every_micro_batch`: as torch does by default; else gradients are reduced with the last of
+    an update. `cpu_offload`: shards, their gradients and states lie on the host.
+    """
+
+    reduce_dtype: str | None = None
+    shard_within: int | None = None
+    forward_prefetch: bool = False
+    reduce_every_micro_batch: bool = True
+    cpu_offload: bool = False
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return why it cannot run here; None where it can."""
+    return None if dist.is_available() else "this build of torch has no torch.distributed"
+
+
+def contract(settings: Settings) -> Contract:
+    """The mean over ranks, in another order; rounded to bf16 where it is sent so."""
+    return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why torch cannot shard such a step; None where it can."""
+    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
+        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    if settings.shard_within is not None and workload.dp_size % settings.shard_within:
+        return f"groups of {settings.shard_within} ranks do not divide dp_size={workload.dp_size}"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step as one of `dp_size` ranks takes it; FSDP2's own casts replace autocast."""
+    if settings.reduce_dtype not in DTYPES:
+        raise ValueError(f"fsdp2: reduce_dtype {settings.reduce_dtype!r} is none of fp32, bf16, null")
+    mixed = step.features.precision == "autocast"
+    policy = policy_of(settings, mixed)
+    place = "host" if settings.cpu_offload else "device"
+    features = replace(step.features, sharding="zero3", optimizer_on=place, parameters_on=place)
+    notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
+    changed = replace(
+        step,
+        ranks=step.workload.dp_size,
+        features=features,
+        around=no_context if mixed else step.around,
+        wraps=(*step.wraps, partial(shard, settings, policy)),
+        notes=notes,
+    )
+    if not settings.reduce_every_micro_batch:
+        changed = replace(changed, reducing=reduce_with_the_last)
+    if settings.cpu_offload:
+        if step.make_optimizer is not None:
+            raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer alone")
+        changed = replace(changed, make_optimizer=optimizer_on_host, no_dry_run=ONE_TIER)
+    return changed
+
+
+ONE_TIER = "fake tensors know one tier of memory: what lies on the host would count as the device's"
+
+
+def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
+    """Gathered parameters and their gradients in bf16 where `mixed`, shards and states as built."""
+    if not mixed:
+        reduced = torch.bfloat16 if settings.reduce_dtype == "bf16" else None
+        return MixedPrecisionPolicy(reduce_dtype=reduced)
+    return MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
+    )
+
+
+def shard(
+    settings: Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
+) -> nn.Module:
+    """Shard each block, then what is left of the model."""
+    real = resources.device.type != "cpu"
+    offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
+    mesh = mesh_of(settings, next(model.parameters()).device.type)
+    blocks = blocks_of(model)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    sharded: Any = fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    if settings.forward_prefetch:
+        sharded._set_unshard_async_op(True)
+        for block, following in pairwise(blocks):
+            ahead: Any = block
+            ahead.set_modules_to_forward_prefetch([following])
+    if settings.cpu_offload and real:
+        for parameter in sharded.parameters():
+            resources.host.note(parameter.to_local())
+    elif settings.cpu_offload:
+        put_on_host(sharded, resources)
+    return sharded  # type: ignore[no-any-return]
+
+
+def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
+    """All ranks in a row, or rows of `shard_within` neighbours."""
+    if settings.shard_within is None:
+        return rank_mesh(device_type)
+    rows = dist.get_world_size() // settings.shard_within
+    with torch_internals.no_modes():
+        shape = (rows, settings.shard_within)
+        return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def put_on_host(model: nn.Module, resources: Resources) -> None:
+    """Put the shards on the emulated host, and each gradient as soon as it is reduced; buffers stay."""
+    host = resources.host
+    move: Any = model._apply
+    move(lambda one: on_host(one, host) if isinstance(one, DTensor) else one)
+    below: dict[nn.Parameter, Any] = {}
+
+    def gradient_down(parameter: nn.Parameter) -> None:
+        fresh: Any = parameter.grad
+        if parameter not in below:
+            below[parameter] = on_host(fresh, host)
+        else:
+            below[parameter].to_local().copy_(fresh.to_local())
+        parameter.grad = below[parameter]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
+
+
+def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> Optimizer:
+    """Return the workload's optimizer with its two moments on the host."""
+    parameters = list(model.parameters())
+    inner = make_torch_optimizer(parameters, workload)
+    states_on_host(inner, resources.host)
+    return TorchOptimizer(parameters, inner)
+
+
+def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]:
+    """Gather parameters for every micro-batch, reduce gradients with the last of an update."""
+    model.set_requires_gradient_sync(last)
+    return nullcontext()

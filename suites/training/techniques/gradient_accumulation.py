@@ -1,0 +1,48 @@
+"""Gradient accumulation: several micro-batches per update, whose gradients are summed before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from suites.training.contract import EXACT, Contract
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Workload
+
+LEVEL = Level.WORKLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How many micro-batches, and of what.
+
+    `steps`: micro-batches per update for each micro-batch of the workload. `split`: whether they share the
+    workload's sequences, so that the update stays the same; else each is a batch more, and updates are
+    fewer per token.
+    """
+
+    steps: int = 2
+    split: bool = True
+
+
+def contract(settings: Settings) -> Contract:
+    """The mean over micro-batches is the mean over their sequences, which are of equal length."""
+    return EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why these sequences cannot be shared out; None where they can."""
+    if settings.split and workload.micro_batch_size % settings.steps:
+        return f"{settings.steps} micro-batches cannot share micro_batch_size={workload.micro_batch_size}"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with that many micro-batches per update."""
+    workload = step.workload
+    share = settings.steps if settings.split else 1
+    changed = replace(
+        workload,
+        micro_batch_size=workload.micro_batch_size // share,
+        gradient_accumulation_steps=workload.gradient_accumulation_steps * settings.steps,
+    )
+    return replace(step, workload=changed)

@@ -1,0 +1,184 @@
+"""ZeRO-Offload's cut written out: parameters and computation on the device, everything else on the host.
+
+The device keeps parameters in the type that they are multiplied in; each gradient goes down as soon as it
+is there, in that type; the host holds fp32 parameters and moments, updates them and sends parameters up.
+That moves two parameters' worth of bytes per step, the least with all states on the host (arXiv 2101.06840,
+section 4). Each parameter has one rank that updates it.
+
+With `delay` the update of one step runs alongside the computation of the next (delayed parameter update,
+section 5.2): parameters then miss the last step's gradients.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from harness.records import Unavailable
+from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
+from suites.training.host_memory import HostMemory, states_on_host
+from suites.training.optimizers import Optimizer, make_torch_optimizer
+from suites.training.step import Level, TrainingStep, no_context
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.PARALLELISM
+ROLE = "how ranks share the model"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """When updates reach the parameters.
+
+    `delay`: whether updates take gradients that are one step old. `delay_after`: steps that are ordinary
+    before.
+    """
+
+    delay: bool = False
+    delay_after: int = 0
+
+
+def contract(settings: Settings) -> Contract:
+    """The same update, on the host; delayed it is another one."""
+    return CHANGES_THE_MATHEMATICS if settings.delay else EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why the cut does not fit such a step; None where it does."""
+    if workload.gradient_accumulation_steps > 1 or workload.max_grad_norm is not None:
+        return "each gradient goes down as it comes, so it is neither accumulated nor clipped"
+    if workload.optimizer != "adamw":
+        return f"the states that it keeps on the host are Adam's, not those of {workload.optimizer}"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step as one of `dp_size` ranks takes it; under mixed precision all of the device is bf16."""
+    if step.features.precision not in ("fp32", "autocast"):
+        raise Unavailable(
+            "host_update holds bf16 parameters and fp32 masters by itself; use mixed_precision alone"
+        )
+    narrow = step.features.precision == "autocast"
+    return replace(
+        step,
+        ranks=step.workload.dp_size,
+        features=replace(step.features, sharding="ddp", optimizer_on="host"),
+        model_dtype=torch.bfloat16 if narrow else step.model_dtype,
+        around=no_context,
+        make_optimizer=partial(HostOptimizer, settings),
+        no_dry_run="fake tensors know one tier of memory: what lies on the host would count as the device's",
+    )
+
+
+class HostOptimizer(Optimizer):
+    """The update on the host."""
+
+    def __init__(
+        self, settings: Settings, model: nn.Module, workload: Workload, resources: Resources
+    ) -> None:
+        self.delay, self.ordinary = settings.delay, settings.delay_after
+        self.owners = owners_of(list(model.parameters()), dist.get_world_size())
+        mine = [one for one, owner in self.owners.items() if owner == dist.get_rank()]
+        self.owned = [Owned(one, resources.host) for one in mine]
+        by_parameter = {one.parameter: one for one in self.owned}
+        for parameter, owner in self.owners.items():
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda one, owner=owner: gradient_down(one, owner, by_parameter.get(one))
+            )
+        self.inner = make_torch_optimizer([one.master for one in self.owned], workload)
+        states_on_host(self.inner, resources.host)
+        self.alongside = ThreadPoolExecutor(1)
+        self.running: Future[None] | None = None
+
+    def step(self) -> None:
+        """Update on the host and send parameters up; delayed, what the step before began."""
+        self.ordinary -= 1
+        if self.delay and self.ordinary < 0:
+            self._finish()
+            self._widen()
+            self.running = self.alongside.submit(self._update)
+        else:
+            self._widen()
+            self._update()
+            self._up()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Do nothing: gradients went down as they came."""
+
+    def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """Send each gradient from the rank that has it to all."""
+        by_parameter = {one.parameter: one.gradient for one in self.owned}
+        found = {}
+        for name, parameter in model.named_parameters():
+            gradient = by_parameter.get(parameter)
+            found[name] = torch.empty_like(parameter) if gradient is None else gradient.to(parameter.device)
+            dist.broadcast(found[name], self.owners[parameter])
+        return found
+
+    def close(self) -> None:
+        """Wait for an update that runs alongside."""
+        self.alongside.shutdown()
+
+    def _finish(self) -> None:
+        """Take up what the update of the step before gave."""
+        if self.running is not None:
+            self.running.result()
+            self._up()
+
+    def _widen(self) -> None:
+        """Gradients to fp32, on the host: what came down may be overwritten from here on."""
+        for one in self.owned:
+            assert one.master.grad is not None
+            one.master.grad.copy_(one.gradient)
+
+    def _update(self) -> None:
+        """On the host alone."""
+        self.inner.step()
+        with torch.no_grad():
+            for one in self.owned:
+                one.narrow.copy_(one.master)
+
+    def _up(self) -> None:
+        """Parameters to the device, and to the other ranks."""
+        with torch.no_grad():
+            for one in self.owned:
+                one.parameter.copy_(one.narrow)
+            for parameter, owner in self.owners.items():
+                dist.broadcast(parameter, owner)
+
+
+class Owned:
+    """A parameter that this rank updates, and what the host has of it."""
+
+    def __init__(self, parameter: nn.Parameter, host: HostMemory) -> None:
+        self.parameter = parameter
+        self.gradient = host.empty(parameter.shape, parameter.dtype)
+        self.narrow = host.empty(parameter.shape, parameter.dtype)
+        self.master = nn.Parameter(host.keep(parameter.detach().float()))
+        self.master.grad = host.empty(parameter.shape, torch.float32)
+
+
+def owners_of(parameters: list[nn.Parameter], ranks: int) -> dict[nn.Parameter, int]:
+    """A rank for each parameter, the largest first to whom has least."""
+    held = [0] * ranks
+    found = {}
+    for parameter in sorted(parameters, key=lambda one: -one.numel()):
+        owner = held.index(min(held))
+        held[owner] += parameter.numel()
+        found[parameter] = owner
+    return {parameter: found[parameter] for parameter in parameters}
+
+
+def gradient_down(parameter: nn.Parameter, owner: int, mine: Owned | None) -> None:
+    """A gradient's mean over ranks to the owner's host; the device lets it go."""
+    gradient = parameter.grad
+    assert gradient is not None
+    gradient /= dist.get_world_size()
+    dist.reduce(gradient, owner)
+    if mine is not None:
+        mine.gradient.copy_(gradient)
+    parameter.grad = None

@@ -1,0 +1,77 @@
+"""Local steps with an outer one, as in DiLoCo (arXiv 2311.08105).
+
+Each rank trains alone. Now and then the ranks average how far they went, and take that as the gradient of
+an outer step with Nesterov momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.step import Level, TrainingStep
+
+LEVEL = Level.PARALLELISM
+ROLE = "how ranks share the model"
+
+MOMENTUM = 0.9  # arXiv 2311.08105, section 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """When and how far the outer step goes.
+
+    `inner_steps`: updates between two outer steps. `outer_learning_rate`: of the outer step.
+    """
+
+    inner_steps: int = 4
+    outer_learning_rate: float = 0.7
+
+
+def contract(settings: Settings) -> Contract:
+    """Ranks differ between two outer steps."""
+    return CHANGES_THE_MATHEMATICS
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step as one of `dp_size` ranks takes it, each with a model of its own."""
+    return replace(
+        step,
+        ranks=step.workload.dp_size,
+        features=replace(step.features, sharding="ddp"),
+        after_update=(*step.after_update, partial(OuterStep, settings)),
+        updates_between_syncs=settings.inner_steps,
+        no_dry_run="the outer step's momentum is made with the first of them, which a dry run does not reach",
+    )
+
+
+class OuterStep:
+    """The parameters that all ranks left from, and the outer optimizer over them."""
+
+    def __init__(self, settings: Settings, trainer: Any) -> None:
+        self._inner_steps, self._updates = settings.inner_steps, 0
+        self._local = list(trainer.plain.parameters())
+        self._common = [one.detach().clone().requires_grad_() for one in self._local]
+        rate = settings.outer_learning_rate
+        self._optimizer = torch.optim.SGD(self._common, lr=rate, momentum=MOMENTUM, nesterov=True)
+
+    @torch.no_grad()
+    def __call__(self, trainer: Any) -> None:
+        """Count an update; average and take the outer step where it is due."""
+        self._updates += 1
+        if self._updates % self._inner_steps:
+            return
+        away = torch.cat([(c - x).flatten() for c, x in zip(self._common, self._local, strict=True)])
+        dist.all_reduce(away)
+        away /= dist.get_world_size()
+        sizes = [one.numel() for one in self._common]
+        for common, part in zip(self._common, torch.split(away, sizes), strict=True):
+            common.grad = part.view_as(common)
+        self._optimizer.step()
+        for common, local in zip(self._common, self._local, strict=True):
+            local.copy_(common)

@@ -1,0 +1,171 @@
+"""bf16 compute over fp32 master states (arXiv 1710.03740), in the three ways that are called mixed precision.
+
+They differ in which tensors are held in which type, and so in bytes per parameter before any activation.
+FSDP2 and ZeRO have mixed precision of their own, which takes autocast's place under them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from suites.training.contract import Contract, Within
+from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.MODEL
+
+TOLERANCE = 5e-3
+"""Of the first loss: bf16 has 8 bits of significand, and a loss is a mean over thousands of products."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which tensors are held in which type.
+
+    `gradients`: None, all held in fp32 and torch.autocast narrows what it multiplies; "bf16", parameters
+    and gradients in bf16 beside fp32 masters (16 bytes per parameter with AdamW); "fp32", bf16 parameters,
+    gradients summed in fp32, fp32 masters (18 bytes per parameter).
+    """
+
+    gradients: str | None = None
+
+
+PRECISIONS = {None: "autocast", "bf16": "bf16_grads", "fp32": "fp32_grads"}
+"""The names that `Features.precision` has for them."""
+
+NOTES = {
+    "autocast": (
+        "fp32: parameters, gradients, optimizer states (16 B/param with AdamW)",
+        "bf16: a copy of each weight made for its products and kept for the backward pass; their results",
+    ),
+    "bf16_grads": (
+        "bf16: parameters, gradients (2 + 2 B/param), activations",
+        "fp32: master parameters, optimizer states (12 B/param with AdamW); gradients widened one by one",
+    ),
+    "fp32_grads": (
+        "bf16: parameters (2 B/param), activations, each gradient until it is added to its sum",
+        "fp32: sums of gradients (4), master parameters, optimizer states (12 B/param with AdamW)",
+    ),
+}
+"""autocast: torch.amp. bf16_grads: ZeRO's count (arXiv 1910.02054, 3.1). fp32_grads: Megatron-LM's."""
+
+
+def contract(settings: Settings) -> Contract:
+    """Every product is rounded to bf16."""
+    return Within(TOLERANCE)
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with bf16 compute."""
+    if settings.gradients not in PRECISIONS:
+        raise ValueError(f"mixed_precision: gradients {settings.gradients!r} is none of null, bf16, fp32")
+    precision = PRECISIONS[settings.gradients]
+    changed = replace(
+        step,
+        features=replace(step.features, precision=precision),
+        notes=(*step.notes, *NOTES[precision]),
+    )
+    if precision == "autocast":
+        return replace(changed, around=autocast_to_bf16)
+    make = NarrowGradients if precision == "bf16_grads" else WideGradients
+    return replace(changed, model_dtype=torch.bfloat16, make_optimizer=make)
+
+
+def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
+    """Let torch choose for each operation whether it runs in bf16."""
+    return torch.autocast(device_type, torch.bfloat16)
+
+
+class Masters(Optimizer):
+    """fp32 copies of bf16 parameters, which the optimizer updates; the parameters follow them."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        self.parameters = list(parameters)
+        self.masters = [nn.Parameter(parameter.detach().float()) for parameter in self.parameters]
+
+    @torch.no_grad()
+    def publish(self, index: int) -> None:
+        """Round master number `index` into its parameter."""
+        self.parameters[index].copy_(self.masters[index])
+
+
+class NarrowGradients(Masters):
+    """Gradients stay bf16; each is widened alone while its parameter is updated."""
+
+    def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
+        super().__init__(model.parameters())
+        self._optimizers = [
+            TorchOptimizer([master], make_torch_optimizer([master], workload)) for master in self.masters
+        ]
+
+    def step(self) -> None:
+        """Update the parameters one by one."""
+        for index, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
+            if parameter.grad is None:
+                continue
+            master.grad = parameter.grad.float()
+            self._optimizers[index].step()
+            master.grad = None
+            self.publish(index)
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Let the bf16 gradients go."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of the bf16 gradients."""
+        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return masters and what the optimizers keep."""
+        return [*self.masters, *(one for each in self._optimizers for one in each.state_tensors())]
+
+
+class WideGradients(Masters):
+    """Each bf16 gradient is added to an fp32 sum, `main_grad`, as soon as it is there, and let go."""
+
+    def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
+        super().__init__(model.parameters())
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = torch.zeros_like(master)
+            parameter.main_grad = master.grad  # type: ignore[attr-defined]
+            register: Any = parameter.register_post_accumulate_grad_hook
+            register(add_to_main_grad)
+        self._optimizer = TorchOptimizer(self.masters, make_torch_optimizer(self.masters, workload))
+
+    def step(self) -> None:
+        """Update all masters, then the parameters."""
+        if any(parameter.grad is not None for parameter in self.parameters):
+            raise RuntimeError(
+                "mixed_precision: gradients=fp32 needs autograd's hooks, which were not called"
+            )
+        self._optimizer.step()
+        for index in range(len(self.masters)):
+            self.publish(index)
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Set the sums to zero; their memory stays."""
+        self._optimizer.zero_grad(keep=True)
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of the sums."""
+        self._optimizer.clip_grad_norm(max_norm)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return masters and what the optimizer keeps."""
+        return [*self.masters, *self._optimizer.state_tensors()]
+
+
+def add_to_main_grad(parameter: Tensor) -> None:
+    """Add the gradient just computed to the fp32 sum, and let it go."""
+    if parameter.grad is not None:
+        parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
+        parameter.grad = None

@@ -1,0 +1,62 @@
+"""Another optimizer, or another implementation of the same one.
+
+`foreach` is torch's default on CUDA: many tensors at once, and copies of all of them, which take about as
+much memory as the parameters (torch.optim's documentation). `fused` reads and writes each tensor once, in
+one kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
+from suites.training.optimizers import IMPLEMENTATIONS, LEARNING_RATE, OPTIMIZERS
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Workload
+
+LEVEL = Level.WORKLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What updates the parameters.
+
+    `impl`: default, for_loop, foreach or fused; None: the workload's.
+    `name`: adamw, sgd_momentum or adafactor; None: the workload's.
+    `learning_rate`: None: with `name` that optimizer's own, else the workload's.
+    """
+
+    impl: str | None = None
+    name: str | None = None
+    learning_rate: float | None = None
+
+
+def contract(settings: Settings) -> Contract:
+    """Another optimizer changes the mathematics; another implementation does not."""
+    changed = settings.name is not None or settings.learning_rate is not None
+    return CHANGES_THE_MATHEMATICS if changed else EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why torch has no such optimizer; None where it has."""
+    name, impl = settings.name or workload.optimizer, settings.impl or workload.optimizer_impl
+    if name not in OPTIMIZERS or impl not in IMPLEMENTATIONS:
+        return f"{name} by {impl} is none of {', '.join(OPTIMIZERS)} by {', '.join(IMPLEMENTATIONS)}"
+    if name == "adafactor" and settings.impl == "fused":
+        return "torch has no fused Adafactor"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with that optimizer."""
+    workload = step.workload
+    rate = settings.learning_rate
+    if rate is None:
+        rate = workload.learning_rate if settings.name is None else LEARNING_RATE[settings.name]
+    changed = replace(
+        workload,
+        optimizer=settings.name or workload.optimizer,
+        optimizer_impl=settings.impl or workload.optimizer_impl,
+        learning_rate=rate,
+    )
+    return replace(step, workload=changed)

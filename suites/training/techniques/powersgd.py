@@ -1,0 +1,65 @@
+"""PowerSGD (arXiv 1905.13727): gradients as products of thin matrices, the error kept for the next step.
+
+torch's communication hook for DDP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+from harness.records import Unavailable
+from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Resources
+
+LEVEL = Level.COMMUNICATION
+NEEDS = ("ddp",)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is sent.
+
+    `rank`: columns of the thin matrices. `warmup_steps`: updates with whole gradients before it begins, 2
+    at least.
+    """
+
+    rank: int = 2
+    warmup_steps: int = 2
+
+
+def contract(settings: Settings) -> Contract:
+    """Gradients are approximated."""
+    return CHANGES_THE_MATHEMATICS
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with the hook.
+
+    All gradients must be in one bucket: the hook's second reduction begins on a thread of the process
+    group, and ranks would take those of several buckets in different orders.
+    """
+    if (step.settings_of("ddp") or {}).get("buckets") != 1:
+        raise Unavailable("powersgd needs ddp: {buckets: 1}, or ranks reduce buckets in different orders")
+    return replace(
+        step,
+        wraps=(*step.wraps, partial(register, settings)),
+        no_dry_run="communication hooks of DDP run in its reducer, which fake tensors cannot run",
+    )
+
+
+def register(settings: Settings, model: Any, resources: Resources) -> nn.Module:
+    """Register the hook with DDP."""
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=settings.rank,
+        start_powerSGD_iter=settings.warmup_steps,
+        min_compression_rate=1,
+    )
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return model  # type: ignore[no-any-return]

@@ -1,0 +1,153 @@
+"""Tensor parallelism as in Megatron-LM (arXiv 1909.08053), through torch's DTensor: each layer is cut.
+
+Query, key, value and the MLP's first matrices are cut by columns, and so the heads; what follows by rows.
+The embedding, the output layer and the loss are cut by vocabulary. Norms are whole on every rank.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+
+from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.records import HostInfo
+from suites.training.contract import EXACT, Contract
+from suites.training.model import Transformer
+from suites.training.step import Level, TrainingStep
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.PARALLELISM
+ROLE = "how ranks share the model"
+EXCLUDES = {
+    "compile": "its loss is a DTensor cut by vocabulary, which torch.compile does not trace here",
+    "activation_offload": "saved DTensors have no storage of their own to copy",
+}
+
+NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its states; norms whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Nothing to set: the workload's `tp_size` says over how many ranks."""
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return why it cannot run here; None where it can."""
+    return None if dist.is_available() else "this build of torch has no torch.distributed"
+
+
+def contract(settings: Settings) -> Contract:
+    """The same products in parts, summed over ranks."""
+    return EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why the model cannot be cut so; None where it can."""
+    if workload.hf_config is not None:
+        return "it knows how to cut the layers of suites.training.model alone, not another model's"
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        size = getattr(workload, name)
+        if size % workload.tp_size:
+            return f"tp_size={workload.tp_size} does not divide {name}={size}; choose a divisor"
+    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
+        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step as one of `tp_size` ranks takes it."""
+    return replace(
+        step,
+        ranks=step.workload.tp_size,
+        features=replace(step.features, sharding="tensor"),
+        wraps=(*step.wraps, parallelize),
+        notes=(*step.notes, NOTE),
+    )
+
+
+def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
+    """The model cut over all ranks; its forward still takes whole batches and gives the whole loss."""
+    assert isinstance(model, Transformer)
+    mesh = rank_mesh(next(model.parameters()).device.type)
+    parallelize_module(model, mesh, plan(model), src_data_rank=None)
+    if model.shape.tie_word_embeddings:
+        model.head.weight = model.token_embedding.weight
+    return VocabularyParallelLoss(model)
+
+
+def plan(model: Transformer) -> dict[str, ParallelStyle]:
+    """How each module is cut, by name. Every parameter becomes a DTensor, as foreach optimizers need."""
+    styles: dict[str, ParallelStyle] = {
+        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
+        "norm": Whole(),
+        "head": ColwiseParallel(use_local_output=False),
+    }
+    if model.position_embedding is not None:
+        styles["position_embedding"] = Whole()
+    for name in ("query", "key", "value"):
+        styles[f"blocks.*.attention.{name}"] = ColwiseParallel()
+    for name in ("gate", "up") if model.shape.mlp == "swiglu" else ("up",):
+        styles[f"blocks.*.mlp.{name}"] = ColwiseParallel()
+    for name in ("attention.output", "mlp.down"):
+        styles[f"blocks.*.{name}"] = RowwiseParallel()
+    for name in ("attention_norm", "mlp_norm"):
+        styles[f"blocks.*.{name}"] = Whole()
+    return styles
+
+
+class Whole(ParallelStyle):
+    """A module that every rank runs alike, on whole inputs, its parameters held as replicated DTensors."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def distribute(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+            return tuple(DTensor.from_local(one, mesh, (Replicate(),), run_check=False) for one in inputs)
+
+        def gather(module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+            return output.to_local()
+
+        return distribute_module(module, device_mesh, None, distribute, gather)
+
+
+class VocabularyParallelLoss(nn.Module):
+    """The model's loss from logits that stay cut by vocabulary, in both passes."""
+
+    def __init__(self, model: Transformer):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Mean cross-entropy as a plain tensor of no dimension, the same on every rank."""
+        with loss_parallel():
+            loss: Any = self.model(tokens_BT, targets_BT)
+        return LossParallelBackward.apply(loss.to_local())  # type: ignore[no-any-return,no-untyped-call]
+
+
+class LossParallelBackward(torch.autograd.Function):
+    """Passes the loss on; its backward enters `loss_parallel` until the whole backward pass has ended."""
+
+    @staticmethod
+    def forward(context: Any, loss: Tensor) -> Tensor:
+        """The loss itself."""
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        """The gradient itself."""
+        entered = ExitStack()
+        entered.enter_context(loss_parallel())
+        torch.autograd.Variable._execution_engine.queue_callback(entered.close)
+        return gradient

@@ -1,0 +1,300 @@
+"""ZeRO (arXiv 1910.02054) by deepspeed's engine: it spreads optimizer states, gradients, parameters.
+
+States and parameters may lie on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
+(ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
+`deepspeed_fake.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from harness.instruments import torch_internals
+from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
+from harness.records import HostInfo, Unavailable
+from suites.training.contract import EXACT, Contract
+from suites.training.deepspeed_fake import values_not_read
+from suites.training.deepspeed_offload import Offload, cpu_adam
+from suites.training.model import blocks_of
+from suites.training.optimizers import Optimizer, make_torch_optimizer, tensors_in
+from suites.training.step import Level, TrainingStep, no_context
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.PARALLELISM
+ROLE = "how ranks share the model"
+EXCLUDES = {"compile": "deepspeed's engine runs as it comes; its hooks on every module break the graph"}
+
+DEFAULT_BUCKET = 500_000_000
+"""Elements of deepspeed's communication buckets by default; here no more than the model has parameters.
+
+Else a small model's bytes would be those of the buckets alone: 2 GB in fp32.
+"""
+
+PLACES = ("device", "host", "disk")
+
+PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grads"}
+"""deepspeed's own mixed precision holds bf16 gradients, whichever was asked for."""
+
+NOTE = (
+    "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements"
+)
+
+MOST_PARAMETERS = 500_000_000
+TOO_LARGE = (
+    "deepspeed's engine has to be run layer by layer and rank by rank, which takes minutes at this size; "
+    "fsdp2 takes the same shards as ZeRO's stage 3"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is spread over ranks, and where it lies.
+
+    `stage`: 1, optimizer states; 2, gradients too; 3, parameters too. `optimizer`: where fp32 states lie,
+    and are updated: "device", "host" or "disk". `parameters`: where parameters lie: "device", "host" or
+    "disk"; other than the device with stage 3 alone. `ratio`: the share of the states that is not on the
+    device (stage 3's Twin-Flow). `buckets`: elements that are sent at once: "model", all up to deepspeed's
+    default; "block", a block's or the largest parameter's, and prefetching a block ahead, as the defaults
+    are a part of a model of billions.
+    """
+
+    stage: int = 3
+    optimizer: str = "device"
+    parameters: str = "device"
+    ratio: float = 1.0
+    buckets: str = "model"
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return why deepspeed cannot run here; None where it can."""
+    return "deepspeed is not installed" if importlib.util.find_spec("deepspeed") is None else None
+
+
+def contract(settings: Settings) -> Contract:
+    """The mean over ranks, in another order; mixed precision has a contract of its own."""
+    return EXACT
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why deepspeed cannot train so; None where it can."""
+    if settings.optimizer != "device" and workload.optimizer != "adamw":
+        return f"deepspeed updates on the host by its Adam alone, not by {workload.optimizer}"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step as one of `dp_size` ranks takes it; deepspeed's own casts replace autocast."""
+    refuse_settings(settings)
+    if step.features.precision not in PRECISIONS:
+        raise Unavailable(
+            "zero over mixed_precision {gradients: fp32}: deepspeed holds its gradients in bf16"
+        )
+    precision = PRECISIONS[step.features.precision]
+    reason = TOO_LARGE if step.workload.shape.parameters > MOST_PARAMETERS else None
+    if (settings.optimizer, settings.parameters) != ("device", "device"):
+        reason = "fake tensors know one tier of memory: what lies on the host would count as the device's"
+    features = replace(
+        step.features,
+        precision=precision,
+        sharding=f"zero{settings.stage}",
+        optimizer_on=settings.optimizer,
+        parameters_on=settings.parameters,
+        offload_ratio=settings.ratio,
+    )
+    return replace(
+        step,
+        ranks=step.workload.dp_size,
+        features=features,
+        model_dtype=torch.bfloat16 if precision == "bf16_grads" else step.model_dtype,
+        around=no_context,
+        wraps=(*step.wraps, EngineModel),
+        make_optimizer=partial(start_engine, settings, precision),
+        layers_alike=False,  # flat buffers and buckets do not grow layer by layer
+        no_dry_run=step.no_dry_run or reason,
+        notes=(*step.notes, NOTE.format(stage=settings.stage, bucket=DEFAULT_BUCKET)),
+    )
+
+
+def refuse_settings(settings: Settings) -> None:
+    """Raise ValueError, in one line, for what deepspeed does not have."""
+    if settings.stage not in (1, 2, 3):
+        raise ValueError(f"zero: stage {settings.stage} is none of 1, 2, 3")
+    for name in ("optimizer", "parameters"):
+        if getattr(settings, name) not in PLACES:
+            raise ValueError(f"zero: {name} {getattr(settings, name)!r} is none of {', '.join(PLACES)}")
+    if settings.parameters != "device" and settings.stage != 3:
+        raise ValueError("zero: parameters lie elsewhere than on the device with stage 3 alone")
+    if settings.buckets not in ("model", "block"):
+        raise ValueError(f"zero: buckets {settings.buckets!r} is none of model, block")
+
+
+class Sizes:
+    """Elements of the model: of a `block`, of the `largest` parameter, of `all`; `ranks` share them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        counts = [one.numel() for one in model.parameters()]
+        self.block = sum(one.numel() for one in blocks_of(model)[0].parameters())
+        self.largest, self.all, self.ranks = max(counts), sum(counts), dist.get_world_size()
+
+
+def start_engine(
+    settings: Settings, precision: str, model: nn.Module, workload: Workload, resources: Resources
+) -> EngineOptimizer:
+    """Put the model into deepspeed's engine, which shards it over the present process group."""
+    assert isinstance(model, EngineModel)
+    if not dist.is_initialized():
+        raise RuntimeError("no process group: enter fake_process_group, or start real ranks, before sharding")
+    choose_accelerator()
+    parameters = list(model.parameters())
+    fake = torch_internals.is_fake(parameters[0])
+    offload = Offload(settings.stage, settings.optimizer, settings.parameters, settings.ratio, resources)
+    sizes = Sizes(model.module)
+    if settings.optimizer == "device":
+        optimizer = make_torch_optimizer(parameters, workload)
+    else:
+        optimizer = cpu_adam(parameters, workload)
+    plain = functional.linear
+    try:
+        with values_not_read(fake):
+            arguments = config(settings, precision, workload, sizes)
+            offload.configure(arguments["zero_optimization"], sizes.largest, sizes.ranks)
+            engine = initialize(Resident(model.module), optimizer, arguments)
+        model.enter(engine, fake, functional.linear)  # stage 3 has put one of its own there, for good
+    finally:
+        functional.linear = plain
+    offload.take_down(engine.optimizer, optimizer, list(model.parameters()))
+    return EngineOptimizer(engine, optimizer, fake, plain, offload)
+
+
+def config(settings: Settings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
+    """Return deepspeed's defaults, but for clipping and sizes in elements, which are made for billions."""
+    block = max(sizes.block, sizes.largest)
+    bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block
+    bucket += bucket % 2  # its engine asks for an even number
+    zero = {"stage": settings.stage, "reduce_bucket_size": bucket, "allgather_bucket_size": bucket}
+    if settings.buckets == "block" and settings.stage == 3:
+        zero |= {
+            "sub_group_size": -(-sizes.block // sizes.ranks),
+            "stage3_prefetch_bucket_size": sizes.block,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_max_live_parameters": 2 * sizes.block,
+            "stage3_max_reuse_distance": 2 * sizes.block,
+        }
+    made: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": workload.micro_batch_size,
+        "gradient_clipping": workload.max_grad_norm or 0.0,  # its default is a norm of 1
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        **({"bf16": {"enabled": True}} if precision == "bf16_grads" else {}),
+    }
+    if workload.gradient_accumulation_steps > 1:  # the trainer divides the loss and says when to step
+        made["managed_gradient_accumulation"] = False
+    return made
+
+
+class Resident(nn.Module):
+    """A model whose parameters have the device and type that they shall have; fake ones cannot be moved."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the model's loss."""
+        return self.model(tokens_BT, targets_BT)  # type: ignore[no-any-return]
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Resident:
+        return self
+
+
+class EngineModel(nn.Module):
+    """The engine's forward pass; from here to the end of the step, linear layers are the engine's."""
+
+    fake: bool
+    linear: Any
+
+    def __init__(self, model: nn.Module, resources: Resources):
+        super().__init__()
+        self.module = model
+
+    def enter(self, engine: nn.Module, fake: bool, linear: Any) -> None:
+        """Run the model in `engine` from now on."""
+        self.module, self.fake, self.linear = engine, fake, linear
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the model's loss; calling its `backward` reduces the gradients."""
+        functional.linear = self.linear
+        with values_not_read(self.fake):
+            return self.module(tokens_BT, targets_BT)  # type: ignore[no-any-return]
+
+
+class EngineOptimizer(Optimizer):
+    """The engine's step, which clips and lets the gradients go too."""
+
+    def __init__(self, engine: Any, optimizer: Any, fake: bool, linear: Any, offload: Offload):
+        self._engine, self._optimizer, self._fake, self._linear = engine, optimizer, fake, linear
+        self._offload = offload
+        self.host_private_B = offload.locked_B
+
+    def step(self) -> None:
+        """Update the shard, then gather the parameters from all ranks."""
+        functional.linear = self._linear
+        with values_not_read(self._fake):
+            self._engine.step()
+        self._offload.refuse_full_disk()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Do nothing: the engine's step did it."""
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Do nothing: the engine's step does it."""
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return fp32 shards of the parameters, and the optimizer's states."""
+        shards: list[Tensor] = [one for group in self._optimizer.param_groups for one in group["params"]]
+        return [*shards, *tensors_in(self._optimizer)]
+
+    def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
+        """Return what the engine holds now in places of its own, with the kind of memory that it is."""
+        zero = self._engine.optimizer
+        parameters = self._engine.module.parameters()
+        shards = [(one.ds_tensor, "parameters") for one in parameters if hasattr(one, "ds_tensor")]
+        gradients = (zero.averaged_gradients, getattr(zero, "grad_partitions_flat_buffer", None))
+        buffers = [bucket.buffer for bucket in zero.ipg_buckets.values()]
+        held = [(one, "gradients") for one in tree_leaves(gradients)]
+        held += [(one, "communication") for one in buffers]
+        return shards + [(one, kind) for one, kind in held if isinstance(one, Tensor)]
+
+    def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
+        """Gather the parameters from all ranks."""
+        from deepspeed.runtime.zero import GatheredParameters
+
+        by_name = dict(model.named_parameters())
+        with GatheredParameters([one for one in by_name.values() if hasattr(one, "ds_id")]):
+            return {name: one.detach().clone() for name, one in by_name.items()}
+
+    def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """Gather the gradients from all ranks."""
+        from deepspeed.utils import safe_get_full_grad
+
+        return {name: safe_get_full_grad(one) for name, one in model.named_parameters()}
+
+    def files_B(self) -> int:
+        """Return the bytes of its swap files."""
+        return self._offload.files_B()
+
+    def close(self) -> None:
+        """End the engine; its files go."""
+        functional.linear = self._linear
+        self._engine.destroy()
+        self._offload.close()

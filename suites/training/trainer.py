@@ -1,0 +1,158 @@
+"""Builds a `TrainingStep` and runs it, on real or fake tensors, in one process or as one of many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from suites.training import data
+from suites.training.host_memory import HostMemory
+from suites.training.model import Transformer
+from suites.training.optimizers import Optimizer, torch_optimizer
+from suites.training.step import TrainingStep
+from suites.training.workload import Resources
+
+CPU = torch.device("cpu")
+
+Batch = tuple[Tensor, Tensor]
+"""Tokens and those that follow them, int64, each (B, T)."""
+
+
+class Trainer:
+    """A model with its wrappers and its optimizer, made in the order in which a training script makes them.
+
+    `model` is what is called; `plain` is the same model by the names of its parameters before any wrapper.
+    `mark` is told what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad".
+    `num_hidden_layers`: other than the workload's. `folder`: where a technique's files lie.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        device: torch.device = CPU,
+        num_hidden_layers: int | None = None,
+        folder: str = "",
+    ) -> None:
+        self.step, self.device = step, device
+        self.host = HostMemory(device, folder)
+        self.mark: Callable[[str], None] = lambda phase: None
+        resources = Resources(device, self.host, folder)
+        with torch.device(device):
+            self.plain = build_model(step, num_hidden_layers)
+        model = self.plain
+        for wrap in step.wraps:
+            model = wrap(model, resources)
+        self.model = model
+        self.model.train()
+        make_optimizer = step.make_optimizer or torch_optimizer
+        self.optimizer: Optimizer = make_optimizer(model, step.workload, resources)
+        self._drawn = torch.Generator().manual_seed(step.seed)
+        self._taken = 0  # batches of text
+        self._after_update = [make(self) for make in step.after_update]
+
+    def train_step(self, batches: Iterable[Batch] | None = None) -> Tensor:
+        """One update from as many micro-batches as the workload says; their mean loss, of no dimension.
+
+        Without `batches`, each is drawn at random from the step's seed when its turn comes.
+        """
+        count = self.step.workload.gradient_accumulation_steps
+        source = iter(self._random_batches() if batches is None else batches)
+        losses = []
+        for index in range(count):
+            self.mark(f"forward {index}")
+            tokens_BT, targets_BT = next(source)
+            losses.append(self.backward(tokens_BT, targets_BT, index, count))
+            del tokens_BT, targets_BT
+        self.update()
+        return torch.stack(losses).mean()
+
+    def backward(self, tokens_BT: Tensor, targets_BT: Tensor, index: int = 0, count: int = 1) -> Tensor:
+        """Forward and backward pass of micro-batch `index` of `count`; its loss.
+
+        Its gradients are divided by `count`, and reduced over ranks with the last, or as the step says.
+        """
+        with self.step.reducing(self.model, index == count - 1):
+            with self.step.around(self.device.type):
+                loss: Tensor = self.model(tokens_BT, targets_BT)
+                part = loss / count if count > 1 else loss
+            self.mark(f"backward {index}")
+            part.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self) -> None:
+        """Clip, let the optimizer step, and let the gradients go."""
+        if self.step.workload.max_grad_norm is not None:
+            self.mark("clip")
+            self.optimizer.clip_grad_norm(self.step.workload.max_grad_norm)
+        self.mark("optimizer")
+        self.optimizer.step()
+        self.mark("zero_grad")
+        self.optimizer.zero_grad(self.step.keep_gradients)
+        for change in self._after_update:
+            change(self)
+
+    def text_batch(self) -> Batch:
+        """Return the next of this rank's batches of text; no two ranks share one (see `data.batch`)."""
+        rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        number = self._taken * world + rank
+        self._taken += 1
+        tokens_BT, targets_BT = data.batch_of(self.step.workload, self.step.seed, number)
+        return tokens_BT.to(self.device), targets_BT.to(self.device)
+
+    def text_batches(self) -> list[Batch]:
+        """Return the batches of this rank's next update."""
+        return [self.text_batch() for _ in range(self.step.workload.gradient_accumulation_steps)]
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the unsharded parameters by plain name; every rank must ask."""
+        return self.optimizer.full_parameters(self.plain)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the unsharded gradients by plain name, before the update; every rank must ask."""
+        return self.optimizer.full_gradients(self.plain)
+
+    def close(self) -> None:
+        """Give back what techniques took besides tensors."""
+        self.optimizer.close()
+
+    def restart_data(self) -> None:
+        """Draw the same random batches again from here on."""
+        self._drawn.manual_seed(self.step.seed)
+
+    def _random_batches(self) -> Iterator[Batch]:
+        while True:
+            yield data.random_batch(self.step.workload, self._drawn, self.device)
+
+
+def build_model(step: TrainingStep, num_hidden_layers: int | None = None) -> nn.Module:
+    """Return the step's model on the default device, before its wrappers."""
+    depth = step.workload.num_hidden_layers if num_hidden_layers is None else num_hidden_layers
+    torch.manual_seed(step.seed)
+    if step.make_model is not None:
+        with default_dtype(step.model_dtype):
+            return step.make_model(step, depth)
+    shape = replace(step.workload.shape, num_hidden_layers=depth)
+    return Transformer(shape, step.attention, step.functions).to(step.model_dtype)
+
+
+def held_gradients(model: nn.Module) -> list[Tensor]:
+    """Return the gradients that parameters hold now: `.grad`, or a `main_grad` in a wider type."""
+    held = [(parameter.grad, getattr(parameter, "main_grad", None)) for parameter in model.parameters()]
+    return [gradient for gradient in chain.from_iterable(held) if gradient is not None]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make tensors of `dtype` where nothing else is said."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
