@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from harness.claims import load_claims
 from harness.code_fingerprint import source_digest
-from harness.config import Run, Variant, load, names, optimizations
+from harness.config import Run, load, names
 from harness.environment import Environment, describe
 from harness.estimate import Estimate, estimate
 from harness.history import earlier_cells
 from harness.instruments.distributed.launcher_env import LaunchError, attended, launch, serve
 from harness.judge import judge
+from harness.optimizations import Variant, optimizations
 from harness.plan import plan, read_plan, write_plan
 from harness.plan_view import announcement, plan_lines
 from harness.progress import Progress, announce
@@ -25,6 +26,7 @@ from harness.report import gather, write_all, write_report
 from harness.runner import pending
 from harness.runner import run as run_cells
 from harness.store import RECORDS, Store, StoreError, read_records
+from harness.techniques import PACKAGE
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def build_plan(run: Run, environment: Environment) -> list[Group]:
     package = f"suites.{run.suite}"
 
     def code(variant: Variant) -> str:
-        return source_digest(("harness.worker", package, f"{package}.{variant.module}"))
+        techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
+        return source_digest(("harness.worker", package, f"{package}.{variant.module}", *techniques))
 
     return plan(run, environment.host, code)
 
@@ -82,7 +85,7 @@ def sweep(run: Run) -> None:
         expected = expect(run, groups, environment, store.records)
         announce(announcement(run, groups, expected))
         with Progress(groups, store, expected) as progress:
-            write_plan(run.out, run.suite, groups)
+            write_plan(run.out, run.suite, groups, {one.name: one.title for one in run.variants})
             run_cells(groups, store, executor, run.limits, environment, progress, run.size_fields)
 
 
@@ -107,10 +110,10 @@ def show_plan(run: Run) -> None:
 
 def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
     """Judge and report what `source` holds (of suite `asked`), into `out`; what was found, and its page."""
-    suite, records = load_run(source)
+    suite, records, titles = load_run(source)
     if asked not in ("", suite):
         raise ConfigError(f"suite={asked}: {source} holds results of suite {suite}")
-    found = gather(suite, records, judge(load_claims(suite), records), source)
+    found = gather(suite, records, judge(load_claims(suite), records), source, titles)
     page = write_report(out, found)
     from harness.report.terminal import show
 
@@ -118,13 +121,13 @@ def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
     return found, page
 
 
-def load_run(folder: Path) -> tuple[str, list[Record]]:
-    """The suite that a results folder is of, and the records of its last plan, in the plan's order."""
-    suite, cells = read_plan(folder)
+def load_run(folder: Path) -> tuple[str, list[Record], Mapping[str, str]]:
+    """Return the suite of a results folder, the records of its last plan in that order, variants' titles."""
+    suite, cells, titles = read_plan(folder)
     if suite not in names("suite"):
         raise ConfigError(f"{folder}: holds results of suite {suite!r}; allowed: {', '.join(names('suite'))}")
     records = {record.cell.id: record for record in read_records(folder)}
-    return suite, [records[cell] for cell in cells if cell in records]
+    return suite, [records[cell] for cell in cells if cell in records], titles
 
 
 def main(words: Sequence[str]) -> int:

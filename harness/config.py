@@ -16,11 +16,11 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.hf_config import workload_from_file
+from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
-from harness.validation import ConfigError, check_fields, check_relations, check_value, declared, unknown
+from harness.validation import ConfigError, check_fields, check_relations, check_value, unknown
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
 GROUPS = ("suite", "executor", "hardware")
 
 
@@ -34,10 +34,15 @@ class LimitsSchema:
 
 @dataclass
 class OptimizationSchema:
-    """One optimization's YAML: `fields` declares what `settings` allow, `variants` are variants of one
-    module."""
+    """One optimization's YAML; see `harness.optimizations`.
 
+    `fields` declares what `settings` allow. `techniques` are applied in order. A variant has settings of its
+    own, and may have `title` and `techniques`.
+    """
+
+    title: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    techniques: list[Any] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, Any] = field(default_factory=dict)
 
@@ -56,6 +61,8 @@ class SuiteSchema:
     """One suite's YAML."""
 
     question: str = ""
+    baseline_title: str = "Baseline"
+    baseline_again: bool = False  # also where cells are not interleaved
     isolate_if: str = ""
     interleave: bool = False
     rounds_field: str = (
@@ -105,15 +112,6 @@ class RunSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One column of the matrix: an optimization with its settings."""
-
-    name: str
-    module: str
-    settings: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """Everything that one sweep of one suite is told, checked."""
 
@@ -137,11 +135,6 @@ class Run:
 def names(group: str) -> list[str]:
     """The options of a group: the YAML files of conf/<group>/."""
     return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
-
-
-def optimizations(suite: str) -> list[str]:
-    """The optimizations of a suite, its baseline first."""
-    return sorted(names(f"suite/{suite}"), key=lambda n: (n != "baseline", n))
 
 
 def load(words: Sequence[str]) -> list[Run]:
@@ -190,14 +183,18 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     """conf/ as it stands, composed for one suite; a new optimization's YAML is taken in by its presence."""
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunSchema)
-    every = [f"{o}@optimizations.{o}" for o in optimizations(name)]
+    every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
     store.store(group=f"suite/{name}", name="every", node={"defaults": every})
     groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", groups)
+            config = compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"conf/: {first_line(error)}") from None
+    for one in optimizations(name):  # those with a module alone
+        if one not in config.suite.optimizations:
+            config.suite.optimizations[one] = OmegaConf.structured(OptimizationSchema)
+    return config
 
 
 def fill_defaults(config: DictConfig) -> None:
@@ -228,7 +225,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         suite=name,
         question=suite["question"],
         workloads=workloads(suite, config["workloads"], config["hardware"]["memory_B"]),
-        variants=variants(suite, config["only"]),
+        variants=variants(name, suite, config["only"]),
         isolate_if=suite["isolate_if"],
         sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
         rounds_field=suite["rounds_field"],
@@ -297,24 +294,3 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
     free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's
     check_relations("suite.hf_defaults", values, free)
     return {name: values}
-
-
-def variants(suite: Mapping[str, Any], only: Sequence[str]) -> tuple[Variant, ...]:
-    """The variants asked for, each setting checked, the baseline first, which those timed together need."""
-    every: list[Variant] = []
-    for name in sorted(suite["optimizations"], key=lambda n: (not n.startswith("baseline"), n)):
-        entry = suite["optimizations"][name]
-        fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
-        variants = entry["variants"] or {"": {}}
-        for label, changed in variants.items():
-            variant = f"{name}.{label}" if label else name
-            where = f"suite.optimizations.{name}" + (f".variants.{label}" if label else ".settings")
-            settings = check_fields(where, {**entry["settings"], **changed}, fields)
-            every.append(Variant(variant, name, settings))
-    for name in only:
-        if not any(name in (variant.name, variant.module) for variant in every):
-            raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
-    asked = {*only, "baseline", "baseline_again"} if only and suite["interleave"] else set(only)
-    return tuple(
-        variant for variant in every if not asked or variant.name in asked or variant.module in asked
-    )

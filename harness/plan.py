@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from harness.config import Run, Variant
+from harness.config import Run
+from harness.optimizations import Variant
 from harness.records import Cell, Group, Sampling, digest
 from harness.validation import ConfigError
 
@@ -21,7 +23,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
     figures.
     """
     tails = [
-        (variant, digest([variant.name, variant.settings, code(variant), environment]))
+        (variant, digest([variant.name, config_of(variant), code(variant), environment]))
         for variant in run.variants
     ]
     groups: list[Group] = []
@@ -30,7 +32,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
         if sampling is not None and run.rounds_field:
             sampling = sampling._replace(rounds=int(workload[run.rounds_field]), budget_s=0.0)
         head = digest([run.suite, name, workload, *([] if sampling is None else [sampling])])
-        config = [{"workload": workload, "settings": variant.settings} for variant in run.variants]
+        config = [{"workload": workload, **config_of(variant)} for variant in run.variants]
         cells = [
             Cell(
                 hashlib.sha256(f"{head}{tail}{repeat}/{run.seed}".encode()).hexdigest()[:16],
@@ -44,6 +46,12 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
         else:
             groups.extend(split(cells, alone=bool(workload.get(run.isolate_if, True))))
     return groups
+
+
+def config_of(variant: Variant) -> dict[str, Any]:
+    """Return what a variant adds to its cells' config: settings, and techniques where it has any."""
+    techniques = [[name, dict(settings)] for name, settings in variant.techniques]
+    return {"settings": variant.settings} | ({"techniques": techniques} if techniques else {})
 
 
 def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
@@ -61,21 +69,39 @@ def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
     ]
 
 
-def write_plan(folder: Path, suite: str, groups: Sequence[Group]) -> None:
-    """Keep beside the records which cells the last command asked for, in which order; raises OSError."""
-    order = {"suite": suite, "cells": [cell.id for group in groups for cell in group.cells]}
+def write_plan(
+    folder: Path, suite: str, groups: Sequence[Group], titles: Mapping[str, str] | None = None
+) -> None:
+    """Keep with the records which cells the last command asked for, in which order; raises OSError.
+
+    `titles` is how reports show each variant.
+    """
+    order = {
+        "suite": suite,
+        "titles": dict(titles or {}),
+        "cells": [cell.id for group in groups for cell in group.cells],
+    }
     new = folder / ".plan.json.new"
     new.write_text(json.dumps(order, indent=0) + "\n")
     new.replace(folder / PLAN)
 
 
-def read_plan(folder: Path) -> tuple[str, list[str]]:
-    """The suite of a results folder and its cells' ids, in order; raises ConfigError."""
+class Plan(NamedTuple):
+    """What plan.json keeps: the suite, its cells' ids in order, and the title of each variant."""
+
+    suite: str
+    cells: tuple[str, ...]
+    titles: Mapping[str, str] = {}  # of plans before it was kept: none
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan of a results folder; raises ConfigError."""
     path = folder / PLAN
     try:
         order = json.loads(path.read_text())
-        return str(order["suite"]), [str(cell) for cell in order["cells"]]
+        titles = {str(name): str(title) for name, title in order.get("titles", {}).items()}
+        return Plan(str(order["suite"]), tuple(str(cell) for cell in order["cells"]), titles)
     except FileNotFoundError:
         raise ConfigError(f"from_results={folder}: no such results folder (it has no {PLAN})") from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: not a plan: {error}") from None

@@ -78,10 +78,10 @@ class Cell(NamedTuple):
     suite: str
     workload: str
     optimization: str  # the variant: `fsdp2`, or `activation_checkpointing.full` for a variant
-    module: str  # the module under suites/<suite>/ that applies it
+    module: str  # without the variant; also the name of its module under suites/<suite>/, where it has one
     repeat: int
     seed: int
-    config: Json  # {"workload": {...}, "settings": {...}}, as resolved
+    config: Json  # {"workload": {...}, "settings": {...}}, as resolved, and [[name, {...}]] in "techniques"
 
 
 class Sampling(NamedTuple):

@@ -10,6 +10,7 @@ import atexit
 import faulthandler
 import fcntl
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -39,6 +40,7 @@ from harness.executors import (
 )
 from harness.failure_classification import HARMLESS
 from harness.instruments.memory.private_memory import private_bytes, private_limit
+from harness.protocols import apply, unavailable
 from harness.records import (
     UNITS,
     Cell,
@@ -187,21 +189,26 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
                 emit(_said(cell.id, said))
 
 
-def _load(cell: Cell, package: str) -> tuple[Any, Any]:
-    """The suite and the optimization's module."""
-    suite = importlib.import_module(f"{package}.{cell.suite}")
-    return suite, importlib.import_module(f"{package}.{cell.suite}.{cell.module}")
+def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
+    """Return the suite, and the optimization's module: None where it has none, as the baseline."""
+    name = f"{package}.{cell.suite}"
+    suite = importlib.import_module(name)
+    if importlib.util.find_spec(f"{name}.{cell.module}") is None:
+        return suite, None
+    return suite, importlib.import_module(f"{name}.{cell.module}")
 
 
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
-    """The cell's subject: built, the optimization applied, its result checked, its conditions told."""
+    """Return the cell's subject: built, module and techniques applied, its result checked."""
     suite, module = _load(cell, package)
-    reason = module.unavailable(host(sys.modules.get("torch")))
-    if reason:
+    if module is not None and (reason := unavailable(module, host(sys.modules.get("torch")))):
         raise Unavailable(reason)
     subject = suite.build(cell.config["workload"], cell.seed)
     try:
-        subject = module.apply(subject, module.Settings(**cell.config["settings"]))
+        if module is not None:
+            subject = apply(module, subject, cell.config["settings"])
+        if techniques := cell.config.get("techniques"):
+            subject = suite.apply_techniques(subject, [(name, settings) for name, settings in techniques])
         suite.check(subject, module)
         emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(subject).items()}))
     except BaseException as error:

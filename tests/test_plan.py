@@ -7,7 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import Run, Variant
+from harness.config import Run
+from harness.optimizations import Variant
 from harness.plan import plan
 from harness.records import Limits, Sampling
 

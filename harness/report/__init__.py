@@ -7,11 +7,12 @@ is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.optimizations import titles
 from harness.records import Record, Verdict
 from harness.validation import ConfigError
 
@@ -19,17 +20,27 @@ if TYPE_CHECKING:
     from harness.report.findings import Findings
 
 
-def gather(suite: str, records: Sequence[Record], verdicts: Sequence[Verdict], source: Path) -> Findings:
-    """The run whose records lie in `source`, its claims and its report's spec; raises ConfigError."""
+def gather(
+    suite: str,
+    records: Sequence[Record],
+    verdicts: Sequence[Verdict],
+    source: Path,
+    planned: Mapping[str, str] | None = None,
+) -> Findings:
+    """The run whose records lie in `source`, its claims and its report's spec; raises ConfigError.
+
+    `planned` has the titles of its variants; those that it lacks come from conf/.
+    """
     from harness.claims import load_claims
     from harness.report.findings import Findings
     from harness.report.spec import load_spec
 
+    shown = titles(suite) | dict(planned or {})
     environment = {}
     for name in sorted({record.environment for record in records if record.environment}):
         path = source / f"environment-{name}.json"
         environment[name] = _read_json(path) if path.exists() else "not kept"
-    return Findings(suite, load_spec(suite), records, verdicts, environment, load_claims(suite))
+    return Findings(suite, load_spec(suite, titles=shown), records, verdicts, environment, load_claims(suite))
 
 
 def _read_json(path: Path) -> Any:

@@ -1,7 +1,8 @@
 """Reads conf/report/<suite>.yaml: which tables and figures a suite's report has, as data. The rest of
 `harness.report` draws them and knows nothing of what they are about.
 
-`names` says how identifiers are shown, and puts those it lists first, in its order. `blocks` stand in the
+`names` says how identifiers are shown, and puts those it lists first, in its order. Optimizations have their
+titles in their own YAMLs; `optimization_order` lists the variants that are shown first. `blocks` stand in the
 order of the report; each has `kind`, `id`, `title`, `text` (a paragraph above it) and the fields of its kind
 (`KINDS`). `where` selects cells: see `harness.report.frame.Where`. A suite without such a file gets
 `DEFAULT_BLOCKS`. Of a workload's name, what stands in brackets is left out along an axis. A block
@@ -47,8 +48,15 @@ _ROOFLINE: _Fields = {
     "rates": {"type": "dict"},
     "precision": _MUST,
 }
-FILE: _Fields = {"suite": _MUST, "title": _MUST, "question": _MUST, "names": _MAP, "blocks": {"type": "list"}}
-NAMES: _Fields = {"workload": _MAP, "optimization": _MAP, "method": _MAP, "metric": _MAP}
+FILE: _Fields = {
+    "suite": _MUST,
+    "title": _MUST,
+    "question": _MUST,
+    "names": _MAP,
+    "optimization_order": _LIST,
+    "blocks": {"type": "list"},
+}
+NAMES: _Fields = {"workload": _MAP, "method": _MAP, "metric": _MAP}
 BLOCK: _Fields = {"kind": _MUST, "id": _MUST, "title": _MUST, "text": _TEXT}
 KINDS: Mapping[str, _Fields] = {
     # each claim, its readings and verdicts
@@ -193,15 +201,17 @@ DEFAULT_BLOCKS = (
 )
 
 
-def load_spec(suite: str, folder: Path = REPORTS) -> Spec:
-    """The report of `suite`; raises ConfigError naming file, block and field."""
-    path = folder / f"{suite}.yaml"
+def load_spec(suite: str, folder: Path = REPORTS, titles: Mapping[str, str] | None = None) -> Spec:
+    """The report of `suite`, whose variants have these titles; raises ConfigError naming block and field."""
+    path, known = folder / f"{suite}.yaml", dict(titles or {})
     if not path.exists():
-        return Spec(suite, suite, "", {}, DEFAULT_BLOCKS)
+        return Spec(suite, suite, "", {"optimization": known}, DEFAULT_BLOCKS)
     data = check_fields(path.name, read_yaml(path), FILE)
     if data["suite"] != suite:
         raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
     names = check_fields(f"{path.name}.names", data["names"], NAMES)
+    first = [variant for variant in data["optimization_order"] if variant in known]
+    names["optimization"] = {variant: known[variant] for variant in [*first, *known]}
     blocks = tuple(_block(f"{path.name}.blocks[{i}]", block) for i, block in enumerate(data["blocks"]))
     seen = [block.id for block in blocks]
     if doubles := {one for one in seen if seen.count(one) > 1}:

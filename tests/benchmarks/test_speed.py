@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.code_fingerprint import ROOT
-from harness.config import Variant, load
+from harness.config import load
+from harness.optimizations import Variant
 from harness.plan import plan
 from harness.records import Cell, Measurement, Record, record_to_json
 from harness.store import read_records

@@ -1,0 +1,135 @@
+"""Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
+
+An optimization is a YAML with techniques, a module with `apply`, or both: `conf/suite/<suite>/<name>.yaml`
+and `suites/<suite>/<name>.py`. `baseline` and `baseline_again` are the harness's own. Nothing is imported
+from a suite: modules are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.code_fingerprint import ROOT
+from harness.techniques import checked_techniques
+from harness.validation import ConfigError, check_fields, check_value, declared, unknown
+
+SUITES = ROOT / "suites"
+CONF = ROOT / "conf"
+
+BASELINE = "baseline"
+AGAIN = "baseline_again"
+"""The baseline once more, where variants are interleaved or a suite asks for it: the noise of the run."""
+
+AGAIN_TITLE = "Baseline again (noise)"
+
+OWN_KEYS = ("title", "techniques")
+"""Keys of a variant that are no settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One column of the matrix: an optimization with its settings and techniques."""
+
+    name: str
+    module: str  # the optimization: its module under suites/<suite>/, where it has one
+    settings: Mapping[str, Any]
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    title: str = ""
+
+
+def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
+    """Return the names of a suite's optimizations but for the harness's own, sorted."""
+    own = {BASELINE, AGAIN}
+    return sorted((set(with_yaml(suite, conf)) | set(with_module(suite, suites))) - own)
+
+
+def with_yaml(suite: str, conf: Path = CONF) -> list[str]:
+    """Return the names that have a YAML."""
+    return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
+
+
+@cache
+def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
+    """Return the names that have a module: one that defines `apply`."""
+    return tuple(sorted(p.stem for p in (suites / suite).glob("*.py") if "\ndef apply(" in p.read_text()))
+
+
+def variants(
+    suite: str, config: Mapping[str, Any], only: Sequence[str], suites: Path = SUITES
+) -> tuple[Variant, ...]:
+    """Return the variants asked for, each setting checked, the baseline first, which interleaved ones need.
+
+    Raises ConfigError.
+    """
+    every = [Variant(BASELINE, BASELINE, {}, (), config["baseline_title"])]
+    if config["interleave"] or config["baseline_again"]:
+        every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
+    for name in sorted(config["optimizations"]):
+        entry = config["optimizations"][name]
+        found = variants_of(f"suite.optimizations.{name}", name, entry)
+        bare = [one for one in found if not one.techniques]
+        if bare and name not in with_module(suite, suites):
+            raise ConfigError(
+                f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
+                "apply(subject) is missing; expected either"
+            )
+        every += found
+    for name in only:
+        if not any(name in (variant.name, variant.module) for variant in every):
+            raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
+    asked = {*only, BASELINE, AGAIN} if only and config["interleave"] else set(only)
+    return tuple(
+        variant for variant in every if not asked or variant.name in asked or variant.module in asked
+    )
+
+
+def variants_of(where: str, name: str, entry: Mapping[str, Any]) -> list[Variant]:
+    """Return the variants that one optimization's YAML describes; raises ConfigError."""
+    fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
+    found = []
+    for label, changed in (entry["variants"] or {"": {}}).items():
+        variant = f"{name}.{label}" if label else name
+        place = f"{where}.variants.{label}" if label else f"{where}.settings"
+        own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
+        settings = check_fields(place, {**entry["settings"], **own}, fields)
+        asked = changed.get("techniques", entry["techniques"])
+        at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
+        title = title_of(name, str(label), entry["title"], changed)
+        check_value(f"{place}.title", title, {"type": "str"})
+        found.append(Variant(variant, name, settings, checked_techniques(at, asked), title))
+    return found
+
+
+def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
+    """Return the title of a variant: its own, its optimization's with the label, or its name."""
+    if "title" in changed:
+        return changed["title"]
+    if not label:
+        return title or name
+    return f"{title} ({label})" if title else f"{name}.{label}"
+
+
+def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, str]:
+    """Return the title of each variant as the YAMLs have it, without composing a config."""
+    own = _read(conf / "suite" / f"{suite}.yaml")
+    found = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
+    for name in optimizations(suite, conf, suites):
+        entry = _read(conf / "suite" / suite / f"{name}.yaml")
+        for label, changed in (entry.get("variants") or {"": {}}).items():
+            variant = f"{name}.{label}" if label else name
+            found[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a YAML holds; nothing where there is none."""
+    if not path.is_file():
+        return {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load(path.read_text(), loader) or {})

@@ -1,0 +1,85 @@
+"""Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
+
+A technique is `suites/training/techniques/<name>.py`. Its settings are the annotated fields of its class
+`Settings`; of those whose type is plain (int, float, str, bool, `Literal[...]`, each or None) the value is
+checked too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.code_fingerprint import ROOT
+from harness.validation import ConfigError, check_value, unknown
+
+PACKAGE = "training.techniques"
+"""Below the package of suites."""
+
+TECHNIQUES = ROOT / "suites" / "training" / "techniques"
+
+PLAIN = ("int", "float", "str", "bool")
+
+
+def checked_techniques(
+    where: str, given: Any, folder: Path = TECHNIQUES
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return (name, settings) of each technique listed; raises ConfigError."""
+    if not isinstance(given, list):
+        raise ConfigError(f"{where}={given!r}: expected a list of names, or of {{name: {{setting: value}}}}")
+    found = []
+    for one in given:
+        name, settings = (one, {}) if isinstance(one, str) else _named(where, one)
+        if name not in names(folder):
+            raise unknown(f"{where}.{name}", name, names(folder))
+        allowed = settings_of(folder / f"{name}.py")
+        checked = {}
+        for key, value in settings.items():
+            if key not in allowed:
+                raise unknown(f"{where}.{name}.{key}", key, allowed)
+            checked[key] = check_value(f"{where}.{name}.{key}", value, allowed[key])
+        found.append((name, checked))
+    return tuple(found)
+
+
+def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(one, Mapping) and len(one) == 1:
+        ((name, settings),) = one.items()
+        if settings is None or isinstance(settings, Mapping):
+            return str(name), settings or {}
+    raise ConfigError(f"{where}: {one!r}; expected a name, or {{name: {{setting: value}}}}")
+
+
+def names(folder: Path = TECHNIQUES) -> list[str]:
+    """Return the names of all techniques."""
+    return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+
+
+@cache
+def settings_of(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return each setting of a technique with what it allows, as `harness.validation` declares fields."""
+    tree = ast.parse(file.read_text(), filename=str(file))
+    bodies = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Settings"]
+    return {
+        node.target.id: _allowed(node.annotation)
+        for body in bodies
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+
+
+def _allowed(annotation: ast.expr) -> Mapping[str, Any]:
+    """Return what an annotation allows; nothing is checked where it is not plain."""
+    if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
+        return {**_allowed(annotation.left), "optional": True}
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Literal"):
+        return {"one_of": _literals(annotation.slice)}
+    text = ast.unparse(annotation)
+    return {"type": text} if text in PLAIN else {"optional": True}
+
+
+def _literals(node: ast.expr) -> list[Any]:
+    return [ast.literal_eval(one) for one in (node.elts if isinstance(node, ast.Tuple) else [node])]

@@ -1,0 +1,149 @@
+"""An optimization's YAML: titles, techniques and their settings, checked before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+from test_plan import RUN
+
+from harness.optimizations import Variant, optimizations, titles, variants
+from harness.plan import plan, read_plan, write_plan
+from harness.techniques import checked_techniques
+from harness.validation import ConfigError
+
+SHARDED = '''"""Shard."""
+from dataclasses import dataclass
+from typing import Literal
+
+@dataclass(frozen=True)
+class Settings:
+    dp_size: int | None = None
+    mode: Literal["full", "half"] = "full"
+    dtypes: dict[str, str] | None = None
+    ratio: float = 1
+'''
+PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "variants": {}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    (tmp_path / "compile.py").write_text('"""No settings."""\n')
+    (tmp_path / "__init__.py").write_text("")
+    return tmp_path
+
+
+def test_techniques_are_names_or_names_with_settings_in_order(folder):
+    given = ["compile", {"sharded": {"dp_size": None, "mode": "half", "dtypes": {"p": "bf16"}, "ratio": 2}}]
+    found = checked_techniques("here", given, folder)
+    assert found == (("compile", {}), ("sharded", {**given[1]["sharded"], "ratio": 2.0}))
+    assert checked_techniques("here", [{"sharded": None}], folder) == (("sharded", {}),)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["shraded"], r"here.shraded: no such name; did you mean sharded\? allowed: compile, sharded"),
+        ([{"sharded": {"mod": 1}}], r"here.sharded.mod: no such name; did you mean mode\?"),
+        ([{"sharded": {"mode": "third"}}], "here.sharded.mode='third': expected one of full, half"),
+        ([{"sharded": {"dp_size": "2"}}], "here.sharded.dp_size='2': expected a whole number or null"),
+        ([{"compile": {"mode": "x"}}], "here.compile.mode: no such name; allowed: none"),
+        (["__init__"], "no such name"),
+        ([{"sharded": {}, "compile": {}}], "expected a name, or"),
+        ("compile", "here='compile': expected a list"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_techniques_is_refused(folder, given, message):
+    with pytest.raises(ConfigError, match=message):
+        checked_techniques("here", given, folder)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A suite with a module alone, a module with a YAML, and helpers that are no optimization."""
+    (tmp_path / "suite/toy").mkdir(parents=True)
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "suite/toy.yaml").write_text("baseline_title: As it is\n")
+    (tmp_path / "toy/bare.py").write_text("def apply(subject):\n    pass\n".join(["\n", ""]))
+    (tmp_path / "toy/tuned.py").write_text("\ndef apply(subject, settings):\n    pass\n")
+    (tmp_path / "toy/helper.py").write_text("\ndef applied(subject):\n    pass\n")
+    tuned = {"title": "Tuned", "variants": {"a": {"title": "Tuned, a", "x": 1}, "b": {"x": 2}}}
+    (tmp_path / "suite/toy/tuned.yaml").write_text(yaml.safe_dump(tuned))
+    return tmp_path
+
+
+def test_an_optimization_is_a_yaml_or_a_module(tree):
+    assert optimizations("toy", tree, tree) == ["bare", "tuned"]
+
+
+def test_titles_are_those_of_the_yamls(tree):
+    assert titles("toy", tree, tree) == {
+        "baseline": "As it is",
+        "baseline_again": "Baseline again (noise)",
+        "bare": "bare",
+        "tuned.a": "Tuned, a",
+        "tuned.b": "Tuned (b)",
+    }
+
+
+def config(interleave=False, **entries):
+    return {
+        "baseline_title": "As it is",
+        "interleave": interleave,
+        "baseline_again": False,
+        "optimizations": {name: {**PLAIN, **entry} for name, entry in entries.items()},
+    }
+
+
+def test_the_baselines_are_the_harness_own(tree):
+    made = variants("toy", config(bare={}), (), tree)
+    assert [(one.name, one.title) for one in made] == [("baseline", "As it is"), ("bare", "bare")]
+    made = variants("toy", config(bare={}, interleave=True), ["bare"], tree)
+    assert [one.name for one in made] == ["baseline", "baseline_again", "bare"]
+    assert [one.name for one in variants("toy", config(bare={}), ["bare"], tree)] == ["bare"]
+
+
+def test_a_variant_has_settings_and_a_title_of_its_own(tree):
+    entry = {"settings": {"x": 0}, "variants": {"a": {"title": "One", "x": 1}, "b": {"x": 2}}}
+    made = variants("toy", config(tuned=entry), ["tuned"], tree)
+    assert [(one.name, one.title, one.settings) for one in made] == [
+        ("tuned.a", "One", {"x": 1}),
+        ("tuned.b", "tuned.b", {"x": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, "it lists no techniques, and suites/toy/absent.py with apply\\(subject\\) is missing"),
+        ({"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected a text"),
+        ({"techniques": ["no_such"]}, "suite.optimizations.absent.techniques.no_such: no such name"),
+        ({"variants": {"a": {"techniques": ["none"]}}}, "absent.variants.a.techniques.none: no such name"),
+    ],
+    ids=str,
+)
+def test_an_optimization_that_nothing_applies_is_refused(tree, entry, message):
+    with pytest.raises(ConfigError, match=message):
+        variants("toy", config(absent=entry), (), tree)
+
+
+def test_techniques_are_part_of_a_cell_and_of_its_identity():
+    def cells(*techniques):
+        made = Variant("x", "x", {"s": 1}, techniques)
+        return [
+            cell for group in plan(replace(RUN, variants=(made,)), "e", lambda v: "c") for cell in group.cells
+        ]
+
+    plain, with_one, with_other = cells(), cells(("fsdp2", {})), cells(("fsdp2", {"dp_size": 2}))
+    assert plain[0].config["settings"] == {"s": 1}
+    assert "techniques" not in plain[0].config
+    assert with_other[0].config["techniques"] == [["fsdp2", {"dp_size": 2}]]
+    assert len({cell.id for cell in (*plain, *with_one, *with_other)}) == 3 * len(plain)
+
+
+def test_titles_are_kept_with_the_plan(tmp_path):
+    write_plan(tmp_path, "toy", [], {"a.b": "A, b"})
+    assert read_plan(tmp_path).titles == {"a.b": "A, b"}
+    (tmp_path / "plan.json").write_text('{"suite": "toy", "cells": ["1"]}')
+    assert read_plan(tmp_path) == ("toy", ("1",), {})
