@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -181,3 +182,26 @@ def derivative_of() -> str:
     """The operation whose derivative autograd computes now ("index" for IndexBackward0); "" for none."""
     node = torch._C._current_autograd_node()
     return node.name().partition("Backward")[0].lower() if node is not None else ""
+
+
+def cpu_kernel(operation: str) -> Callable[..., Any]:
+    """What torch runs for `operation` ("aten::mm", "aten::mm.out") on CPU tensors: (dispatch keys, arguments
+    …)."""
+    require_tried_version()
+    kernel: Any = torch.library.get_kernel(operation, "CPU")
+    return kernel.call_boxed  # type: ignore[no-any-return]
+
+
+@contextmanager
+def cpu_kernels(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Within, torch runs these for the operations of "aten" so named on CPU tensors, below autograd."""
+    require_tried_version()
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*overrid", category=UserWarning)
+            for operation, kernel in kernels.items():
+                library.impl(operation, kernel, "CPU", with_keyset=True)
+        yield
+    finally:
+        library._destroy()

@@ -25,6 +25,11 @@ from suites.memory.thresholds import thresholds
 from suites.memory.training import build_model
 from suites.memory.walk import FakePeak, fake_step
 
+IN_FP32 = (
+    "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
+    "bf16; the resident memory includes 12 MB for that"
+)
+
 FREE_SHARE = 0.9
 """Of the memory that is free: a real step that fake_step says needs more is not begun."""
 
@@ -155,6 +160,10 @@ def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator
         yield Reading("resident_memory", "B", peak.resident_B, Origin.MEASURED, "measured")
         if peak.reserved_B is not None:
             yield Reading("reserved_memory", "B", peak.reserved_B, Origin.MEASURED, "measured")
+    if found.in_fp32:
+        yield Note(IN_FP32)
+    if found.slow:
+        yield Note(f"measured: bf16 products that this CPU computes slowly: {', '.join(found.slow)}")
 
 
 def errors(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 
 from harness.instruments.memory.allocator import Peak, watch
+from harness.instruments.memory.bf16_products import fast_bf16_products
 from suites.memory.step import TrainingStep
 from suites.memory.training import set_up, train_once
 
@@ -15,10 +17,16 @@ FIRST_STEPS = 1
 
 
 class Measured(NamedTuple):
-    """Real steps: one peak for each steady one, and the loss of every one."""
+    """Real steps: one peak for each steady one, and the loss of every one.
+
+    `in_fp32`: whether bf16 products were computed in fp32, for this CPU is slow at them (`bf16_products`);
+    `slow`: operations that could not be.
+    """
 
     peaks: tuple[Peak, ...]
     losses: tuple[float, ...]
+    in_fp32: bool
+    slow: tuple[str, ...]
 
 
 def device_here() -> torch.device:
@@ -34,14 +42,18 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
     """
     device = device or device_here()
     losses = []
-    with watch(device) as allocator:
+    narrow = fast_bf16_products() if device.type == "cpu" else nullcontext()
+    with narrow as products, watch(device) as allocator:
         allocator.mark("build")
         training = set_up(step, device)
         for index in range(FIRST_STEPS + steady_steps):
             allocator.mark(f"step {index}")
             losses.append(train_once(training).item())
         del training
-    return Measured(tuple(allocator.peaks[1 + FIRST_STEPS :]), tuple(losses))
+    peaks = tuple(allocator.peaks[1 + FIRST_STEPS :])
+    if products is None:
+        return Measured(peaks, tuple(losses), in_fp32=False, slow=())
+    return Measured(peaks, tuple(losses), in_fp32=bool(products.replaced), slow=tuple(sorted(products.slow)))
 
 
 def losses(step: TrainingStep, steps: int = 3, device: torch.device | None = None) -> tuple[float, ...]:

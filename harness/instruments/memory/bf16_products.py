@@ -1,0 +1,206 @@
+"""Computes bf16 matrix products through fp32 where the CPU is slow at them, with the same allocations.
+
+For cells that ask for bytes alone. On a CPU without AVX-512, torch's bf16 products run 10 to 100 times slower
+than fp32. Within `fast_bf16_products` their results are allocated as torch allocates them, and computed in
+blocks of fp32 that lie outside of torch's allocator. So the allocator's events are unchanged.
+
+The products are replaced where torch's dispatcher would call its own kernel. A dispatch mode would be
+simpler, but its presence alone changes what autograd allocates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.instruments import torch_internals
+from harness.instruments.memory.allocator import memory_events, memory_profile
+from harness.instruments.timing.matmul_probe import bf16_is_slow
+
+BLOCK = 1024
+"""Rows, columns and inner size of an fp32 block: three blocks take 12 MB."""
+
+FEWEST = 400
+"""Below so many multiplications per matrix, torch computes a batched product by a loop of its own, which is
+fast and copies no operand (ATen/native/LinearAlgebra.cpp, `bmm_out_or_baddbmm_`)."""
+
+WATCHED = (
+    "addmm_",
+    "baddbmm_",
+    "mm.out",
+    "addmm.out",
+    "bmm.out",
+    "baddbmm.out",
+    "convolution",
+    "convolution_backward",
+)
+"""Other operations that may compute bf16 products slowly; they run as they are, and are named."""
+
+
+class Bf16Products:
+    """Stand-ins for torch's `mm`, `addmm`, `bmm` and `baddbmm` on bf16 CPU tensors.
+
+    `replaced`: how many calls, by operation. `slow`: bf16 products that ran as they are.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: Counter[str] = Counter()
+        self.slow: Counter[str] = Counter()
+        self._blocks = [torch.from_numpy(np.zeros(BLOCK * BLOCK, np.float32)) for _ in range(3)]
+
+    def kernels(self) -> dict[str, Callable[..., Any]]:
+        """What the dispatcher shall call on the CPU: (dispatch keys, arguments …) to the result, by
+        operation."""
+        stand_ins: dict[str, Callable[..., Tensor]] = {
+            "mm": self.mm,
+            "addmm": self.addmm,
+            "bmm": self.bmm,
+            "baddbmm": self.baddbmm,
+        }
+        replaced = {name: self._guarded(name, stand_in) for name, stand_in in stand_ins.items()}
+        return replaced | {name: self._guarded(name, None) for name in WATCHED}
+
+    def _guarded(self, name: str, stand_in: Callable[..., Tensor] | None) -> Callable[..., Any]:
+        """`stand_in` for operands that it can take, torch's own kernel for others."""
+        kernel = torch_internals.cpu_kernel(f"aten::{name}")
+
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if stand_in is not None and is_replaceable(args):
+                self.replaced[name] += 1
+                return stand_in(*args, **kwargs)
+            if any(isinstance(one, Tensor) and one.dtype is torch.bfloat16 and one.numel() for one in args):
+                self.slow[name] += 1
+            return kernel(keys, *args, **kwargs)
+
+        return run
+
+    def mm(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return `left` `right`."""
+        result = left.new_empty(left.shape[0], right.shape[1])
+        self._multiply(result, left, right)
+        return result
+
+    def addmm(
+        self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> Tensor:
+        """Return beta `added` + alpha `left` `right`."""
+        result = left.new_empty(left.shape[0], right.shape[1])
+        self._multiply(result, left, right, added.expand_as(result), beta, alpha)
+        return result
+
+    def bmm(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return `left` `right` for each matrix of a batch."""
+        result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+        for index in range(left.shape[0]):
+            self._multiply(result[index], left[index], right[index])
+        return result
+
+    def baddbmm(
+        self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> Tensor:
+        """Return beta `added` + alpha `left` `right` for each matrix of a batch."""
+        result = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+        added = added.expand_as(result)
+        for index in range(left.shape[0]):
+            self._multiply(result[index], left[index], right[index], added[index], beta, alpha)
+        return result
+
+    def _multiply(
+        self,
+        result: Tensor,
+        left: Tensor,
+        right: Tensor,
+        added: Tensor | None = None,
+        beta: float = 0,
+        alpha: float = 1,
+    ) -> None:
+        """Write alpha `left` `right` + beta `added` into `result`, block by block, without an allocation."""
+        for rows, columns in product(_cuts(result.shape[0]), _cuts(result.shape[1])):
+            block = result[rows, columns]
+            total = self._blocks[0][: block.numel()].view(block.shape)
+            if added is not None:
+                total.copy_(added[rows, columns])
+            keep = beta  # of what `total` holds before the first product
+            for inner in _cuts(left.shape[1]):
+                left_block, right_block = (
+                    self._widen(1, left[rows, inner]),
+                    self._widen(2, right[inner, columns]),
+                )
+                total.addmm_(left_block, right_block, beta=keep, alpha=alpha)
+                keep = 1
+            block.copy_(total)
+
+    def _widen(self, number: int, block: Tensor) -> Tensor:
+        """Copy `block` into fp32 block `number`, in its own layout: a transposed copy would be slow."""
+        flat = self._blocks[number][: block.numel()]
+        if block.stride(0) == 1 and block.stride(1) != 1:
+            return flat.view(block.shape[1], block.shape[0]).t().copy_(block)
+        return flat.view(block.shape).copy_(block)
+
+
+def _cuts(size: int) -> list[slice]:
+    return [slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
+
+
+def is_replaceable(args: Sequence[Any]) -> bool:
+    """Whether all operands are plain bf16 CPU tensors whose layout BLAS reads: others torch would copy
+    first."""
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    if not all(_is_plain(one) and one.dtype is torch.bfloat16 and one.numel() for one in tensors):
+        return False
+    left, right = tensors[-2:]
+    few = left.dim() == 3 and prod(left.shape[1:]) * right.shape[-1] < FEWEST
+    return not few and _is_readable(left) and _is_readable(right)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
+
+
+def _is_readable(matrices: Tensor) -> bool:
+    """Whether BLAS can read the last two dimensions as they lie, by rows or by columns."""
+    (rows, columns), (across, along) = matrices.shape[-2:], matrices.stride()[-2:]
+    return (along == 1 and across >= max(1, columns)) or (across == 1 and along >= max(1, rows))
+
+
+@contextmanager
+def fast_bf16_products() -> Iterator[Bf16Products | None]:
+    """Within, bf16 products on a CPU that is slow at them go through fp32; None where nothing is replaced."""
+    if not (bf16_is_slow() and products_take_results_alone()):
+        yield None
+        return
+    with replaced_products() as products:
+        yield products
+
+
+@contextmanager
+def replaced_products() -> Iterator[Bf16Products]:
+    """Within, bf16 products on the CPU go through fp32, in all threads."""
+    products = Bf16Products()
+    with torch_internals.cpu_kernels(products.kernels()):
+        yield products
+
+
+@cache
+def products_take_results_alone() -> bool:
+    """Whether torch's bf16 products allocate nothing but their results here, as the replacements do.
+
+    True of torch's own products, which CPUs without AVX-512 use; oneDNN's take scratch memory.
+    """
+    matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+    batch = matrix.expand(2, 64, 64).contiguous()
+    size_B = matrix.numel() * matrix.element_size()
+    with torch.no_grad(), memory_profile() as profile:
+        torch.mm(matrix, matrix)
+        torch.bmm(batch, batch)
+    sizes_B = [size_B for name, size_B in memory_events(profile, "none") if name == "[memory]"]
+    return sizes_B == [size_B, -size_B, 2 * size_B, -2 * size_B]
