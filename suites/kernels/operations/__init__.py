@@ -1,4 +1,4 @@
-"""Every operation of the suite by name; each has a file."""
+"""Every operation of the suite, by name; each has a file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""AdamW (arXiv 1711.05101) over a list of tensors, as torch.optim.AdamW does it where nothing is asked of it.
+"""AdamW (arXiv 1711.05101) over a list of tensors, as torch.optim.AdamW does it by default.
 
-That is a loop over the tensors on the CPU, and foreach functions over all of them on CUDA. It is written out,
-for torch reads the step as a number of Python, and here it is a tensor, so that the same function can be
-compiled. Passes over memory are the same: the step's size, torch's factor of the last operation, goes into
-the two scalars of the denominator, as in torch's own loop where the step is a tensor (torch/optim/adam.py,
+That is a loop over the tensors on the CPU, and foreach functions over all of them on CUDA. It is written out
+because torch reads the step as a Python number; here it is a tensor, so that the same function can be
+compiled. Passes over memory are the same: the step size, torch's factor of the last operation, goes into the
+two scalars of the denominator, as in torch's own loop where the step is a tensor (torch/optim/adam.py,
 _single_tensor_adam, capturable).
 """
 
@@ -20,10 +20,10 @@ LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 WEIGHT_DECAY = 0.01
-"""torch.optim.AdamW's defaults."""
+"""Settings: torch.optim.AdamW's defaults."""
 
 STEP = 10.0
-"""The update that `inputs` stands at: states are neither zero nor settled."""
+"""Number of the update that `inputs` describes: states are neither zero nor settled."""
 
 Tensors = list[Tensor]
 
@@ -33,7 +33,7 @@ Groups = tuple[Tensors, Tensors, Tensors, Tensors]
 def inputs(
     workload: Workload, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensors, Tensors, Tensors, Tensors, Tensor]:
-    """Parameters, gradients, first and second moments, each `tensors` of (N, D); the step, counted from 1."""
+    """Return parameters, gradients, both moments, each `tensors` of (N, D), and the step, counted from 1."""
 
     def draw() -> Tensors:
         size = (workload.rows, workload.hidden_size)
@@ -52,7 +52,7 @@ def eager(
     exp_avg_sqs: Sequence[Tensor],
     step_1: Tensor,
 ) -> list[Tensor]:
-    """One update in place, with decoupled weight decay; `step_1` is read, not counted on. The parameters."""
+    """Update in place, with decoupled weight decay, and return the parameters; `step_1` is not advanced."""
     groups = (list(parameters), list(gradients), list(exp_avgs), list(exp_avg_sqs))
     update = at_once if parameters[0].device.type == "cuda" else one_by_one
     update(groups, *scalars(parameters[0].dtype, step_1))
@@ -60,10 +60,10 @@ def eager(
 
 
 def scalars(dtype: torch.dtype, step_1: Tensor) -> tuple[Tensor, Tensor]:
-    """What sqrt(v) is divided by, and what is added to that: tensors of no dimension, in fp32 at least.
+    """Return the divisor of sqrt(v) and the term added to the quotient: scalar tensors, at least fp32.
 
     lr / c1 m / (sqrt(v) / r + e) is m / (sqrt(v) / (r s) + e / s) with s = lr / c1, c1 = 1 - beta1^step and
-    r = sqrt(1 - beta2^step); both have the minus of the update.
+    r = sqrt(1 - beta2^step); both carry the update's minus sign.
     """
     step = step_1[0].double()
     size = -LEARNING_RATE / (1 - BETAS[0] ** step)
@@ -73,7 +73,7 @@ def scalars(dtype: torch.dtype, step_1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def one_by_one(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
-    """torch's default on the CPU: a loop; `groups` are parameters, gradients, first and second moments."""
+    """Update in a loop, torch's default on the CPU; `groups` are parameters, gradients, both moments."""
     for parameter, gradient, exp_avg, exp_avg_sq in zip(*groups, strict=True):
         parameter.mul_(1 - LEARNING_RATE * WEIGHT_DECAY)
         exp_avg.lerp_(gradient, 1 - BETAS[0])
@@ -82,7 +82,7 @@ def one_by_one(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
 
 
 def at_once(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
-    """torch's default on CUDA (foreach): each pass over all tensors together."""
+    """Update by foreach functions, torch's default on CUDA: each pass over all tensors together."""
     parameters, gradients, exp_avgs, exp_avg_sqs = groups
     torch._foreach_mul_(parameters, 1 - LEARNING_RATE * WEIGHT_DECAY)
     torch._foreach_lerp_(exp_avgs, gradients, 1 - BETAS[0])
@@ -95,17 +95,18 @@ def at_once(groups: Groups, divisor: Tensor, addend: Tensor) -> None:
 
 
 def elements(workload: Workload) -> int:
-    """Of all parameters."""
+    """Return the number of elements of all parameters."""
     return workload.tensors * workload.rows * workload.hidden_size
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Read parameter, gradient and two moments; write parameter and two moments."""
+    """Return the least bytes: read parameter, gradient and two moments; write parameter and two moments."""
     return 7.0 * elements(workload) * workload.element_B
 
 
 def flops(workload: Workload) -> float:
-    """Per element: decay 1, first moment 3, second 4, denominator 4 (two of them scalings), update 3."""
+    """Return FLOPs, per element: decay 1, first moment 3, second 4, denominator 4 (two of them scalings),
+    update 3."""
     return 15.0 * elements(workload)
 
 

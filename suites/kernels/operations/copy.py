@@ -1,4 +1,4 @@
-"""A copy into memory that is there already: what bandwidth this host has."""
+"""A copy into memory that is already mapped: the bandwidth of this host."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from suites.kernels.subject import Operation, Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x_ND, normal, and out_ND, touched."""
+    """Return x_ND, normal, and out_ND, already mapped."""
     x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     x_ND = x_ND.to(workload.torch_dtype)
     return x_ND, torch.zeros_like(x_ND)
 
 
 def eager(x_ND: Tensor, out_ND: Tensor) -> Tensor:
-    """`x_ND` into `out_ND`, which is returned."""
+    """Copy `x_ND` into `out_ND` and return it."""
     return out_ND.copy_(x_ND)
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Read x, write it; that a cache may read a line before it is written is not counted."""
+    """Return the least bytes: read x, write it; a cache's read of a line before writing it is not counted."""
     return 2.0 * workload.rows * workload.hidden_size * workload.element_B
 
 
 def flops(workload: Workload) -> float:
-    """None."""
+    """Return 0: a copy has no arithmetic."""
     return 0.0
 
 

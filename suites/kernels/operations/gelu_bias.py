@@ -10,7 +10,7 @@ from suites.kernels.subject import Operation, Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x_ND and bias_D, normal."""
+    """Return x_ND and bias_D, normal."""
     x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     bias_D = torch.randn(workload.hidden_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
@@ -18,21 +18,23 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 
 def eager(x_ND: Tensor, bias_D: Tensor) -> Tensor:
-    """(N, D) and (D) to (N, D)."""
+    """Map (N, D) and (D) to (N, D)."""
     return F.gelu(x_ND + bias_D, approximate="tanh")
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Forward: read x and bias, write y. Backward: read x, bias and the gradient, write two gradients."""
+    """Return the least bytes. Forward: read x and bias, write y. Backward: read x, bias and the gradient,
+    write two gradients."""
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     biases = 1 + (2 if workload.backward else 0)
     return float((rows + biases) * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
-    """Per element, forward, of v = x + b: v/2 (1 + tanh(c (v + k v^3))): 1 + 5 for the inside, tanh, 3.
+    """Return FLOPs. Per element, forward, with v = x + b: v/2 (1 + tanh(c (v + k v^3))): 1 + 5 for the
+    inside, tanh, 3.
 
-    Backward: t had, 1 - t^2 (2), inside' = c (1 + 3k v^2) (4), v/2 times both (3), (1 + t)/2 (2), sum and
+    Backward: t known, 1 - t^2 (2), inside' = c (1 + 3k v^2) (4), v/2 times both (3), (1 + t)/2 (2), sum and
     product with g (2); the bias's sum over rows (1).
     """
     return float((10 + (14 if workload.backward else 0)) * workload.rows * workload.hidden_size)

@@ -14,7 +14,7 @@ EPSILON = 1e-5
 def inputs(
     workload: Workload, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x_ND normal, weight_D about 1, bias_D about 0."""
+    """Return x_ND normal, weight_D about 1, bias_D about 0."""
     x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     weight_D = 1 + 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
     bias_D = 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
@@ -25,14 +25,15 @@ def inputs(
 
 
 def eager(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
-    """(N, D), (D) and (D) to (N, D): (x - mean) / sqrt(variance + EPSILON) * weight + bias."""
+    """Map (N, D), (D) and (D) to (N, D): (x - mean) / sqrt(variance + EPSILON) * weight + bias."""
     return F.layer_norm(x_ND, weight_D.shape, weight_D, bias_D, EPSILON)
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Forward: read x, weight, bias; write y. Backward: read x, gradient, weight; write three gradients.
+    """Return the least bytes. Forward: read x, weight, bias; write y. Backward: read x, gradient, weight;
+    write three gradients.
 
-    Two numbers a row, kept or had again, are left out.
+    Two numbers per row, kept or recomputed, are left out.
     """
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     vectors = 2 + (3 if workload.backward else 0)
@@ -40,7 +41,7 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Per element, forward: sum, subtract, square, sum, scale, weight, bias. Backward: 13.
+    """Return FLOPs. Per element, forward: sum, subtract, square, sum, scale, weight, bias. Backward: 13.
 
     With n = (x - mean) r (2) and a = g w (1): sum(a) (1), sum(a n) (2), r (a - c1 - c2 n) (4), and the sums
     over rows of g n (2) and of g (1).

@@ -1,4 +1,4 @@
-"""One product of matrices: what rate of arithmetic this host has."""
+"""One matrix product: the arithmetic rate of this host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def eager(a: Tensor, b: Tensor) -> Tensor:
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Forward: read a and b, write c. Backward: read a, b and c's gradient, write two gradients."""
+    """Return the least bytes. Forward: read a and b, write c. Backward: read a, b and c's gradient, write two
+    gradients."""
     a, b = workload.rows * workload.hidden_size, workload.hidden_size * workload.intermediate_size
     c = workload.rows * workload.intermediate_size
     elements = a + b + c + (2 * (a + b) + c if workload.backward else 0)
@@ -30,7 +31,7 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """2 m k n forward, twice that backward."""
+    """Return FLOPs: 2 m k n forward, twice that backward."""
     product = 2.0 * workload.rows * workload.hidden_size * workload.intermediate_size
     return product * (3 if workload.backward else 1)
 

@@ -12,7 +12,7 @@ EPSILON = 1e-5
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """x_ND normal, weight_D about 1."""
+    """Return x_ND normal, weight_D about 1."""
     x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     weight_D = 1 + 0.1 * torch.randn(workload.hidden_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
@@ -20,14 +20,15 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 
 def eager(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-    """(N, D) and (D) to (N, D): x / sqrt(mean(x^2) + EPSILON) * weight. torch's own nn.RMSNorm."""
+    """Map (N, D) and (D) to (N, D): x / sqrt(mean(x^2) + EPSILON) * weight. torch's own nn.RMSNorm."""
     return F.rms_norm(x_ND, weight_D.shape, weight_D, EPSILON)
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Forward: read x and weight, write y. Backward: read x, gradient, weight; write two gradients.
+    """Return the least bytes. Forward: read x and weight, write y. Backward: read x, gradient, weight; write
+    two gradients.
 
-    One number a row, kept or had again, is left out.
+    One number per row, kept or recomputed, is left out.
     """
     rows = workload.rows * (2 + (3 if workload.backward else 0))
     weights = 1 + (2 if workload.backward else 0)
@@ -35,9 +36,10 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Per element, forward: square, sum, two scalings. Backward: 6 for x's gradient, 3 for the weight's.
+    """Return FLOPs. Per element, forward: square, sum, two scalings. Backward: 6 for x's gradient, 3 for the
+    weight's.
 
-    With a = g w: sum(a x) and r a - c x, where r and c are one number a row; and sum over rows of g x r.
+    With a = g w: sum(a x) and r a - c x, where r and c are one number per row; and sum over rows of g x r.
     """
     return float((4 + (9 if workload.backward else 0)) * workload.rows * workload.hidden_size)
 

@@ -10,27 +10,28 @@ from suites.kernels.subject import Operation, Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """gate_ND and up_ND, normal."""
+    """Return gate_ND and up_ND, normal."""
     size = (2, workload.rows, workload.hidden_size)
     gate_ND, up_ND = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     return gate_ND.clone().requires_grad_(workload.backward), up_ND.clone().requires_grad_(workload.backward)
 
 
 def eager(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
-    """(N, D) and (N, D) to (N, D)."""
+    """Map (N, D) and (N, D) to (N, D)."""
     return F.silu(gate_ND) * up_ND
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Forward: read gate and up, write y. Backward: read gate, up and the gradient, write two gradients."""
+    """Return the least bytes. Forward: read gate and up, write y. Backward: read gate, up and the gradient,
+    write two gradients."""
     tensors = 3 + (5 if workload.backward else 0)
     return float(tensors * workload.rows * workload.hidden_size * workload.element_B)
 
 
 def flops(workload: Workload) -> float:
-    """Per element, forward: negate, exponential, add, divide, and the product: 5.
+    """Return FLOPs. Per element, forward: negate, exponential, add, divide, and the product: 5.
 
-    Backward, with s the sigmoid: of up g silu (1), silu = gate s had again (1); of gate
+    Backward, with s the sigmoid: of up, g silu (1), silu = gate s recomputed (1); of gate,
     g up s (1 + gate (1 - s)) (6).
     """
     return float((5 + (8 if workload.backward else 0)) * workload.rows * workload.hidden_size)

@@ -1,1 +1,1 @@
-"""Our own Triton kernels, one readable file an operation."""
+"""Our own Triton kernels, one readable file per operation."""

@@ -1,12 +1,12 @@
 """AdamW (arXiv 1711.05101) over a list of tensors in one launch: every element read and written once.
 
-Traffic that must be moved, in bytes per element of s bytes: read parameter, gradient and two moments, write
-parameter and two moments, 7 s. Besides, a table: 40 B a tensor, and 8 B a block.
-Held: that table, for the TABLES lists last seen, so that a list that stays where it is sends nothing.
+Least traffic, in bytes per element of s bytes: read parameter, gradient and two moments, write parameter and
+two moments, 7 s. In addition a table: 40 B per tensor and 8 B per block.
+Cached: that table, for the TABLES lists last seen, so that a list that stays in place sends nothing.
 
-Each program has a block of one tensor, found in the table. Arithmetic is in fp32, the bias corrections in
-fp64 (1 - 0.999^step loses four digits in fp32). Not tuned: the kernel works in place, and tuning would take
-the step more than once.
+Each program works on a block of one tensor, found in the table. Arithmetic is in fp32, the bias corrections
+in fp64 (1 - 0.999^step loses four digits in fp32). Not tuned: the kernel works in place, and tuning would
+take the step more than once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from suites.kernels.triton_kernels.targets import Compilation
 
 BLOCK = 2048
 WARPS = 4
-"""16 elements a thread: of bf16 two wide loads of 16 B for each of the four tensors, of fp32 four."""
+"""Elements of a program, 16 per thread: two wide loads of 16 B for each of the four tensors in bf16, four in
+fp32."""
 
 TABLES = 16
 ALIGNMENT_B = 16
@@ -66,7 +67,7 @@ def _update(
     LR: tl.constexpr, BETA_1: tl.constexpr, BETA_2: tl.constexpr, EPSILON: tl.constexpr, DECAY: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """As `operations.adamw.eager`, line by line."""
+    """Update as `operations.adamw.eager`, line by line."""
     parameter = _read(parameter_at, offsets, size, MASKED) * (1 - LR * DECAY)
     gradient = _read(gradient_at, offsets, size, MASKED)
     exp_avg = _read(exp_avg_at, offsets, size, MASKED)
@@ -80,7 +81,7 @@ def _update(
 
 @triton.jit
 def _place(addresses, tensor, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Where a tensor begins."""
+    """Return the address of a tensor's first element."""
     place = tl.load(addresses + tensor).to(tl.pointer_type(TYPE))
     if ALIGNED:
         place = tl.multiple_of(place, 16)
@@ -94,7 +95,7 @@ def _adamw(
     EPSILON: tl.constexpr, DECAY: tl.constexpr, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One block of one tensor; only a tensor's last block is masked."""
+    """Update one block of one tensor; only a tensor's last block is masked."""
     tensor = tl.load(blocks + 2 * tl.program_id(0))
     first = tl.load(blocks + 2 * tl.program_id(0) + 1).to(tl.int64) * BLOCK
     parameter_at = _place(addresses, tensor, TYPE, ALIGNED) + first
@@ -120,17 +121,17 @@ def _adamw(
 
 @lru_cache(maxsize=TABLES)
 def _addresses(addresses: tuple[int, ...], sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """(5, tensors): parameters, gradients, first and second moments, and the elements of each.
+    """Return a table (5, tensors): addresses of parameters, gradients and both moments, and element counts.
 
-    A training step may have its gradients elsewhere each time: then this is a copy from host to device in the
-    time of the call, and waited for.
+    A training step may have its gradients elsewhere each time: then this is a synchronous copy from host to
+    device within the timed call.
     """
     return torch.tensor([*addresses, *sizes], dtype=torch.int64, device=device)
 
 
 @lru_cache(maxsize=TABLES)
 def _blocks(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """(blocks, 2): which tensor, and which block of it."""
+    """Return (blocks, 2): which tensor, and which block of it."""
     counts = torch.tensor([triton.cdiv(size, BLOCK) for size in sizes])
     tensor_of = torch.repeat_interleave(torch.arange(len(sizes)), counts)
     first_of = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
@@ -142,7 +143,7 @@ def _blocks(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 def adamw(
     parameters: Tensors, gradients: Tensors, exp_avgs: Tensors, exp_avg_sqs: Tensors, step_1: Tensor
 ) -> list[Tensor]:
-    """One update in place, with decoupled weight decay; `step_1`, counted from 1, is read. The parameters.
+    """Update in place, with decoupled weight decay, and return the parameters; `step_1` counts from 1.
 
     All tensors are of one type of fp32, bf16, fp16 and on one device; those that are written are contiguous.
     Raises ValueError where they are not, or where the lists do not fit together.
@@ -180,7 +181,7 @@ def _refuse_misfits(lists: tuple[Tensors, ...]) -> None:
 
 
 def kernels(dtype: str) -> list[Compilation]:
-    """The one kernel; `dtype` as Triton names it."""
+    """Return the only kernel; `dtype` as Triton names it."""
     element = {"fp32": tl.float32, "bf16": tl.bfloat16, "fp16": tl.float16}[dtype]
     signature = {"addresses": "*i64", "blocks": "*i32", "step": "*fp32", "tensors": "i32"}
     return [

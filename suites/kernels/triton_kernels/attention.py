@@ -1,11 +1,11 @@
-"""Attention that never holds the scores: FlashAttention-2 (arXiv 2307.08691), forward and backward.
+"""Attention that never stores the scores: FlashAttention-2 (arXiv 2307.08691), forward and backward.
 
-Traffic that must be moved, in bytes, where S = B H T K times the bytes of an element, and a head's keys and
-values stay in the cache between the programs that read them:
-  forward: read q, k, v, write the output, 4 S; write one number a query, 4 B H T.
-  backward: read q, k, v, the output and its gradient, write three gradients, 8 S. As built 13 S: delta has a
-  pass of its own (reads 2 S); dk with dv, and dq, read q, k, v and the gradient each (8 S), and write 3 S.
-Held for the backward pass: q, k, v, the output, and each query's log-sum-exp, 4 B H T bytes; that in base 2,
+Least traffic, in bytes, where S = B H T K times the bytes of an element, and a head's keys and values stay in
+the cache between the programs that read them:
+  forward: read q, k, v, write the output, 4 S; write one number per query, 4 B H T.
+  backward: read q, k, v, the output and its gradient, write three gradients, 8 S. As built 13 S: delta has
+  its own pass (reads 2 S); dk with dv, and dq, read q, k, v and the gradient each (8 S), and write 3 S.
+Kept for the backward pass: q, k, v, the output, and each query's log-sum-exp, 4 B H T bytes; that in base 2,
 since scores are multiplied by log2(e) once and exp2 does the rest. Scores live on the chip, by blocks.
 
 Sums and softmax are in fp32. 16-bit inputs are multiplied as they are. fp32 inputs are multiplied in TF32
@@ -38,14 +38,14 @@ FULL, ON_AMD = "tf32x3", "ieee"
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """How Triton is to multiply `dtype`; for 16-bit inputs it has no meaning."""
+    """Return how Triton multiplies `dtype`; it has no effect for 16-bit inputs."""
     if dtype != torch.float32 or torch.version.hip is not None:
         return ON_AMD
     return FULL if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 class _Attention(torch.autograd.Function):
-    """Every tensor lies as q does, so that one set of strides serves all."""
+    """The autograd function. Every tensor has q's layout, so that one set of strides serves all."""
 
     @staticmethod
     def forward(ctx: Any, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
@@ -84,33 +84,34 @@ class _Attention(torch.autograd.Function):
 
 
 def _common(q_BHTK: Tensor, causal: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What kernels take after their tensors: strides, heads, length, bucket, scale; and their constexprs."""
+    """Return the kernels' arguments after their tensors: strides, heads, length, bucket, scale; and
+    constexprs."""
     _, H, T, K = q_BHTK.shape
     arguments = (*q_BHTK.stride()[:3], H, T, triton.next_power_of_2(T), math.log2(math.e) / math.sqrt(K))
     return arguments, {"CAUSAL": causal, "HEAD": K, "PRECISION": _precision(q_BHTK.dtype)}
 
 
 def _blocks_of(size: str, q_BHTK: Tensor) -> Any:
-    """The grid, once the tuner has chosen: blocks of `size` rows, times every head."""
+    """Return the grid as a function of the tuned constexprs: blocks of `size` rows, times every head."""
     B, H, T, _ = q_BHTK.shape
     return lambda chosen: (triton.cdiv(T, chosen[size]), B * H)
 
 
 def _dense(x_BHTK: Tensor) -> Tensor:
-    """`x_BHTK`, or a copy, such that a new tensor like it lies likewise, each head's rows without gaps."""
+    """Return `x_BHTK` or a dense copy, so that a new tensor like it has the same layout."""
     alike = torch.empty_like(x_BHTK, device="meta").stride() == x_BHTK.stride()
     return x_BHTK if alike and x_BHTK.stride(-1) == 1 else x_BHTK.clone(memory_format=torch.contiguous_format)
 
 
 def _lying_as(q_BHTK: Tensor, x_BHTK: Tensor) -> Tensor:
-    """`x_BHTK`, or a copy of it with q's strides."""
+    """Return `x_BHTK`, or a copy of it with q's strides."""
     return x_BHTK if x_BHTK.stride() == q_BHTK.stride() else torch.empty_like(q_BHTK).copy_(x_BHTK)
 
 
 def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
-    """softmax(q k^T / sqrt(K)) v, three times (B, H, T, K) to (B, H, T, K), differentiable once.
+    """Return softmax(q k^T / sqrt(K)) v, (B, H, T, K) each, differentiable once.
 
-    Any length; q, k and v of one shape and type. Inputs that lie otherwise than q does are copied.
+    Any length; q, k and v of one shape and type. Inputs with another layout than q's are copied.
     Raises ValueError for another head size than HEAD_SIZES, another type than TYPES, or shapes that differ.
     """
     if not (q_BHTK.shape == k_BHTK.shape == v_BHTK.shape) or q_BHTK.dim() != 4:
@@ -125,7 +126,8 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 
 
 def kernels(dtype: str) -> list[Compilation]:
-    """The four kernels, causal, at head size 128, in one configuration each; `dtype` as Triton names it."""
+    """Return the four kernels, causal, at head size 128, in one configuration each; `dtype` as Triton names
+    it."""
     tensors = dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), f"*{dtype}")
     integers = dict.fromkeys(
         ("stride_b", "stride_h", "stride_t", "num_attention_heads", "length", "bucket"), "i32"

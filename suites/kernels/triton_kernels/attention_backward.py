@@ -1,6 +1,6 @@
-"""Flash attention's backward kernels: delta, then dk and dv, then dq; `attention` says the whole.
+"""Flash attention's backward kernels: delta, then dk and dv, then dq; `attention` describes the algorithm.
 
-No two programs write one place, so there are no atomics, and the gradients are the same in every run.
+No two programs write to one place, so there are no atomics, and the gradients are the same in every run.
 Suffixes: M rows (queries) and N columns (keys) of a block, K size of a head; B batch, H heads, T tokens.
 """
 
@@ -12,7 +12,7 @@ import triton.language as tl
 from suites.kernels.triton_kernels.attention_forward import configurations, head_offset, load, tuned
 
 DELTA_ROWS = 64
-"""Rows that a program of `delta_of` takes."""
+"""Rows per program of `delta_of`."""
 
 BACKWARD_KV = configurations(
     (32, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 3), (64, 128, 8, 2), (64, 128, 8, 3), (16, 32, 4, 1)
@@ -35,7 +35,8 @@ def delta_of(
     HEAD: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """delta = sum over the head of output times its gradient, in fp32: what softmax's gradient subtracts."""
+    """Compute delta, the sum over the head of output times its gradient, in fp32, which softmax's gradient
+    subtracts."""
     rows_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     tile_MK += head_offset(stride_b, stride_h, num_attention_heads)
@@ -51,7 +52,8 @@ def _gather_kv(
     MASKED: tl.constexpr, DIAGONAL: tl.constexpr, BLOCK_M: tl.constexpr, HEAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from `first` to `end` give to dk and dv. Rows beyond the last are zeros."""
+    """Add the contribution of the queries from `first` to `end` to dk and dv. Rows beyond the last are
+    zeros."""
     tile_MK = tl.arange(0, BLOCK_M)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     q += tl.cast(first, tl.int64) * stride_t
     d_out += tl.cast(first, tl.int64) * stride_t
@@ -82,7 +84,8 @@ def backward_kv(
     CAUSAL: tl.constexpr, WHOLE: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dk and dv of one block of keys, over the queries that see it. WHOLE: blocks end where the rows do."""
+    """Compute dk and dv of one block of keys, over the queries that see it. WHOLE: blocks divide the rows
+    evenly."""
     first_column = tl.program_id(0) * BLOCK_N
     offset = head_offset(stride_b, stride_h, num_attention_heads)
     row = tl.program_id(1).to(tl.int64) * length
@@ -116,7 +119,7 @@ def _gather_q(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys from `first` to `end` give to dq."""
+    """Add the contribution of the keys from `first` to `end` to dq."""
     tile_NK = tl.arange(0, BLOCK_N)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     k += tl.cast(first, tl.int64) * stride_t
     v += tl.cast(first, tl.int64) * stride_t
@@ -147,7 +150,7 @@ def backward_q(
     CAUSAL: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dq of one block of queries, over the keys that it sees."""
+    """Compute dq of one block of queries, over the keys that it sees."""
     block = tl.program_id(0)
     if CAUSAL:
         block = tl.num_programs(0) - 1 - block

@@ -1,4 +1,5 @@
-"""Flash attention's forward kernel, and what the backward kernels share with it; `attention` says the whole.
+"""Flash attention's forward kernel, and what the backward kernels share with it; `attention` describes the
+algorithm.
 
 Suffixes: M rows (queries) and N columns (keys) of a block, K size of a head; B batch, H heads, T tokens.
 """
@@ -11,17 +12,17 @@ import triton
 import triton.language as tl
 
 SHARED_MEMORY_B = 224 * 1024
-"""Of an H100's 227 KiB for one program; what certainly needs more is not tried."""
+"""Shared memory of one program on an H100 (227 KiB); configurations that need more are not tried."""
 
 LARGEST_BLOCK = 128
-"""Of rows, in any configuration: a length that is a multiple of it needs no masks at the end."""
+"""Largest block of rows of any configuration: a length that is a multiple of it needs no masks at the end."""
 
 KEY = ["bucket", "HEAD", "CAUSAL"]
-"""Tuned once for the lengths up to each power of two, not once a length."""
+"""Lengths are rounded up to a power of two, so that kernels are tuned once per bucket and not per length."""
 
 
 def configurations(*shapes: tuple[int, int, int, int]) -> list[triton.Config]:
-    """Of (BLOCK_M, BLOCK_N, num_warps, num_stages); the least shared memory last."""
+    """Return configurations from (BLOCK_M, BLOCK_N, num_warps, num_stages); the least shared memory last."""
     return [
         triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages)
         for m, n, warps, stages in shapes
@@ -29,12 +30,13 @@ def configurations(*shapes: tuple[int, int, int, int]) -> list[triton.Config]:
 
 
 def tuned(of: list[triton.Config]) -> Any:
-    """The decorator that chooses among configurations `of` a kernel, by timing them."""
+    """Return the decorator that chooses among configurations `of` a kernel by timing them."""
     return triton.autotune(of, key=KEY, prune_configs_by={"early_config_prune": fitting})
 
 
 def fitting(of: list[triton.Config], arguments: dict[str, Any], **constexprs: Any) -> list[triton.Config]:
-    """Those whose resident block and streamed blocks of two tensors fit in shared memory; else the last."""
+    """Return the configurations whose resident and streamed blocks fit in shared memory; else the last
+    one."""
     row_B = constexprs["HEAD"] * arguments["q"].element_size()
 
     def fits(one: triton.Config) -> bool:
@@ -58,14 +60,14 @@ FORWARD = configurations(
 
 @triton.jit
 def head_offset(stride_b, stride_h, num_attention_heads):
-    """Where this program's head begins: axis 1 of the grid counts batch times heads."""
+    """Return the offset of this program's head: axis 1 of the grid counts batch times heads."""
     head = tl.program_id(1).to(tl.int64)
     return head // num_attention_heads * stride_b + head % num_attention_heads * stride_h
 
 
 @triton.jit
 def load(pointers, rows, length, MASKED: tl.constexpr):
-    """A block of rows; zeros beyond `length`."""
+    """Load a block of rows; zeros beyond `length`."""
     if MASKED:
         return tl.load(pointers, mask=rows[:, None] < length, other=0.0)
     return tl.load(pointers)
@@ -77,7 +79,8 @@ def _attend(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the columns from `first` to `end`; sums are relative to the running maximum."""
+    """Apply online softmax over the columns from `first` to `end`; sums are relative to the running
+    maximum."""
     tile_NK = tl.arange(0, BLOCK_N)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     k += tl.cast(first, tl.int64) * stride_t
     v += tl.cast(first, tl.int64) * stride_t
@@ -109,7 +112,8 @@ def forward(
     CAUSAL: tl.constexpr, HEAD: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """One block of queries of one head over its keys. Causal: the last queries, with most to do, first."""
+    """Compute one block of queries of one head over its keys. Causal: the last queries, with the most work,
+    first."""
     block = tl.program_id(0)
     if CAUSAL:
         block = tl.num_programs(0) - 1 - block

@@ -1,7 +1,7 @@
 """gelu(x + bias) in its tanh form, as Triton kernels over tiles of rows and columns.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 3 s (read x and y's gradient,
-write x's). The bias adds one row, and its gradient one row of fp32 partial sums a row group, which
+write x's). The bias adds one row, and its gradient one row of fp32 partial sums per row group, which
 PyTorch then adds up.
 """
 
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from suites.kernels.triton_kernels.launch import TILE_ELEMENTS, TYPICAL_COLUMNS, WARPS, launch, programs
 from suites.kernels.triton_kernels.targets import Compilation
 
-WIDTH = 512  # columns of a tile at most: long enough for whole lines of the cache
+WIDTH = 512  # columns of a tile at most: long enough for full cache lines
 SLOPE = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi), arXiv 1606.08415
 CUBIC = tl.constexpr(0.044715)
 
@@ -26,7 +26,8 @@ CUBIC = tl.constexpr(0.044715)
 @triton.autotune(WARPS, key=["columns"])
 @triton.jit
 def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """y = v/2 (1 + tanh(u)) = v sigmoid(2 u), v = x + bias, u = SLOPE (v + CUBIC v^3); a tile a program."""
+    """Compute y = v/2 (1 + tanh(u)) = v sigmoid(2 u), v = x + bias, u = SLOPE (v + CUBIC v^3); a tile a
+    program."""
     across = tl.cdiv(columns, BLOCK)
     column = (tl.program_id(0) % across) * BLOCK + tl.arange(0, BLOCK)[None, :]
     row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -43,9 +44,10 @@ def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.c
 def gelu_bias_backward(
     x, bias, gradient, x_gradient, partial, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Of x and v: g (s + 2 v s (1 - s) u'), s = sigmoid(2 u), u' = SLOPE (1 + 3 CUBIC v^2).
+    """Compute the gradient of x and v: g (s + 2 v s (1 - s) u'), s = sigmoid(2 u), u' = SLOPE (1 + 3 CUBIC
+    v^2).
 
-    A program goes down one strip of BLOCK columns in steps of its row group, and keeps the strip's sum.
+    A program moves down one strip of BLOCK columns in steps of its row group and keeps the strip's sum.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     biases = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -65,7 +67,7 @@ def gelu_bias_backward(
 
 
 def _tile(columns: int) -> tuple[int, int]:
-    """Rows and columns of a tile."""
+    """Return the rows and columns of a tile."""
     width = min(triton.next_power_of_2(columns), WIDTH)
     return TILE_ELEMENTS // width, width
 
@@ -96,12 +98,12 @@ class _GELUBias(torch.autograd.Function):
 
 
 def gelu_bias(x_ND: Tensor, bias_D: Tensor) -> Tensor:
-    """(N, D) and (D) to (N, D); leading dimensions at will. Differentiable once."""
+    """Map (N, D) and (D) to (N, D), with any leading dimensions; differentiable once."""
     return _GELUBias.apply(x_ND, bias_D)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     constexprs = dict(zip(("ROWS", "BLOCK"), _tile(TYPICAL_COLUMNS), strict=True))
     forward = {"x": data, "bias": data, "y": data, **sizes}

@@ -1,8 +1,8 @@
 """Launch a Triton kernel: compiled where its tensors lie on a GPU, interpreted where they lie on the CPU.
 
-Kernels are plain `@triton.jit` functions, tuned or not, so that `targets` can compile the very same ones
-without a GPU. Triton itself chooses between compiler and interpreter once, by the environment variable
-TRITON_INTERPRET as it is imported; here the place of the tensors chooses, call by call.
+Kernels are plain `@triton.jit` functions, tuned or not, so that `targets` can compile the same ones without a
+GPU. Triton itself chooses between compiler and interpreter once, at import, by the environment variable
+TRITON_INTERPRET; here the device of the tensors decides, call by call.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 WARPS = [triton.Config({}, num_warps=warps) for warps in (4, 8, 16)]
-"""For `@triton.autotune(WARPS, key=[...])` where nothing but the warps of a program is to be tuned."""
+"""Configurations for `@triton.autotune(WARPS, key=[...])` where only the number of warps is tuned."""
 
 STAGED_WARPS = [
     triton.Config({"STAGES": stages}, num_warps=warps) for stages in (1, 2) for warps in (4, 8, 16)
 ]
-"""The same for kernels that loop over rows: whether a row is fetched while another is worked on, too."""
+"""The same for kernels that loop over rows: also whether a row is fetched while another is processed."""
 
 TILE_ELEMENTS = 4096
-"""Elements that a program takes at once where it may: 16 a thread at 8 warps, so several wide loads."""
+"""Elements that a program takes at once where possible: 16 per thread at 8 warps, so several wide loads."""
 
 WIDEST_BLOCK = 16384
-"""Columns that one block may hold, 32 a thread at 16 warps; wider rows are looped over in tiles."""
+"""Most columns of one block, 32 per thread at 16 warps; wider rows are looped over in tiles."""
 
 WIDEST_WITH_SUMS = 8192
-"""The same for the backward pass of a norm, which keeps a row of sums in registers besides."""
+"""The same for the backward pass of a norm, which also keeps a row of sums in registers."""
 
 TYPICAL_COLUMNS = 4096
-"""Columns for which kernels are compiled where no workload says: the hidden size of Llama's 7B model."""
+"""Columns for which kernels are compiled where no workload names them: the hidden size of Llama's 7B
+model."""
 
 OPTIONS = {"enable_fp_fusion": True}
 """Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
 
 PROGRAMS_PER_CORE = 4
-"""Of kernels that stay and loop over rows, so that each core has several programs' loads in flight."""
+"""Programs per core of kernels that loop over rows, so that each core has several programs' loads in
+flight."""
 
 
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
 
 
 class Tile(NamedTuple):
-    """How a program covers rows: `rows` and `block` columns at once; `whole` where those are all columns."""
+    """How a program covers rows: `rows` and `block` columns at once; `whole` if those are all columns."""
 
     rows: int
     block: int
@@ -57,7 +59,7 @@ class Tile(NamedTuple):
 
 
 def tile(columns: int, widest: int = WIDEST_BLOCK) -> Tile:
-    """The tile for rows of `columns` elements, powers of two; several rows where they are short."""
+    """Return the tile for rows of `columns` elements, powers of two; several rows where they are short."""
     block = triton.next_power_of_2(columns)
     if block > widest:
         return Tile(1, min(widest, TILE_ELEMENTS), False)
@@ -65,14 +67,15 @@ def tile(columns: int, widest: int = WIDEST_BLOCK) -> Tile:
 
 
 def cover(tensor: Tensor) -> int:
-    """How many programs of TILE_ELEMENTS elements each cover a contiguous tensor."""
+    """Return how many programs of TILE_ELEMENTS elements each cover a contiguous tensor."""
     return -(-tensor.numel() // TILE_ELEMENTS)
 
 
 def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
-    """How many programs share `tiles` of rows where each keeps partial sums: what fills `tensor`'s device.
+    """Return how many programs share `tiles` of rows where each keeps partial sums: enough to fill the
+    device.
 
-    On the CPU two, so that sums over programs are exercised there too.
+    On the CPU two, so that sums over programs are tested there too.
     """
     if not tensor.is_cuda:
         return min(tiles, 2)
@@ -81,11 +84,11 @@ def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> i
 
 
 def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
-    """Run `kernel` (of `@triton.jit`, or tuned by `@triton.autotune`) once a point of `grid`.
+    """Run `kernel` (of `@triton.jit`, or tuned by `@triton.autotune`) once per point of `grid`.
 
-    A grid that hangs on what is tuned is a function of the constexprs chosen. `options` are its constexprs,
+    A grid that depends on tuned values is a function of the chosen constexprs. `options` are its constexprs,
     and num_warps or num_stages where it is not tuned. The interpreter takes the first configuration of a
-    tuned kernel: correctness is had there, never speed.
+    tuned kernel: it checks correctness, never speed.
     """
     if not callable(grid) and 0 in grid:
         return
@@ -108,10 +111,10 @@ def _interpreted(function: Any) -> Any:
 
 @contextmanager
 def _callable_device_functions() -> Iterator[None]:
-    """Let interpreted kernels call compiled functions: helpers of theirs, tl.sum, tl.sigmoid and the like.
+    """Let interpreted kernels call compiled functions: their helpers, tl.sum, tl.sigmoid and the like.
 
     These refuse a call from Python. The interpreter patches triton.language while it runs a kernel; what a
-    called function has it patch besides is restored here, for a later compilation must find none of it.
+    called function patches in addition is restored here, because a later compilation must not see it.
     """
     refuse = JITFunction.__call__
     JITFunction.__call__ = _call_interpreted
@@ -153,7 +156,7 @@ def _products_of_values() -> Iterator[None]:
 
 @contextmanager
 def _rounding_to_nearest() -> Iterator[None]:
-    """Let the interpreter round fp32 to bf16 as GPUs do, to nearest even; Triton 3.9 cuts bits off."""
+    """Let the interpreter round fp32 to bf16 as GPUs do, to nearest even; Triton 3.9 truncates."""
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     given = InterpreterBuilder.cast_impl

@@ -1,9 +1,9 @@
 """Layer normalization (arXiv 1607.06450), as Triton kernels.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 3 s (read x and y's gradient,
-write x's). Besides: 8 B a row, and of the two vectors' gradients one row of fp32 partial sums each a
+write x's). In addition 8 B per row, and for both vectors' gradients one row of fp32 partial sums per
 program, which PyTorch then adds up. Rows wider than a block are read twice, the second time from the cache
-where it holds them, and their partial sums are kept in memory.
+where they fit, and their partial sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def layer_norm_forward(
     x, weight, bias, y, means, inverse, rows, columns, epsilon,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """y = (x - mean) inverse weight + bias, inverse = 1 / sqrt(variance + epsilon); a program: ROWS rows.
+    """Compute y = (x - mean) inverse weight + bias, inverse = 1 / sqrt(variance + epsilon); a program: ROWS
+    rows.
 
-    The variance is that of centred values; blocks are joined by Chan's formula (Chan, Golub, LeVeque 1983).
+    The variance is that of centred values; blocks are combined by Chan's formula (Chan, Golub, LeVeque 1983).
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -83,10 +84,11 @@ def layer_norm_backward(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """With n = (x - mean) inverse: of x inverse (g weight - mean(g weight) - n mean(g weight n)).
+    """Compute gradients, with n = (x - mean) inverse: of x, inverse (g weight - mean(g weight) - n mean(g
+    weight n)).
 
-    Of weight the sum over rows of g n, of bias that of g. A program takes every so many rows, ROWS at once
-    and whole, and keeps one row of sums of either kind.
+    Of weight, the sum over rows of g n; of bias, that of g. A program takes rows at a stride, ROWS full rows
+    at once, and keeps one row of sums of either kind.
     """
     column = tl.arange(0, BLOCK)[None, :]
     weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -117,7 +119,8 @@ def layer_norm_backward(
 def layer_norm_backward_wide(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns, BLOCK: tl.constexpr
 ):
-    """The same a row at a time, BLOCK columns at once; `partial` starts at zero and holds the sums."""
+    """Compute the same one row at a time, BLOCK columns at once; `partial` starts at zero and collects the
+    sums."""
     column = tl.arange(0, BLOCK)
     partial += tl.program_id(0).to(tl.int64) * 2 * columns
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
@@ -182,12 +185,12 @@ class _LayerNorm(torch.autograd.Function):
 
 
 def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
-    """(N, D), (D) and (D) to (N, D); leading dimensions at will. Differentiable once."""
+    """Map (N, D), (D) and (D) to (N, D), with any leading dimensions; differentiable once."""
     return _LayerNorm.apply(x_ND, weight_D, bias_D)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     data, sums, sizes = f"*{workload_dtype}", "*fp32", {"rows": "i32", "columns": "i32"}
     rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
     constexprs = {"ROWS": rows, "BLOCK": block}

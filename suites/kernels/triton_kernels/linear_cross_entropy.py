@@ -1,14 +1,15 @@
-"""Linear layer and mean cross-entropy without the whole logits, by chunks of rows (Liger: arXiv 2410.10989).
+"""Linear layer and mean cross-entropy without all logits at once, by chunks of rows (Liger: arXiv
+2410.10989).
 
 For each chunk of C rows: its logits by a matrix product, then one Triton kernel that takes each row's loss
-and puts the gradient of the logits in their place, then two matrix products that give the rows of dX and add
-to dW, in fp32. So gradients are made in the forward pass; the backward pass scales them.
-Traffic that must be moved, in bytes, of elements of s bytes, N rows, D columns, V words:
+and replaces the logits by their gradient, then two matrix products that give the rows of dX and add to dW, in
+fp32. So gradients are computed in the forward pass; the backward pass scales them.
+Least traffic, in bytes, for elements of s bytes, N rows, D columns, V words:
   forward: read x, the weight and the targets, (N + V) D s + 8 N; the gradients' too, (N + V) D s.
-  as built, besides: logits are written, read twice, written and read twice, 6 N V s; the weight is read twice
-  a chunk, 2 V D s, and dW read and written, 8 V D (16-bit: its summand too, 2 V D s).
-Held: until the backward pass dX, N D s, and dW in fp32, 4 V D; for a moment C V s of logits, where C V is
-about N D, so that a chunk's logits take what x takes; 16-bit: V D s for a chunk's summand.
+  as built, in addition: logits are written, read twice, written and read twice, 6 N V s; the weight is read
+  twice per chunk, 2 V D s, and dW read and written, 8 V D (16-bit: its summand too, 2 V D s).
+Kept: until the backward pass dX, N D s, and dW in fp32, 4 V D; temporarily C V s of logits, where C V is
+about N D, so that a chunk's logits take as much as x; 16-bit: V D s for a chunk's summand.
 
 Suffixes: N rows (C of a chunk), D columns, V vocabulary.
 """
@@ -29,19 +30,21 @@ from suites.kernels.triton_kernels.targets import Compilation
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 WIDEST_BLOCK = 8192
-"""Words of a row that a program takes at once."""
+"""Vocabulary entries of a row that a program takes at once."""
 
 WARPS = 16
-"""Not tuned: the kernel writes where it reads, and tuning would run it twice. 16 elements a thread."""
+"""Warps per program, 16 elements per thread. Not tuned: the kernel works in place, and tuning would run it
+twice."""
 
 
 @triton.jit
 def _loss_and_gradient(
     logits, targets, losses, stride, vocabulary, GRADIENT: tl.constexpr, BLOCK_V: tl.constexpr
 ):
-    """One row: loss = log sum exp(logits) - logit of the target; then the logits are softmax - one-hot.
+    """Compute one row's loss, log sum exp(logits) - logit of the target; then replace logits by softmax -
+    one-hot.
 
-    A target that is no word reads nothing, and has a loss of NaN.
+    A target outside the vocabulary reads nothing and has a loss of NaN.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -68,12 +71,14 @@ def _loss_and_gradient(
 
 
 def chunk_rows(rows: int, columns: int, vocabulary: int) -> int:
-    """Rows of a chunk (C), a power of two: its logits take about what x takes, C V <= 2 (N D + V)."""
+    """Return the rows of a chunk (C), a power of two: its logits take about as much as x, C V <= 2 (N D +
+    V)."""
     return int(triton.next_power_of_2(max(1, -(-rows // -(-vocabulary // columns)))))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Gradients of the sum of losses are made going forward; going backward they are scaled."""
+    """The autograd function: the forward pass computes gradients of the summed losses, the backward pass
+    scales them."""
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
@@ -102,7 +107,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_loss: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """New tensors, not scaled in place: a graph that is retained may be gone through again."""
+        """Return new tensors, not scaled in place: a retained graph may be traversed again."""
         dx_ND, dweight_VD = ctx.gradients
         factor = d_loss / ctx.rows
         if dweight_VD is not None:
@@ -112,7 +117,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(dweight_VD: Tensor, dlogits_CV: Tensor, x_CD: Tensor) -> None:
-    """dweight += dlogits^T x, the sum in fp32; 16-bit products are summed over a chunk and then rounded."""
+    """Compute dweight += dlogits^T x, the sum in fp32; 16-bit products are summed over a chunk and then
+    rounded."""
     if x_CD.dtype == torch.float32:
         dweight_VD.addmm_(dlogits_CV.T, x_CD)
     else:
@@ -124,9 +130,9 @@ def _block(vocabulary: int) -> int:
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-    """Mean over N of the cross-entropy of x W^T with int64 targets, in fp32; differentiable once.
+    """Return the mean over N of the cross-entropy of x W^T with int64 targets, in fp32; differentiable once.
 
-    A target outside the vocabulary makes the loss NaN; none is ignored.
+    A target outside the vocabulary makes the loss NaN; no index is ignored.
     Raises ValueError for shapes that do not fit, or types other than TYPES or that differ.
     """
     if x_ND.dim() != 2 or weight_VD.dim() != 2 or x_ND.shape[1] != weight_VD.shape[1]:
@@ -144,7 +150,7 @@ def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> 
 
 
 def kernels(dtype: str) -> list[Compilation]:
-    """The one kernel, with gradients; `dtype` as Triton names it."""
+    """Return the only kernel, with gradients; `dtype` as Triton names it."""
     signature = {"logits": f"*{dtype}", "targets": "*i64", "losses": "*fp32"}
     signature |= {"stride": "i32", "vocabulary": "i32"}
     constexprs = {"GRADIENT": True, "BLOCK_V": WIDEST_BLOCK}

@@ -1,7 +1,7 @@
 """The chain rsqrt(1 + h^2), h = (tanh(x) sigmoid(y) + x) y, as Triton kernels over the tensors laid flat.
 
 Traffic in bytes per element of size s: forward 3 s (read x and y, write the result); backward 5 s (read x, y
-and the gradient of the result, write those of x and y): what lies between is had again, not kept.
+and the gradient of the result, write those of x and y): intermediate values are recomputed, not kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from suites.kernels.triton_kernels.targets import Compilation
 @triton.autotune(WARPS, key=["elements"])
 @triton.jit
 def pointwise_forward(x, y, result, elements, BLOCK: tl.constexpr):
-    """All eight operations in registers; tanh(u) = 2 sigmoid(2 u) - 1."""
+    """Compute all eight operations in registers; tanh(u) = 2 sigmoid(2 u) - 1."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < elements
     xs = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -33,9 +33,10 @@ def pointwise_forward(x, y, result, elements, BLOCK: tl.constexpr):
 @triton.autotune(WARPS, key=["elements"])
 @triton.jit
 def pointwise_backward(x, y, gradient, x_gradient, y_gradient, elements, BLOCK: tl.constexpr):
-    """With a = tanh(x), b = sigmoid(y), t = a b + x, r the result: of h -g h r^3, of t times y.
+    """Compute gradients, with a = tanh(x), b = sigmoid(y), t = a b + x, r the result: of h, -g h r^3; of t,
+    that times y.
 
-    Of x that of t times 1 + b (1 - a^2); of y that of h times t, and that of t times a b (1 - b).
+    Of x, that of t times 1 + b (1 - a^2); of y, that of h times t plus that of t times a b (1 - b).
     """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < elements
@@ -73,12 +74,12 @@ class _Pointwise(torch.autograd.Function):
 
 
 def pointwise(x_ND: Tensor, y_ND: Tensor) -> Tensor:
-    """(N, D) and (N, D) to (N, D), any shape alike. Differentiable once."""
+    """Map two tensors of one shape to that shape; differentiable once."""
     return _Pointwise.apply(x_ND, y_ND)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
     data, constexprs = f"*{workload_dtype}", {"BLOCK": TILE_ELEMENTS}
     forward = {"x": data, "y": data, "result": data, "elements": "i32"}
     names = ("x", "y", "gradient", "x_gradient", "y_gradient")

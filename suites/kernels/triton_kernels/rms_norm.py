@@ -1,9 +1,9 @@
 """RMSNorm (arXiv 1910.07467), as Triton kernels.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 3 s (read x and y's gradient,
-write x's). Besides: 4 B a row, and of the weight's gradient one row of fp32 partial sums a program,
-which PyTorch then adds up. Rows wider than a block are read twice, the second time from the cache where it
-holds them, and their partial sums are kept in memory.
+write x's). In addition 4 B per row, and for the weight's gradient one row of fp32 partial sums per
+program, which PyTorch then adds up. Rows wider than a block are read twice, the second time from the cache
+where they fit, and their partial sums are kept in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def rms_norm_forward(
     x, weight, y, inverse, rows, columns, epsilon,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """y = x inverse weight, inverse = 1 / sqrt(mean(x^2) + epsilon); a program takes ROWS rows."""
+    """Compute y = x inverse weight, inverse = 1 / sqrt(mean(x^2) + epsilon); a program takes ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     x += row * columns
@@ -68,9 +68,10 @@ def rms_norm_backward(
     x, weight, gradient, inverse, x_gradient, partial, rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """With n = x inverse: of x inverse (g weight - n mean(g weight n)); of weight the sum over rows of g n.
+    """Compute gradients, with n = x inverse: of x, inverse (g weight - n mean(g weight n)); of weight, the
+    sum of g n.
 
-    A program takes every so many rows, ROWS at once and whole, and keeps one row of sums.
+    A program takes rows at a stride, ROWS full rows at once, and keeps one row of sums.
     """
     column = tl.arange(0, BLOCK)[None, :]
     weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -95,7 +96,8 @@ def rms_norm_backward(
 def rms_norm_backward_wide(
     x, weight, gradient, inverse, x_gradient, partial, rows, columns, BLOCK: tl.constexpr
 ):
-    """The same a row at a time, BLOCK columns at once; `partial` starts at zero and holds the sums."""
+    """Compute the same one row at a time, BLOCK columns at once; `partial` starts at zero and collects the
+    sums."""
     column = tl.arange(0, BLOCK)
     partial += tl.program_id(0).to(tl.int64) * columns
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
@@ -150,12 +152,12 @@ class _RMSNorm(torch.autograd.Function):
 
 
 def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-    """(N, D) and (D) to (N, D); leading dimensions at will. Differentiable once."""
+    """Map (N, D) and (D) to (N, D), with any leading dimensions; differentiable once."""
     return _RMSNorm.apply(x_ND, weight_D)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
     constexprs = {"ROWS": rows, "BLOCK": block}

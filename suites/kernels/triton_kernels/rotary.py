@@ -1,8 +1,8 @@
 """Rotary position embedding in the halves form of Llama's public weights (arXiv 2104.09864), in Triton.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 2 s (read the gradient of y,
-write that of x). The tables are read once for several heads. Heads may lie behind tokens in memory or before
-them: the kernel goes by strides, and the result lies as the input does.
+write that of x). The tables are read once for several heads. Heads may come before or after tokens in memory:
+the kernel uses strides, and the result has the input's layout.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 from suites.kernels.triton_kernels.launch import WARPS, launch
 from suites.kernels.triton_kernels.targets import Compilation
 
-HEADS = 8  # of a program, one after the other, with the tables in registers
-TILE_PAIRS = 1024  # pairs turned at once: 8 a thread at 4 warps, one wide load of bf16
+HEADS = 8  # heads of a program, one after the other, with the tables in registers
+TILE_PAIRS = 1024  # pairs rotated at once: 8 per thread at 4 warps, one wide load of bf16
 
 
 @triton.autotune(WARPS, key=["tokens", "half"])
@@ -29,9 +29,10 @@ def rotary_turn(
     x_batch, x_head, x_token, y_batch, y_head, y_token,
     BACK: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """With (a, b) the halves: y = (a cos_a - b sin_a, b cos_b + a sin_b).
+    """Rotate, with (a, b) the halves: y = (a cos_a - b sin_a, b cos_b + a sin_b).
 
-    BACK, its transpose: (a cos_a + b sin_b, b cos_b - a sin_a). A program turns TOKENS tokens of HEADS heads.
+    BACK, its transpose: (a cos_a + b sin_b, b cos_b - a sin_a). A program rotates TOKENS tokens of HEADS
+    heads.
     """
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)[:, None]
     pair = tl.arange(0, BLOCK)[None, :]
@@ -82,12 +83,12 @@ class _Rotary(torch.autograd.Function):
 
 
 def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """(B, H, T, K) to (B, H, T, K), K even. Differentiable once, and not in the tables."""
+    """Map (B, H, T, K) to (B, H, T, K), K even; differentiable once, and not in the tables."""
     return _Rotary.apply(x_BHTK, cos_TK, sin_TK)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """The kernel both ways, for inputs of type fp32 | bf16 | fp16 and heads of 128."""
+    """Return the kernel in both directions, for inputs of type fp32 | bf16 | fp16 and heads of 128."""
     strides = [f"{tensor}_{axis}" for tensor in "xy" for axis in ("batch", "head", "token")]
     signature = {
         **dict.fromkeys(("x", "y", "cos", "sin"), f"*{workload_dtype}"),

@@ -1,7 +1,7 @@
 """Softmax over the last dimension, as Triton kernels.
 
 Traffic in bytes per element of size s: forward 2 s (read x, write y); backward 3 s (read y and its gradient,
-write that of x). Rows wider than a block are read twice, the second time from the cache where it holds them.
+write that of x). Rows wider than a block are read twice, the second time from the cache where they fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOWEST = tl.constexpr(-3.4028234663852886e38)  # finite, so that a block of -inf
 @triton.autotune(WARPS, key=["columns"])
 @triton.jit
 def softmax_forward(x, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
-    """y = exp(x - max) / sum(exp(x - max)); a program takes ROWS rows."""
+    """Compute y = exp(x - max) / sum(exp(x - max)); a program takes ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     x += row * columns
@@ -57,7 +57,7 @@ def softmax_forward(x, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
 def softmax_backward(
     y, gradient, x_gradient, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """Of x: y (gradient - sum(gradient y)); a program takes ROWS rows."""
+    """Compute the gradient of x, y (gradient - sum(gradient y)); a program takes ROWS rows."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     y += row * columns
@@ -104,12 +104,12 @@ class _Softmax(torch.autograd.Function):
 
 
 def softmax(x_ND: Tensor) -> Tensor:
-    """(N, D) to (N, D); leading dimensions at will. Differentiable once."""
+    """Map (N, D) to (N, D), with any leading dimensions; differentiable once."""
     return _Softmax.apply(x_ND)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     data, sizes = f"*{workload_dtype}", {"rows": "i32", "columns": "i32"}
     constexprs = dict(zip(("ROWS", "BLOCK", "WHOLE"), tile(TYPICAL_COLUMNS), strict=True))
     backward = {"y": data, "gradient": data, "x_gradient": data, **sizes}

@@ -21,7 +21,7 @@ from suites.kernels.triton_kernels.targets import Compilation
 @triton.autotune(WARPS, key=["elements"])
 @triton.jit
 def swiglu_forward(gate, up, y, elements, BLOCK: tl.constexpr):
-    """y = gate sigmoid(gate) up; a program takes BLOCK elements."""
+    """Compute y = gate sigmoid(gate) up; a program takes BLOCK elements."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < elements
     gates = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
@@ -32,7 +32,7 @@ def swiglu_forward(gate, up, y, elements, BLOCK: tl.constexpr):
 @triton.autotune(WARPS, key=["elements"])
 @triton.jit
 def swiglu_backward(gate, up, gradient, gate_gradient, up_gradient, elements, BLOCK: tl.constexpr):
-    """With s = sigmoid(gate): of gate g up s (1 + gate (1 - s)); of up g gate s."""
+    """Compute gradients, with s = sigmoid(gate): of gate, g up s (1 + gate (1 - s)); of up, g gate s."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < elements
     gates = tl.load(gate + at, mask=inside, other=0.0).to(tl.float32)
@@ -63,12 +63,12 @@ class _SwiGLU(torch.autograd.Function):
 
 
 def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
-    """(N, D) and (N, D) to (N, D), any shape alike. Differentiable once."""
+    """Map two tensors of one shape to that shape; differentiable once."""
     return _SwiGLU.apply(gate_ND, up_ND)  # type: ignore[no-any-return]
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
-    """Both kernels, for inputs of type fp32 | bf16 | fp16."""
+    """Return both kernels, for inputs of type fp32 | bf16 | fp16."""
     data, constexprs = f"*{workload_dtype}", {"BLOCK": TILE_ELEMENTS}
     forward = {"gate": data, "up": data, "y": data, "elements": "i32"}
     names = ("gate", "up", "gradient", "gate_gradient", "up_gradient")

@@ -1,4 +1,4 @@
-"""What a kernel takes of a GPU: registers, shared memory, spills, as its compiler states; no GPU needed."""
+"""What a kernel needs of a GPU: registers, shared memory, spills, as its compiler reports; needs no GPU."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from harness.records import Unavailable
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 AMD = ("gfx90a", "gfx942")
 TARGETS = (*NVIDIA, *AMD)
-"""A100, H100 and H200, B200; MI200, MI300."""
+"""The targets: A100, H100 and H200, B200; MI200, MI300."""
 
 REGISTER_B = 4
 COMPILE_TIME = "constexpr"
 
 
 class Compilation(NamedTuple):
-    """One kernel as it is to be compiled.
+    """One kernel to be compiled.
 
-    `function` is of `@triton.jit`, tuned or not. `signature` names the type of each argument that is not a
-    constexpr ("*bf16", "i32", "fp32"); `constexprs` gives the others their values. Pointers and integers are
-    taken to be multiples of 16, as Triton finds them where sizes are.
+    `function` is a `@triton.jit` function, tuned or not. `signature` names the type of each argument that is
+    not a constexpr ("*bf16", "i32", "fp32"); `constexprs` gives the others their values. Pointers and
+    integers are taken to be multiples of 16, as Triton finds them where sizes are.
     """
 
     name: str
@@ -32,14 +32,14 @@ class Compilation(NamedTuple):
     signature: Mapping[str, str]
     constexprs: Mapping[str, Any]
     num_warps: int = 4
-    on_amd: Mapping[str, Any] = {}  # constexprs that are others there
+    on_amd: Mapping[str, Any] = {}  # constexprs that differ there
 
 
 class Usage(NamedTuple):
-    """What one thread and one program of a kernel take on `target`.
+    """What one thread and one program of a kernel need on `target`.
 
-    `registers`: a thread's, of 4 B (AMD: vector registers). `shared_memory_B`: a program's.
-    `spilled_registers`: a thread's that did not fit, kept in memory (NVIDIA: its stack, in registers).
+    `registers`: per thread, 4 B each (AMD: vector registers). `shared_memory_B`: per program.
+    `spilled_registers`: registers per thread that did not fit and are in memory (NVIDIA: its stack).
     """
 
     target: str
@@ -49,11 +49,11 @@ class Usage(NamedTuple):
 
 
 class CompilationFailed(Exception):
-    """A kernel does not compile for a target; the text says which, and the compiler's word in one line."""
+    """A kernel does not compile for a target; the text names both and the compiler's message in one line."""
 
 
 def usage(compilation: Compilation, target: str) -> Usage:
-    """Compile for one of TARGETS and read what the kernel takes.
+    """Compile for one of TARGETS and return what the kernel needs.
 
     Raises ValueError for another target, `Unavailable` where a tool is missing, `CompilationFailed`.
     """
@@ -88,7 +88,7 @@ def _compile(compilation: Compilation, target: str) -> Any:
     place = GPUTarget("cuda", NVIDIA[target], 32) if target in NVIDIA else GPUTarget("hip", target, 64)
     try:
         return triton.compile(source, place, {"num_warps": compilation.num_warps, **OPTIONS})
-    except Exception as error:  # a compiler fails in as many ways as it has parts
+    except Exception as error:  # a compiler raises many kinds of exceptions
         reason = " ".join(str(error).split())[:300]
         if "Cannot find" in reason:
             raise Unavailable(f"Triton's compiler for {target} lacks a tool: {reason}") from error
@@ -98,7 +98,7 @@ def _compile(compilation: Compilation, target: str) -> Any:
 
 
 def _jit_function(compilation: Compilation) -> Any:
-    """The function under whatever tunes it."""
+    """Return the function below its tuner."""
     from triton.runtime.jit import JITFunction
 
     function = compilation.function
@@ -112,7 +112,7 @@ def _jit_function(compilation: Compilation) -> Any:
 
 
 def _nvidia(compiled: Any) -> tuple[int, int]:
-    """Registers and spilled registers of a thread, from the cubin."""
+    """Return registers and spilled registers per thread, from the cubin."""
     import triton
 
     try:
@@ -132,7 +132,7 @@ def _nvidia(compiled: Any) -> tuple[int, int]:
 
 
 def _amd(assembly: str) -> tuple[int, int]:
-    """Vector registers and spilled ones of a thread, from the assembly's metadata."""
+    """Return vector registers and spilled ones per thread, from the assembly's metadata."""
     found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly))
     if len(found) < 2:
         raise Unavailable("the AMD assembly states no registers")
