@@ -243,7 +243,7 @@ def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monke
     monkeypatch.setattr(emulated_network, "WHOLE_RATE", -1)
     monkeypatch.setattr(emulated_network, "LOOKS_S", (0.1,))
     given = variant("baseline", SMALL)
-    with pytest.raises(Unavailable, match=r"^link h0-leaf0 was asked to carry 20 Mbit/s and carries"):
+    with pytest.raises(Unavailable, match=r"^link h0-leaf0 is shaped to 20 Mbit/s but carries"):
         emulated.Fabric(given.workload, fabric.fabric_of(given.workload))
     wait_until_none(mark)
 

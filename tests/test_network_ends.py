@@ -75,7 +75,7 @@ def test_without_any_privileges_it_is_unavailable_and_says_what_is_missing(mark)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
     if "unshare failed" in done.stderr:
         pytest.skip(f"no user namespaces: {done.stderr.strip()}")
-    said = "networks of namespaces need root, or a kernel that lets anyone open a user namespace: unshare: "
+    said = "networks of namespaces need root, or a kernel that allows user namespaces: unshare: "
     assert done.stdout.startswith(said), done.stderr
     assert len(done.stdout.splitlines()) == 1
     wait_until_none(mark)
@@ -128,7 +128,7 @@ def named(pid):
 def test_a_network_whose_process_was_killed_says_so_and_leaves_nothing(mark, word):
     with Network(two_nodes(1e6)) as network:
         running(mark, word)[0].kill()
-        with pytest.raises(Unavailable, match=r"^the network's own process ended"):
+        with pytest.raises(Unavailable, match=r"^the network's server process ended"):
             wait_for(lambda: network.sent() and False)
         wait_until_none(mark)
     with pytest.raises(Unavailable, match=r"^the network is closed$"):

@@ -37,9 +37,9 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), source_address=("
 @pytest.mark.parametrize(
     ("steer", "said"),
     [
-        (Steer("leaf9", "h2", 4), "at leaf9 to h2: 'leaf9' is no switch; there are leaf0, leaf1, spine0"),
-        (Steer("h0", "h2", 0), "at h0 to h2: 'h0' is no switch"),
-        (Steer("leaf0", "h9", 4), "at leaf0 to h9: there is no host 'h9'; there are h0, h1, h2, h3"),
+        (Steer("leaf9", "h2", 4), "at leaf9 to h2: 'leaf9' is not a switch; allowed: leaf0, leaf1, spine0"),
+        (Steer("h0", "h2", 0), "at h0 to h2: 'h0' is not a switch"),
+        (Steer("leaf0", "h9", 4), "at leaf0 to h9: there is no host 'h9'; allowed: h0, h1, h2, h3"),
         (Steer("leaf0", "h2", 4, "h9"), "there is no host 'h9'"),
         (Steer("leaf0", "h2", 8), "at leaf0 to h2: link 8 is none of its links, 0, 1, 4, 5, 6, 7"),
         (Steer("leaf0", "h2", 1), "at leaf0 to h2: by h1 packets come no nearer, and may go in a loop"),

@@ -54,7 +54,7 @@ def test_every_address_is_given_once():
         ("x y", "s", "x-s s-s y-s", "link s-s leads from a node to itself"),
         ("x y z w", "", "x-y z-w", "host 'z' cannot be reached from 'x'"),
         ("x y", "s", "x-y", "switch 's' cannot be reached from 'x'"),
-        ("x", "s", "x-s", "a network has two hosts at least, not 1"),
+        ("x", "s", "x-s", "a network has at least two hosts, not 1"),
         ("x Y", "", "x-Y", "node 'Y': a name is a letter and up to 11 more or digits, a-z, 0-9"),
     ],
 )

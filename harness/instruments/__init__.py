@@ -1,1 +1,1 @@
-"""What suites measure with; these know `harness.records` alone."""
+"""What suites measure with; instruments import `harness.records` only."""

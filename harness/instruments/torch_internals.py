@@ -1,4 +1,4 @@
-"""The parts of torch that it does not promise to keep, reached through here and for versions tried alone."""
+"""The private parts of torch that the harness uses, in one place and only for tested versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _version() -> tuple[int, int]:
 
 
 def require_tried_version() -> None:
-    """Raises `Unavailable` where this torch is not one whose private parts are known."""
+    """Raise `Unavailable` for a torch version whose private parts are not tested."""
     first, last = TRIED
     if not first <= _version() < last:
         raise Unavailable(
@@ -31,7 +31,7 @@ def require_tried_version() -> None:
 
 
 def fake_tensor_mode() -> Any:
-    """A new `FakeTensorMode`: tensors with shape, type and storage size, without memory."""
+    """Return a new `FakeTensorMode`: tensors with shape, type and storage size, without memory."""
     require_tried_version()
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -39,21 +39,21 @@ def fake_tensor_mode() -> Any:
 
 
 def active_fake_mode() -> Any:
-    """The innermost `FakeTensorMode` now entered, or None; DTensor enters one of its own to find shapes."""
+    """Return the innermost active `FakeTensorMode`, or None; DTensor enters its own to find shapes."""
     from torch._guards import active_fake_mode
 
     return active_fake_mode()
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether the tensor has no memory."""
+    """Return whether the tensor has no memory."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return any(isinstance(inner, FakeTensor) for inner in inner_tensors(tensor))
 
 
 def errors_for_want_of_values() -> tuple[type[Exception], ...]:
-    """What an operation on fake tensors raises where its result depends on values, which they do not have."""
+    """Return the errors that an operation on fake tensors raises where its result depends on values."""
     from torch._subclasses import fake_tensor
 
     return (
@@ -64,12 +64,12 @@ def errors_for_want_of_values() -> tuple[type[Exception], ...]:
 
 
 def is_distributed_tensor(kind: type) -> bool:
-    """Whether `kind` is DTensor, whose operations are seen again on its local tensors."""
+    """Return whether `kind` is DTensor, whose operations are seen again on its local tensors."""
     return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed")
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold a wrapper subclass's data; the tensor itself where it is none."""
+    """Return the tensors with a wrapper subclass's data; the tensor itself where it is not one."""
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     if not is_traceable_wrapper_subclass(tensor):
@@ -80,7 +80,7 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def compilations_from_cache() -> int:
-    """How many graphs torch.compile has taken from its cache on disk so far, in this process."""
+    """Return how many graphs torch.compile has taken from its disk cache so far, in this process."""
     require_tried_version()
     from torch._dynamo.utils import counters
 
@@ -89,7 +89,7 @@ def compilations_from_cache() -> int:
 
 
 def fake_store() -> Any:
-    """The store of a process group that sends nothing; the backend "fake" is registered by asking for it."""
+    """Return the store of a process group that sends nothing; importing it registers the backend "fake"."""
     require_tried_version()
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -97,7 +97,7 @@ def fake_store() -> Any:
 
 
 def no_modes() -> AbstractContextManager[Any]:
-    """Within, tensors are real and no dispatch mode sees what is done."""
+    """Disable dispatch modes inside the block, so that tensors are real."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
@@ -105,9 +105,9 @@ def no_modes() -> AbstractContextManager[Any]:
 
 @contextmanager
 def unseen_propagation() -> Iterator[None]:
-    """Within, modes do not see DTensor find the shapes of whole results, which takes no memory in a real run.
+    """Hide DTensor's shape propagation from modes inside the block; it takes no memory in a real run.
 
-    It does so on fake tensors; under a FakeTensorMode they would be taken for the step's own.
+    It uses fake tensors; under a FakeTensorMode they would be taken for the step's own.
     """
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -125,7 +125,7 @@ def unseen_propagation() -> Iterator[None]:
 
 
 class ChunksWhenAsked:
-    """What `torch.chunk` gives, each chunk made when it is asked for; empty ones beyond the last."""
+    """The result of `torch.chunk`, each chunk made on access; empty ones beyond the last."""
 
     def __init__(self, tensor: torch.Tensor, chunks: int, dim: int):
         self._tensor, self._dim = tensor, dim
@@ -141,7 +141,8 @@ class ChunksWhenAsked:
 
 @contextmanager
 def own_chunks_alone() -> Iterator[None]:
-    """Within, FSDP2 cuts from each parameter its own chunks, not those of all ranks: half a walk's time."""
+    """Let FSDP2 cut only its own chunk from each parameter inside the block, which halves a dry run's
+    time."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     module: Any = _fsdp_param
@@ -154,12 +155,12 @@ def own_chunks_alone() -> Iterator[None]:
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """The address of a storage's C++ object: equal for every Python object that stands for it."""
+    """Return the address of a storage's C++ object: equal for every Python object that refers to it."""
     return int(storage._cdata)
 
 
 def called_by_autograd() -> bool:
-    """Whether a dispatch mode, asking here, was called by the backward pass in C++ and no Python between.
+    """Return whether the calling dispatch mode was called by the C++ backward pass without Python in between.
 
     The frames nearer than the engine's are modes' own (the harness's and torch's wrappers of them).
     """
@@ -179,7 +180,8 @@ def _is_mode_s(file: str) -> bool:
 
 
 def derivative_of() -> str:
-    """The operation whose derivative autograd computes now ("index" for IndexBackward0); "" for none."""
+    """Return the operation whose derivative autograd computes now ("index" for IndexBackward0); "" for
+    none."""
     node = torch._C._current_autograd_node()
     return node.name().partition("Backward")[0].lower() if node is not None else ""
 

@@ -1,9 +1,9 @@
-"""Fills a link for a moment, to see what it carries: `python -m
-harness.instruments.network.bandwidth_probe`, at either end.
+"""Fill a link for a moment and measure what it carries; a program that runs at either end of the link.
 
-`receive ADDRESS` prints its port and takes what comes. `send ADDRESS PORT INTERFACE SECONDS` keeps a
-connection full and prints by how many bytes a second the interface's own count grew, once it has been full
-for a while. Both die with the process that started them.
+`python -m harness.instruments.network.bandwidth_probe receive ADDRESS` prints its port and reads one
+connection. `send ADDRESS PORT INTERFACE SECONDS` keeps a connection full and prints the bytes per second by
+which the interface's own counter grew, once it has been full for a while. Both end with the process that
+started them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from harness.instruments.network.topology import FRAME_B
 
 CHUNK = bytes(1 << 16)
 FILL_SHARE = 0.5
-"""Of the time measured: how long the link is filled before, so that what it saved up is spent."""
+"""Share of the measured time for which the link is filled first, so that its saved-up burst is spent."""
 
 WAIT_S = 10.0
 AT_ONCE_S = 0.0005
-"""So long may reading the count take, for it to be of one moment."""
+"""Longest time that reading the counter may take, so that it is of one moment."""
 
 READS = 50
 
 
 class Count(NamedTuple):
-    """What an interface has sent, and when it was asked."""
+    """What an interface has sent, and when it was read."""
 
     bytes_B: int
     packets: int
@@ -37,9 +37,9 @@ class Count(NamedTuple):
 
 
 def sent(interface: str) -> Count:
-    """What the interface has sent, of this process's own network (proc(5), /proc/net/dev)."""
+    """Return what the interface has sent, in this process's own network (proc(5), /proc/net/dev)."""
     count = Count(0, 0, 0.0)
-    for _ in range(READS):  # the processor may be taken away between the count and the clock
+    for _ in range(READS):  # the processor may be taken away between the counter and the clock
         begin_s = time.monotonic()
         lines = Path("/proc/net/dev").read_text().splitlines()
         end_s = time.monotonic()
@@ -53,10 +53,10 @@ def sent(interface: str) -> Count:
 
 
 def line_rate(begin: Count, end: Count, segment_B: int) -> float:
-    """B/s on the line between two counts, every frame with its head.
+    """Return B/s on the line between two counts, each frame with its header.
 
-    A packet that the kernel hands on whole, to be cut into frames of `segment_B` bytes of data later, counts
-    with one head.
+    A packet that the kernel passes on in one piece, to be cut into frames of `segment_B` bytes of data later,
+    counts with one header.
     """
     head_B = FRAME_B - segment_B
     data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
@@ -64,13 +64,13 @@ def line_rate(begin: Count, end: Count, segment_B: int) -> float:
 
 
 def say(value: float) -> None:
-    """Tell who started this."""
+    """Print a value for the process that started this one."""
     sys.stdout.write(f"{value}\n")
     sys.stdout.flush()
 
 
 def receive(address: str) -> None:
-    """Take what comes on one connection."""
+    """Read one connection until it ends."""
     with socket.create_server((address, 0)) as server:
         say(server.getsockname()[1])
         server.settimeout(WAIT_S)

@@ -1,8 +1,8 @@
-"""A network on one machine: a namespace a node, veth pairs between them, real packets, shaped links.
+"""A network on one machine: a namespace per node, veth pairs between them, real packets, shaped links.
 
-Needs Linux, and root or a kernel that lets anyone open a user namespace; `Unavailable` says what is missing.
-All of it lives in namespaces that no other process sees, so that names cannot collide, and nothing is left
-once the processes in it are gone, however they went: not in `ip netns list` either.
+Needs Linux, and root or a kernel that allows user namespaces; `Unavailable` names what is missing. All of it
+is in namespaces that no other process sees. So names cannot collide, and nothing is left once the processes
+in it are gone, however they ended: not in `ip netns list` either.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from harness.records import Unavailable
 INSIDE = "harness.instruments.network.netns_server"
 PROGRAMS = ("unshare", "nsenter", "mount")
 WHOLE_RATE = 0.05
-"""How far a link's rate may be off, relative, before it is refused."""
+"""Relative error of a link's rate beyond which it is refused."""
 
 LOOKS_S = (0.4, 0.8, 1.6, 3.2)
-"""A link is filled for so long to see what it carries. Where that is not what was asked it is filled again,
-for longer: on a busy machine processes that fill it may have waited for the processor."""
+"""How long a link is filled to measure its rate. If that differs from the requested rate it is filled again,
+for longer: on a busy machine the processes that fill it may have waited for the processor."""
 
 GRACE_S = 5.0
 
@@ -45,9 +45,10 @@ CANNOT = {
 
 
 class Network:
-    """The topology, made; a context that removes it. Raises `Unavailable` where it cannot be made here.
+    """A topology built from namespaces; a context that removes it. Raises `Unavailable` where it cannot be
+    built.
 
-    With `receive_buffer_B` connections go by credits, see `network_credits`; else by the kernel's own TCP.
+    With `receive_buffer_B` connections use credits, see `network_credits`; else by the kernel's own TCP.
     """
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
@@ -70,65 +71,67 @@ class Network:
         self.close()
 
     def command(self, node: str, command: Sequence[str]) -> list[str]:
-        """What runs `command` on that node."""
+        """Return the command that runs `command` on that node."""
         root = f"/proc/{self._pid}/root"
         user = ["--user", "--preserve-credentials"] if "--user" in self._privileges else []
         space = f"--net={root}{NAMESPACES}/{self._prefix}-{node}"
         return ["nsenter", "--target", str(self._pid), *user, space, "--", *command]
 
     def address(self, host: str) -> str:
-        """By which others reach the host."""
+        """Return the address by which others reach the host."""
         return str(self.topology.host_address(host))
 
     def interface(self, host: str) -> str:
-        """The host's one interface."""
+        """Return the host's only interface."""
         return interface(self.topology.link_of(host))
 
     def set_rate(self, link: int, rate_B_per_s: float | None) -> None:
-        """Let the link carry so much in each direction from now on; None: what the machine can."""
+        """Set the link's rate in each direction; None: what the machine can carry."""
         check_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
         self._ask("rate", link=link, rate_B_per_s=rate_B_per_s)
 
     def spread_by(self, ports: bool) -> None:
-        """Have switches choose a way by addresses and ports, as in the beginning, or by addresses alone."""
+        """Make switches hash addresses and ports, as initially, or addresses alone."""
         self._ask("hash", ports=ports)
 
     def steer(self, steers: Sequence[Steer]) -> None:
-        """Have packets go these ways, and no longer those of the call before; what is not named is spread.
+        """Route packets by these rules, in place of those of the previous call; what is not named is hashed.
 
-        Raises TopologyError for a way that is none.
+        Raises TopologyError for a rule that names no existing link.
         """
         check_steers(self.topology, steers)
         self._ask("steer", steers=[list(one) for one in steers])
 
     def ways(self, flows: Sequence[Flow]) -> list[int]:
-        """The link by which each flow leaves its switch, as the kernel there says."""
+        """Return the link by which each flow leaves its switch, as the kernel there reports it."""
         told: list[int] = self._ask("ways", flows=[list(one) for one in flows])
         return told
 
     def sent(self) -> list[tuple[int, int]]:
-        """Bytes sent so far by either end of each link, by the kernel's count.
+        """Return the bytes sent so far by either end of each link, by the kernel's counters.
 
-        Heads are counted, but where no shaping cuts a large packet into frames it has one head, not one a
-        frame: up to 4.4 % less than a line would carry.
+        Headers are counted, but where no shaping cuts a large packet into frames it has one header, not one
+        per frame: up to 4.4 % less than a line would carry.
         """
         return [(one, other) for one, other in self._ask("sent")]
 
     def sent_again(self) -> list[int]:
-        """TCP segments that each host has sent again so far: the kernel's tcpRetransSegs (RFC 4022)."""
+        """Return the TCP segments that each host has retransmitted so far: the kernel's tcpRetransSegs (RFC
+        4022)."""
         told: list[int] = self._ask("sent_again")
         return told
 
     def verify(self, link: int, asked_B_per_s: float | None) -> float:
-        """The rate that the link carries in its slower direction, B/s, as it is shaped now.
+        """Return the rate that the link carries in its slower direction, B/s, as it is shaped now.
 
-        Raises `Unavailable` where it is off by more than 5 % of what was asked, however long it is filled.
+        Raises `Unavailable` where it differs by more than 5 % from the requested rate, however long it is
+        filled.
         """
         one, other = self.topology.links[link][:2]
         return min(self._right(link, *ends, asked_B_per_s) for ends in ((one, other), (other, one)))
 
     def close(self) -> None:
-        """Remove it. Whoever still runs on a node keeps that node alone until it ends."""
+        """Remove the network. A process that still runs on a node keeps only that node until it ends."""
         stdin = self._inside.stdin
         if stdin is not None:
             with suppress(OSError):
@@ -143,7 +146,8 @@ class Network:
                 stream.close()
 
     def _right(self, link: int, sender: str, receiver: str, asked_B_per_s: float | None) -> float:
-        """What goes from sender to receiver, B/s; raises `Unavailable` where it is not what was asked."""
+        """Return the rate from sender to receiver, B/s; raises `Unavailable` where it is not the requested
+        one."""
         rate = 0.0
         for seconds in LOOKS_S:
             rate = self._carried(link, sender, receiver, seconds)
@@ -152,12 +156,12 @@ class Network:
         assert asked_B_per_s is not None
         most = "no more gets through here" if rate < asked_B_per_s else "it is not shaped to that"
         raise Unavailable(
-            f"link {sender}-{receiver} was asked to carry {asked_B_per_s * 8e-6:.6g} Mbit/s and carries "
+            f"link {sender}-{receiver} is shaped to {asked_B_per_s * 8e-6:.6g} Mbit/s but carries "
             f"{rate * 8e-6:.6g}: {most}"
         )
 
     def _carried(self, link: int, sender: str, receiver: str, seconds: float) -> float:
-        """What the sender's end puts on the link while one connection is kept full, B/s."""
+        """Return what the sender's end puts on the link while one connection is kept full, B/s."""
         run = [sys.executable, "-m", bandwidth_probe.__name__]
         address = str(self.topology.address(receiver, link))
         said, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
@@ -195,7 +199,7 @@ class Network:
             line = ""
         if not line:
             said = self._inside.stderr.read() if self._inside.stderr else ""
-            raise Unavailable(f"the network's own process ended: {_last_line(said)}")
+            raise Unavailable(f"the network's server process ended: {_last_line(said)}")
         reply = json.loads(line)
         if "error" in reply:
             raise Unavailable(f"the network cannot {CANNOT[do]}: {reply['error']}")
@@ -203,7 +207,7 @@ class Network:
 
 
 def privileges() -> list[str]:
-    """The options of unshare(1) that this user may open namespaces with; raises `Unavailable`."""
+    """Return the options of unshare(1) with which this user may open namespaces; raises `Unavailable`."""
     if not sys.platform.startswith("linux"):
         raise Unavailable(f"networks of namespaces need Linux, and this is {sys.platform}")
     for program in PROGRAMS:
@@ -216,13 +220,11 @@ def privileges() -> list[str]:
         if tried.returncode == 0:
             return options
         said = _last_line(tried.stderr)
-    raise Unavailable(
-        f"networks of namespaces need root, or a kernel that lets anyone open a user namespace: {said}"
-    )
+    raise Unavailable(f"networks of namespaces need root, or a kernel that allows user namespaces: {said}")
 
 
 def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
-    """The process inside, with a /run of its own to keep names in; it dies with this one."""
+    """Start the server process inside, with its own /run for names; it ends with this process."""
     mounted = 'mount -t tmpfs none /run && exec "$@"'
     inside = [sys.executable, "-m", INSIDE, prefix]
     return subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Inside a network of namespaces: how switches choose between ways, and which one they chose.
+"""Inside a network of namespaces: how switches choose between routes, and which one they chose.
 
 Used by `harness.instruments.network.netns_server`; needs iproute2's `ip` to ask the kernel for a
-connection's way.
+connection's route.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ SYSCTLS = Path("/proc/sys/net/ipv4")
 HASH_POLICY, HASH_FIELDS = SYSCTLS / "fib_multipath_hash_policy", SYSCTLS / "fib_multipath_hash_fields"
 BY_ADDRESSES, BY_FIELDS = "0", "3"
 FIVE_TUPLE = "0x37"
-"""Both addresses, protocol, both ports (Documentation/networking/ip-sysctl.rst; Linux 5.14). Policy 1 would
-take a hash that the sending socket drew at random, and draws anew when it sends again, where packets never
-left the machine: a way that nobody can foretell, and that changes under load."""
+"""Fields of the hash: both addresses, protocol, both ports (Documentation/networking/ip-sysctl.rst; Linux
+5.14). Policy 1 would take a hash that the sending socket draws at random, and again on retransmission, where
+packets never leave the machine: a route that cannot be predicted and that changes under load."""
 
 FIRST_TABLE = 1000
-"""Of the routing tables that steer; the kernel's own are below 256."""
+"""First of the routing tables for rules; the kernel's own are below 256."""
 
 Entered = Callable[[str], AbstractContextManager[None]]
-"""Takes this thread to a node's namespace, and back."""
+"""A context that moves this thread into a node's namespace and back."""
 
 PER_SOURCE, FOR_ALL = 100, 200
-"""Priorities of rules: those for one source are asked first, the main table (32766) last."""
+"""Priorities of rules: those for one source come first, the main table (32766) last."""
 
 
 def hash_by(switches: Iterable[str], entered: Entered, ports: bool) -> None:
-    """Let switches spread connections by addresses and ports, or by addresses alone."""
+    """Make switches hash connections by addresses and ports, or by addresses alone."""
     for node in switches:
         with entered(node):
             hash_here(ports)
 
 
 def hash_here(ports: bool) -> None:
-    """The same for the namespace that this thread is in."""
+    """Set the same for the namespace that this thread is in."""
     if not HASH_FIELDS.exists():
         raise ValueError(
             "this kernel does not spread connections by ports (Linux 5.14, CONFIG_IP_ROUTE_MULTIPATH)"
@@ -56,7 +56,7 @@ def hash_here(ports: bool) -> None:
 
 
 def steer(topology: Topology, kernels: Mapping[str, IPRoute], steers: Sequence[Steer]) -> None:
-    """Routes of their own for what is steered, in place of all that was steered before."""
+    """Install routes for the rules, in place of all earlier ones."""
     for node in topology.switches:
         _forget(kernels[node])
     tables: dict[tuple[str, str | None], int] = {}
@@ -89,7 +89,7 @@ def _source(rule: Any) -> dict[str, Any]:
 
 
 def ways(topology: Topology, entered: Entered, flows: Sequence[Flow], interface: Any) -> list[int]:
-    """The link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
+    """Return the link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
     if shutil.which("ip") is None:
         raise ValueError("asking for a connection's way needs the program ip (Debian: iproute2)")
     found: dict[Flow, int] = {}
@@ -105,7 +105,7 @@ def ways(topology: Topology, entered: Entered, flows: Sequence[Flow], interface:
                 ["ip", "-json", "-batch", "-"], input=asked, capture_output=True, text=True, check=False
             )
         if done.returncode:
-            raise ValueError(f"{switch} knows no way: {done.stderr.strip().splitlines()[0]}")
+            raise ValueError(f"{switch} has no route: {done.stderr.strip().splitlines()[0]}")
         by_name = {interface(link): link for link, _ in topology.around(switch)}
         devices = [one["dev"] for one in _documents(done.stdout)]
         found |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
@@ -113,7 +113,7 @@ def ways(topology: Topology, entered: Entered, flows: Sequence[Flow], interface:
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
-    """The objects of one JSON list after another."""
+    """Return the objects of one JSON list after another."""
     decoder, at, found = json.JSONDecoder(), 0, list[dict[str, Any]]()
     while at < len(text.rstrip()):
         document, at = decoder.raw_decode(text, at)

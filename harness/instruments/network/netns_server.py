@@ -1,10 +1,8 @@
-"""Runs inside the namespaces that `harness.instruments.network.emulated_network` opened, and makes a
-network of more of them.
+"""The server inside the namespaces of `emulated_network`, which builds a network of further namespaces.
 
-`python -m harness.instruments.network.netns_server PREFIX`: requests as lines of JSON on standard input, an
-answer
-a line on standard output; the end of its input is its own end. What it makes lies in a mount namespace and
-network namespaces of its own, so that the kernel clears all of it with the last process that lives in them.
+`python -m harness.instruments.network.netns_server PREFIX`: requests are lines of JSON on standard input,
+each answered by a line on standard output; it ends with its input. What it makes is in its own mount and
+network namespaces, so that the kernel clears all of it with the last process in them.
 """
 
 from __future__ import annotations
@@ -27,33 +25,32 @@ from harness.instruments.network.topology import FRAME_B, Link, Topology
 
 NAMESPACES = "/run/netns"
 BURST_S = 0.002
-"""A link may send what it saved up in so long at once, and two frames at least."""
+"""Burst of a link: what it saves up in this time, at least two frames."""
 
 QUEUE_B = 8 << 20
-"""What may wait for a link before it drops: more than TCP hands to it at once, for a lost frame costs a
-retransmission timeout of 200 ms, which would be measured in place of the link."""
+"""Queue of a link before it drops: more than TCP sends at once, because a lost frame costs a retransmission
+timeout of 200 ms, which would be measured in place of the link."""
 
 AHEAD_S, AHEAD_B = 0.005, 16 << 10
-"""How much a connection hands to the link ahead of its sending: as much as the link sends in so long, and so
-many bytes at least. With the kernel's 4 MiB a slow link's queue would hold seconds, and TCP send again what
-only waits."""
+"""How far a connection may be ahead of the link: what the link sends in this time, at least this many bytes.
+With the kernel's 4 MiB a slow link's queue would last seconds, and TCP would retransmit what only waits."""
 
 UNSHAPED_AHEAD_B = 4 << 20  # the kernel's own
 
 SLOWEST_B_PER_S, FASTEST_B_PER_S = 1e3, 2.0**32 - 1
-"""What tbf takes here: its rate has 32 bits, and so have the ticks of 64 ns in which its burst is sent."""
+"""Rates that tbf takes: its rate has 32 bits, and so have the ticks of 64 ns in which its burst is sent."""
 
 HANDLE = 0x10000
-"""1:0, by which the queueing discipline is found again."""
+"""Handle 1:0, by which the queueing discipline is found again."""
 
 
 def interface(link: int) -> str:
-    """What a node calls its end of the link."""
+    """Return a node's name for its end of the link."""
     return f"link{link}"
 
 
 class Inside:
-    """The nodes' namespaces, and a way to talk to the kernel in each."""
+    """The nodes' namespaces, with a netlink socket in each."""
 
     def __init__(
         self, prefix: str, topology: Topology, receive_buffer_B: int | None, stack: ExitStack
@@ -80,7 +77,7 @@ class Inside:
             self.rate(index, link.rate_B_per_s)
 
     def rate(self, link: int, rate_B_per_s: float | None) -> None:
-        """Shape both directions of the link, or let it carry what it can."""
+        """Shape both directions of the link, or remove its shaping."""
         if rate_B_per_s is not None and not SLOWEST_B_PER_S <= rate_B_per_s <= FASTEST_B_PER_S:
             bounds = f"{SLOWEST_B_PER_S * 8e-6:g} to {FASTEST_B_PER_S * 8e-6:.0f} Mbit/s"
             raise ValueError(f"tbf shapes links of {bounds}, not of {rate_B_per_s * 8e-6:.6g}")
@@ -112,13 +109,13 @@ class Inside:
         return entered(self._names[node])
 
     def sent(self) -> list[list[int]]:
-        """Bytes that each link's ends have sent, frames' heads counted."""
+        """Return the bytes that each link's ends have sent, frame headers included."""
         return [
             [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
         ]
 
     def sent_again(self) -> list[int]:
-        """TCP segments that each host has sent again."""
+        """Return the TCP segments that each host has retransmitted."""
         return [self._sent_again(host) for host in self._topology.hosts]
 
     def _lay(self, index: int) -> None:
@@ -151,13 +148,13 @@ class Inside:
         return int(values[names.index("RetransSegs")])
 
     def _settle(self, name: str, forwards: bool) -> None:
-        """A switch passes packets on; none asks whether a packet came by the way back.
+        """Configure a node: a switch forwards packets, and no reverse-path check is made.
 
-        Of several ways a connection takes one by its addresses and ports, as in real switches; by the
-        kernel's own choice all connections between two hosts would share one.
+        Of several routes a connection takes one by its addresses and ports, as in real switches; by the
+        kernel's default all connections between two hosts would share one.
         """
         with entered(name):
-            with suppress(ValueError):  # a kernel without says so where a route needs it
+            with suppress(ValueError):  # a kernel without it reports so where a route needs it
                 kernel_routes.hash_here(ports=True)
             for way in ("all", "default"):
                 Path(f"/proc/sys/net/ipv4/conf/{way}/rp_filter").write_text("0")
@@ -167,7 +164,7 @@ class Inside:
 
 @contextmanager
 def entered(name: str) -> Iterator[None]:
-    """This thread in the namespace, and back."""
+    """Move this thread into the namespace, and back."""
     netns.pushns(name)
     try:
         yield
@@ -182,7 +179,7 @@ def _unshape(kernel: IPRoute, device: int) -> None:
 
 
 def said(error: Exception, doing: str) -> str:
-    """The error in one line; ENOENT from a queueing discipline means that the kernel has none."""
+    """Return the error in one line; ENOENT from a queueing discipline means that the kernel lacks it."""
     if isinstance(error, NetlinkError) and doing in ("build", "rate"):
         if error.code == errno.ENOENT:
             return "this kernel has no tbf queueing discipline (module sch_tbf), which shapes links"
@@ -193,7 +190,8 @@ def said(error: Exception, doing: str) -> str:
 
 
 def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
-    """Do what is asked; of a network that is built, whose namespaces they are: this process."""
+    """Carry out one request and return the answer; for a built network, the process that owns its
+    namespaces."""
     if request["do"] == "build":
         given = request["topology"]
         links = tuple(Link(*one) for one in given["links"])

@@ -1,7 +1,6 @@
-"""Which way packets go through a network of `harness.instruments.network.topology`, where there are
-several: as data.
+"""Routes of packets through a network of `harness.instruments.network.topology`, as data.
 
-Pure; `harness.instruments.network.emulated_network` has the kernel do it.
+Pure; `harness.instruments.network.emulated_network` installs them in the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from harness.instruments.network.topology import Topology, TopologyError
 
 
 class Steer(NamedTuple):
-    """At `switch` packets for `host` leave by that link; with a source, those of that host alone."""
+    """A rule: at `switch` packets for `host` leave by that link; with a source, only those of that host."""
 
     switch: str
     host: str
@@ -22,7 +21,7 @@ class Steer(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A TCP connection's packets one way, as they come to `switch` by `link`."""
+    """A TCP connection's packets in one direction, as they arrive at `switch` by `link`."""
 
     switch: str
     link: int
@@ -33,15 +32,15 @@ class Flow(NamedTuple):
 
 
 def check_steers(topology: Topology, steers: Iterable[Steer]) -> None:
-    """Raises TopologyError where one names what is not there, or leads no nearer to its host."""
+    """Raise TopologyError where a rule names what does not exist, or leads no nearer to its host."""
     hosts, switches = (", ".join(nodes) for nodes in (topology.hosts, topology.switches))
     for steer in steers:
         said = f"at {steer.switch} to {steer.host}"
         if steer.switch not in topology.switches:
-            raise TopologyError(f"{said}: '{steer.switch}' is no switch; there are {switches}")
+            raise TopologyError(f"{said}: '{steer.switch}' is not a switch; allowed: {switches}")
         for host in (steer.host, steer.source):
             if host is not None and host not in topology.hosts:
-                raise TopologyError(f"{said}: there is no host '{host}'; there are {hosts}")
+                raise TopologyError(f"{said}: there is no host '{host}'; allowed: {hosts}")
         ends = dict(topology.around(steer.switch))
         if steer.link not in ends:
             raise TopologyError(

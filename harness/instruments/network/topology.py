@@ -1,6 +1,6 @@
 """A network as data: hosts, switches and links with rates, and the addresses and routes that follow.
 
-Pure; `harness.instruments.network.emulated_network` makes one out of namespaces.
+Pure; `harness.instruments.network.emulated_network` builds one from namespaces.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 SUBNETS = IPv4Network("10.128.0.0/9")
-"""Private addresses (RFC 1918) that exist inside the run's own namespaces alone: one /30 a link."""
+"""Private addresses (RFC 1918) that exist only inside the run's own namespaces: one /30 per link."""
 
 FRAME_B = 1514
-"""An Ethernet frame of 1,500 bytes and its head; what tbf counts."""
+"""An Ethernet frame of 1,500 bytes and its header; what tbf counts."""
 
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
 
 
 class TopologyError(ValueError):
-    """A network that cannot be; the text says what is wrong, and where."""
+    """An impossible network; the text names what is wrong, and where."""
 
 
 class Link(NamedTuple):
-    """A wire between two nodes; `rate_B_per_s` holds for each direction, None: what the machine carries."""
+    """A wire between two nodes; `rate_B_per_s` applies to each direction, None: what the machine carries."""
 
     one: str
     other: str
@@ -35,7 +35,7 @@ class Link(NamedTuple):
 
 
 class Route(NamedTuple):
-    """To a host, by its subnet: any of `gateways`, packets of one flow by one of them."""
+    """A route to a host, by its subnet: any of `gateways`; packets of one flow use one of them."""
 
     subnet: IPv4Network
     gateways: tuple[IPv4Address, ...]
@@ -43,7 +43,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts, each on one link, and switches that pass packets on between any number of links.
+    """Hosts, each on one link, and switches that forward packets between any number of links.
 
     Raises TopologyError where two nodes share a name, a link leads nowhere, a host has no link or several,
     a rate is not positive, or one host cannot reach another.
@@ -63,7 +63,7 @@ class Topology:
             if nodes.count(name) > 1:
                 raise TopologyError(f"two nodes are called '{name}'")
         if len(self.links) > SUBNETS.num_addresses // 4:
-            raise TopologyError(f"{len(self.links)} links are more than there are subnets for")
+            raise TopologyError(f"{len(self.links)} links exceed the number of subnets")
         for link in self.links:
             self._check_link(link)
         for host in self.hosts:
@@ -74,28 +74,29 @@ class Topology:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Hosts, then switches."""
+        """Return hosts, then switches."""
         return self.hosts + self.switches
 
     def address(self, node: str, link: int) -> IPv4Address:
-        """The node's address on the link of that index."""
+        """Return the node's address on the link of that index."""
         subnet = self.subnet(link)
         return subnet[1] if self.links[link].one == node else subnet[2]
 
     def subnet(self, link: int) -> IPv4Network:
-        """The link's own addresses."""
+        """Return the link's own addresses."""
         return IPv4Network((int(SUBNETS.network_address) + 4 * link, 30))
 
     def link_of(self, host: str) -> int:
-        """The index of the host's one link."""
+        """Return the index of the host's only link."""
         return next(index for index, link in enumerate(self.links) if host in link[:2])
 
     def host_address(self, host: str) -> IPv4Address:
-        """By which others reach the host."""
+        """Return the address by which others reach the host."""
         return self.address(host, self.link_of(host))
 
     def routes(self, node: str) -> list[Route]:
-        """How the node reaches every host that is not its neighbour: all shortest ways, with one weight."""
+        """Return the node's routes to every host that is not its neighbour: all shortest ones, of equal
+        weight."""
         found = []
         for host in self.hosts:
             far = self.distances(host)
@@ -120,7 +121,7 @@ class Topology:
 
     def _check_reach(self) -> None:
         if len(self.hosts) < 2:
-            raise TopologyError(f"a network has two hosts at least, not {len(self.hosts)}")
+            raise TopologyError(f"a network has at least two hosts, not {len(self.hosts)}")
         reached = self.distances(self.hosts[0])
         for node in self.nodes:
             if node not in reached:
@@ -128,13 +129,13 @@ class Topology:
                 raise TopologyError(f"{kind} '{node}' cannot be reached from '{self.hosts[0]}'")
 
     def around(self, node: str) -> Iterator[tuple[int, str]]:
-        """Index of each of the node's links, and who is at its other end."""
+        """Return the index of each of the node's links, and the node at its other end."""
         for index, link in enumerate(self.links):
             if node in link[:2]:
                 yield index, link.other if link.one == node else link.one
 
     def distances(self, start: str) -> dict[str, int]:
-        """Links from `start` to every node that it reaches; hosts pass nothing on."""
+        """Return the number of links from `start` to every node that it reaches; hosts forward nothing."""
         far, queue = {start: 0}, deque([start])
         while queue:
             node = queue.popleft()
@@ -148,7 +149,7 @@ class Topology:
 
 
 def check_rate(link: Link) -> None:
-    """Raises TopologyError where the link's rate is none that a link can have."""
+    """Raise TopologyError for an impossible rate of a link."""
     rate = link.rate_B_per_s
     if rate is not None and not 0 < rate < math.inf:
         bound = "not finite" if rate == math.inf else "not above 0"
@@ -156,6 +157,6 @@ def check_rate(link: Link) -> None:
 
 
 def two_nodes(rate_B_per_s: float | None) -> Topology:
-    """Two hosts on one switch, each by a link of that rate."""
+    """Return two hosts on one switch, each with a link of that rate."""
     links = tuple(Link(host, "switch", rate_B_per_s) for host in ("node0", "node1"))
     return Topology(("node0", "node1"), ("switch",), links)

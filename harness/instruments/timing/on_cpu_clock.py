@@ -1,10 +1,10 @@
-"""A clock that stands still while the calling thread waits for a core: for work of one thread.
+"""A clock that stops while the calling thread waits for a core, for work of one thread.
 
-On a busy machine a window of some milliseconds is cut up by the scheduler, and the wall clock tells more of
-the neighbours than of the work. Linux counts, for each thread, the time it was ready to run and did not
-(`run_delay`, the second figure of /proc/<thread>/schedstat, in ns). Sleeping, and waiting for other threads,
-still count as time. Who held the core is not known. So it is a clock for work of one thread: where work has
-more threads than there are cores they wait for one another, and that is part of what the work costs.
+On a busy machine the scheduler cuts up a window of some milliseconds, and the wall clock shows the neighbours
+rather than the work. Linux counts, for each thread, the time it was ready to run and did not (`run_delay`,
+the second number of /proc/<thread>/schedstat, in ns). Sleeping and waiting for other threads still count as
+time. Which process had the core is unknown. So it is a clock for work of one thread: with more threads than
+cores, threads wait for one another, and that is part of the cost of the work.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Clock = Callable[[], float]
 
 
 def core_clock(clock: Clock = time.perf_counter, waited_s: Clock | None = None) -> Clock:
-    """Seconds by `clock`, less those that the thread has waited for a core: of the thread that calls this.
+    """Return a clock: seconds by `clock`, less those that the calling thread has waited for a core.
 
-    `waited_s` gives the latter; without it they are read from the kernel, and where the kernel does not say,
-    nothing is taken off.
+    `waited_s` gives the latter; without it they are read from the kernel, and where the kernel does not
+    report them, nothing is subtracted.
     """
     if waited_s is None:
         waited_s = _waited_s()
@@ -31,7 +31,7 @@ def core_clock(clock: Clock = time.perf_counter, waited_s: Clock | None = None) 
 
 
 def _ran_s(clock: Clock, waited_s: Clock) -> float:
-    """Read anew until no wait lies between the two readings, so that they speak of one instant."""
+    """Read again until no wait lies between the two readings, so that they are of one instant."""
     before_s = waited_s()
     while True:
         now_s, after_s = clock(), waited_s()

@@ -1,10 +1,9 @@
-"""Times calls in windows: long enough for the clock, with the device idle before and after, and watched.
+"""Time calls in windows: long enough for the clock, with the device idle before and after.
 
-On the CPU a window is read off the clock that is injected: the wall's, but where torch has one thread alone
-one that stands still while another process holds the core (`harness.instruments.timing.on_cpu_clock`). On
-CUDA device
-events take the time, once with whatever the L2 cache holds from the call before (`warm`) and once with the
-cache overwritten before each call (`cold`); clocks and throttling are read while the device works on a window
+On the CPU a window is read from the injected clock: the wall clock or, where torch has one thread, one that
+stops while another process has the core (`harness.instruments.timing.on_cpu_clock`). On CUDA device events
+take the time, once with the L2 cache as the previous call left it (`warm`) and once with the cache
+overwritten before each call (`cold`); clocks and throttling are read while the device works on a window
 (`harness.instruments.timing.clocks`).
 """
 
@@ -24,36 +23,36 @@ from harness.instruments.timing.on_cpu_clock import core_clock
 from harness.records import Origin, Reading
 
 WINDOW_S = 0.02
-"""A window's length: the clock's own cost (some 0.1 µs) and what is done between windows vanish in it."""
+"""A window's length: the cost of the clock (about 0.1 µs) and of work between windows is negligible in it."""
 
 COLD_CALLS = 8
-"""Calls with a cold cache in one window, at most; overwriting the cache takes longer than a short kernel."""
+"""Most calls with a cold cache in one window; overwriting the cache takes longer than a short kernel."""
 
 Work = Callable[[], object]
 
 
 def nothing() -> None:
-    """Done beside a window where nothing is watched."""
+    """Do nothing during a window: no telemetry."""
 
 
 class Timer(Protocol):
-    """Seconds that a number of calls take, the device being idle at begin and end."""
+    """Measures the seconds of a number of calls, with the device idle before and after."""
 
     def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Do `work` so many times, and `beside` once while the device is at it, or after."""
+        """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
 
     def seconds_cold(self, work: Work, calls: int) -> float | None:
-        """The same with the cache overwritten before each call; None where that is not done."""
+        """Return the same with the cache overwritten before each call; None where that is not done."""
 
 
 class ClockTimer:
-    """For work that is over when its call returns, as on the CPU. `clock()` gives seconds."""
+    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
 
     def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """By the clock."""
+        """Return seconds by the clock."""
         begin_s = self._clock()
         for _ in range(calls):
             work()
@@ -62,19 +61,19 @@ class ClockTimer:
         return taken_s
 
     def seconds_cold(self, work: Work, calls: int) -> float | None:
-        """Not done: a CPU's caches are shared with whatever else runs."""
+        """Return None: a CPU's caches are shared with other processes."""
         return None
 
 
 class CudaTimer:
-    """For work that is queued on `device`: its time between events, without the launch of the first call."""
+    """A timer for work queued on `device`: its time between events, without the launch of the first call."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._overwritten = _twice_the_cache(device)
 
     def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
-        """Between an event before the first call and one after the last."""
+        """Return the seconds between an event before the first call and one after the last."""
         torch.cuda.synchronize(self._device)
         begin, end = self._events()
         begin.record()
@@ -86,7 +85,7 @@ class CudaTimer:
         return float(begin.elapsed_time(end)) / 1e3
 
     def seconds_cold(self, work: Work, calls: int) -> float | None:
-        """The sum of each call's own, twice the cache's size being written in between."""
+        """Return the sum of each call's seconds, with twice the cache's size written in between."""
         pairs = [self._events() for _ in range(calls)]
         for begin, end in pairs:
             self._overwritten.zero_()
@@ -103,13 +102,13 @@ class CudaTimer:
 
 @cache
 def _twice_the_cache(device: torch.device) -> torch.Tensor:
-    """Memory of twice the size of the L2 cache of `device`; one for all its timers."""
+    """Return memory of twice the L2 cache's size of `device`; shared by all its timers."""
     cache_B = torch.cuda.get_device_properties(device).L2_cache_size
     return torch.empty(2 * cache_B, dtype=torch.int8, device=device)
 
 
 class Stopwatch:
-    """Times one piece of work, window by window. `calls` a window are settled by `calibrate`."""
+    """Times one piece of work, window by window; `calibrate` sets the `calls` per window."""
 
     def __init__(
         self, work: Work, timer: Timer, telemetry: Telemetry | None = None, window_s: float = WINDOW_S
@@ -121,7 +120,7 @@ class Stopwatch:
         self.calls = 0
 
     def calibrate(self) -> None:
-        """Find how many calls fill a window: doubled until they do, then scaled by what they took."""
+        """Find how many calls fill a window: doubled until they do, then scaled by the time they took."""
         calls, taken_s = 1, self._timer.seconds(self._work, 1)
         while taken_s < self._window_s / 2:
             calls *= 2
@@ -129,7 +128,7 @@ class Stopwatch:
         self.calls = max(1, round(calls * self._window_s / taken_s)) if taken_s > 0 else calls
 
     def window(self) -> Iterator[Reading]:
-        """One window: seconds a call, and what was watched beside it. Calibrates before the first."""
+        """Time one window: seconds per call, and the telemetry; calibrates before the first."""
         if not self.calls:
             self.calibrate()
         watched: list[Reading] = []
@@ -149,10 +148,10 @@ class Stopwatch:
 
 
 def stopwatch(work: Work, device: torch.device) -> Stopwatch:
-    """The stopwatch for work on `device`."""
+    """Return the stopwatch for work on `device`."""
     if device.type == "cuda":
         return Stopwatch(work, CudaTimer(device), telemetry_of(device))
-    one_thread = torch.get_num_threads() == 1  # else its own threads may be what a thread waits for
+    one_thread = torch.get_num_threads() == 1  # else a thread may wait for its own process's threads
     return Stopwatch(
         work, ClockTimer(core_clock() if one_thread else time.perf_counter), telemetry_of(device)
     )
