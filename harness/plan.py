@@ -15,6 +15,9 @@ from harness.validation import ConfigError
 
 PLAN = "plan.json"
 
+NEVER = "never"
+"""In place of a field in a suite's `isolate_if`: all cells of a workload always share one process."""
+
 
 def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Group]:
     """The cells of `run` in groups: workload by workload, baseline first.
@@ -44,7 +47,8 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
         if sampling is not None:
             groups.extend(by_repeat(cells, sampling))
         else:
-            groups.extend(split(cells, alone=bool(workload.get(run.isolate_if, True))))
+            alone = run.isolate_if != NEVER and bool(workload.get(run.isolate_if, True))
+            groups.extend(split(cells, alone))
     return groups
 
 

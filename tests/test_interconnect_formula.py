@@ -1,57 +1,68 @@
-"""What the formula workloads say, against sums done by hand."""
+"""What the interconnect_formula suite calculates, compared with sums done by hand."""
 
 from importlib import import_module
 
 import pytest
 
 from harness.config import load
-from harness.records import Origin, Reading, Unavailable
-from suites import interconnect
+from harness.records import Origin, Unavailable
+from suites import interconnect_formula
 
-RUN = load(["suite=interconnect"])[0]
-ARMS = {variant.name: variant for variant in RUN.variants}
+RUN = load(["suite=interconnect_formula"])[0]
+VARIANTS = {variant.name: variant for variant in RUN.variants}
 
 
-def figures_of(workload, name):
+def values_of(workload, name):
     """By metric and method; `workload`: a name, or its fields."""
-    variant = ARMS[name]
-    module = import_module(f"suites.interconnect.{variant.module}")
+    variant = VARIANTS[name]
+    module = import_module(f"suites.interconnect_formula.{variant.module}")
     fields = RUN.workloads[workload] if isinstance(workload, str) else workload
-    subject = module.apply(interconnect.build(fields, 1), module.Settings(**variant.settings))
-    interconnect.check(subject, None)
-    said = [one for one in interconnect.prepare(subject) if isinstance(one, Reading)]
-    assert {one.origin for one in said} == {Origin.CALCULATED}
-    assert not interconnect.timed(subject)
-    return {(one.metric, one.method): one.value for one in said if one.method != "band"}
+    subject = module.apply(interconnect_formula.build(fields, 1), module.Settings(**variant.settings))
+    interconnect_formula.check(subject, None)
+    readings = list(interconnect_formula.sample(subject))
+    assert {one.origin for one in readings} == {Origin.CALCULATED}
+    return {(one.metric, one.method): one.value for one in readings if one.method != "band"}
 
 
 def test_twelve_billion_over_ethernet():
     """Half of 24.4 GB comes from the other node, three times a step."""
-    found = figures_of("gemma_12b", "baseline")
+    found = values_of("gemma_12b", "baseline")
     assert found["time", "at best"] == pytest.approx(3 * 12.2e9 / 1.25e9)
-    assert figures_of("gemma_12b", "link.3200g")["speedup", "at best"] == pytest.approx(29.28 / 4.4)
+    assert values_of("gemma_12b", "link.3200g")["speedup", "at best"] == pytest.approx(29.28 / 4.4)
 
 
 def test_latency_counts_three_times_a_layer():
     workload = {**RUN.workloads["gemma_12b"], "latency_s": 1e-3}
-    found = figures_of(workload, "baseline")
+    found = values_of(workload, "baseline")
     assert found["time", "at best"] == pytest.approx(3 * 12.2e9 / 1.25e9 + 3 * 48 * 1e-3)
 
 
 def test_four_batches_to_an_update_reduce_once():
-    found = figures_of("gemma_12b", "gradient_accumulation")
+    found = values_of("gemma_12b", "gradient_accumulation")
     assert found["time", "at best"] == pytest.approx(12.2e9 * (1 + 1 + 1 / 4) / 1.25e9)
     assert found["speedup", "at best"] == pytest.approx(3 / 2.25)
 
 
 def test_of_shards_within_nodes_gradients_alone_cross():
     """Each node's sum of 24.4 GB is halved, exchanged and gathered: 12.2 GB each way, twice."""
-    found = figures_of("gemma_12b", "hybrid_shard")
+    found = values_of("gemma_12b", "hybrid_shard")
     assert found["time", "at best"] == pytest.approx(2 * 12.2e9 / 1.25e9)
 
 
 def test_shards_that_a_node_cannot_hold_are_refused():
-    with pytest.raises(Unavailable, match="states of 140 GB for each of a node's 8 GPUs, which have 80 GB"):
-        figures_of("dense_70b", "hybrid_shard")
-    with pytest.raises(Unavailable, match="of FSDP, hybrid shards and accumulated batches alone"):
-        figures_of("gemma_12b", "bf16_reduce")
+    with pytest.raises(Unavailable, match="140 GB of states for each of a node's 8 GPUs, which have 80 GB"):
+        values_of("dense_70b", "hybrid_shard")
+
+
+@pytest.mark.parametrize("workload", RUN.workloads)
+def test_the_best_case_is_no_slower_than_the_worst(workload):
+    found = values_of(workload, "baseline")
+    assert 0 < found["time", "at best"] <= found["time", "at worst"]
+    assert found["enough_rate", "at best"] <= found["enough_rate", "at worst"]
+
+
+def test_cells_of_a_workload_share_a_process():
+    from harness.plan import plan
+
+    groups = plan(RUN, "env", lambda variant: "code")
+    assert [len(group.cells) for group in groups] == [len(VARIANTS)] * len(RUN.workloads)

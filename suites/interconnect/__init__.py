@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.instruments.distributed.launcher_env import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
-from suites.interconnect import comm_model_readings, real_cluster
+from suites.interconnect import real_cluster
 from suites.interconnect.correctness import check_losses
 from suites.interconnect.emulated_cluster import Cluster
 from suites.interconnect.replay import computed_s
@@ -32,8 +32,7 @@ FEWEST = 6
 def build(workload: Json, seed: int) -> Subject:
     """The baseline: the workload's strategy as it comes, over its own link."""
     given = Workload(**workload)
-    if given.parameters is None:
-        refuse_misfits(given, launch())
+    refuse_misfits(given, launch())
     return Subject(given, seed, Plan(given.strategy), given.link_B_per_s)
 
 
@@ -62,9 +61,6 @@ def refuse_uneven(subject: Subject) -> None:
 
 def check(subject: Subject, module: Any) -> None:
     """Start the variant's trainers on the ranks and hold their losses against plain PyTorch's."""
-    if subject.workload.parameters is not None:
-        comm_model_readings.refuse_other(subject)
-        return
     refuse_uneven(subject)
     if launch() is not None:
         real_cluster.refuse_links(subject)
@@ -77,8 +73,6 @@ def check(subject: Subject, module: Any) -> None:
 def conditions(subject: Subject) -> Mapping[str, str]:
     """What a claim may ask after."""
     workload = subject.workload
-    if workload.parameters is not None:
-        return {**comm_model_readings.conditions(workload), "link_B_per_s": f"{subject.link_B_per_s:g}"}
     ranks = cluster_for(subject)
     own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None
     return {
@@ -93,9 +87,6 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 def prepare(subject: Subject) -> Iterator[Reading | Note]:
     """The link here, computation alone, bytes on the link, and the loss after so many batches."""
-    if subject.workload.parameters is not None:
-        yield from comm_model_readings.readings(subject)
-        return
     cluster = cluster_for(subject)
     if isinstance(cluster, Cluster):
         yield from prepare_link(subject, cluster)
@@ -154,8 +145,8 @@ def tokens(subject: Subject, cluster: Trainers) -> int:
 
 
 def timed(subject: Subject) -> bool:
-    """What a formula gives is not."""
-    return subject.workload.parameters is None
+    """Return whether `sample` is to be called: every variant is timed."""
+    return True
 
 
 def sample(subject: Subject) -> Iterator[Reading | Note]:

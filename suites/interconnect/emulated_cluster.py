@@ -25,7 +25,7 @@ from suites.interconnect.replay import (
     service,
     step_seconds,
 )
-from suites.interconnect.scaling import Run, paper_run, scaled
+from suites.interconnect.scaling import StepCost, paper_run, scaled
 from suites.interconnect.subject import Plan, Workload
 from suites.interconnect.trainers import Trainers, made
 
@@ -136,13 +136,13 @@ class Cluster(Trainers):
         """Whether the plan's collectives are timed."""
         return tracer(plan) in self._services
 
-    def _measure(self, workload: Workload, seed: int) -> Run:
+    def _measure(self, workload: Workload, seed: int) -> StepCost:
         plan = Plan("fsdp2")
         with self.trainer("scale", workload, plan, seed):
             self.call("updates", key="scale", count=WARM_UP)
             link_B = self.link_B("scale", UPDATES)
         computed = [computed_s(self.trace(workload, plan, seed)) for _ in range(UPDATES)]
-        return Run(link_B, statistics.median(computed))
+        return StepCost(link_B, statistics.median(computed))
 
 
 def started(network: Network, ranks_per_node: int) -> Pool:

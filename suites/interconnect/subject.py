@@ -11,10 +11,7 @@ from suites.training.model import ModelShape, llama
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A training step over nodes; the fields of `conf/suite/interconnect.yaml`.
-
-    With `parameters` it is one too large for this host, and only calculated.
-    """
+    """A training step over nodes; the fields of `conf/suite/interconnect.yaml`."""
 
     strategy: str  # ddp | fsdp2 | zero3
     num_hidden_layers: int
@@ -30,9 +27,7 @@ class Workload:
     ranks_per_node: int
     link_B_per_s: float  # of the paper's run: one node's link, each way
     source: str
-    parameters: float | None = None
     nodes: int = 2
-    latency_s: float = 0.0  # of a collective between nodes without bytes; a formula's
 
     @property
     def shape(self) -> ModelShape:

@@ -1,4 +1,4 @@
-"""The interconnect's closed formulas, held against sums done by hand; their bytes: test_interconnect_traffic.
+"""The closed formulas, compared with sums done by hand; their bytes: test_interconnect_formula_traffic.
 
 The run: Gemma 3 12B over two nodes of eight H100 (maknee.github.io, 2025-09-11), 4.4 s a step at 400 GB/s a
 node and 39.8 s at 10 Gbit/s, 9.05 times as long.
@@ -6,24 +6,21 @@ node and 39.8 s at 10 Gbit/s, 9.05 times as long.
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import replace
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.interconnect.comm_model import (
+from suites.interconnect_formula.comm_model import (
     BEST,
     WORST,
     Assumption,
-    Band,
+    Bounds,
     Cluster,
     Exchange,
     Strategy,
-    Sweep,
     Traffic,
     achieved_rate,
     communication_seconds,
@@ -31,11 +28,10 @@ from suites.interconnect.comm_model import (
     compute_seconds,
     latency_seconds,
     link_bytes,
-    rate_that_suffices,
-    speedup_band,
-    step_band,
+    speedup_bounds,
+    step_bounds,
     step_seconds,
-    sweep_rows,
+    sufficient_rate,
 )
 
 GB = 1e9
@@ -74,10 +70,10 @@ def test_the_runs_bytes_and_seconds() -> None:
 
 def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_figures() -> None:
     compute_s = compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S)
-    slow_s = step_band(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, compute_s)
+    slow_s = step_bounds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, compute_s)
     assert [round(x, 1) for x in slow_s] == [29.3, 59.1]  # 36.6/1.25; 4.4 - 0.17 + 54.9
     assert slow_s.at_best < SLOW_STEP_S < slow_s.at_worst
-    ratio = speedup_band(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, INFINIBAND_B_PER_S, STEP_S)
+    ratio = speedup_bounds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, INFINIBAND_B_PER_S, STEP_S)
     assert [round(x, 1) for x in ratio] == [6.7, 13.4]
     assert ratio.at_best < RATIO < ratio.at_worst
 
@@ -89,7 +85,10 @@ def test_the_run_implies_about_88_tflop_per_s_a_gpu() -> None:
 
 
 def test_a_step_too_short_for_its_traffic_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"ring traffic alone takes 54\.9 s of a step of 39\.8 s"):
+    with pytest.raises(
+        ValueError,
+        match=r"no time is left for computation: ring traffic alone takes 54\.9 s of a step of 39\.8 s",
+    ):
         compute_left(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, SLOW_STEP_S)
 
 
@@ -116,7 +115,7 @@ def test_the_ends_of_the_band_are_the_least_and_the_most_of_the_four_cases(
         for traffic in get_args(Traffic)
         for overlap in ("none", "perfect")
     ]
-    band = step_band(exchange, cluster, rate_B_per_s, Band.same(compute_s))
+    band = step_bounds(exchange, cluster, rate_B_per_s, Bounds.same(compute_s))
     assert compute_s <= band.at_best == min(cases) <= max(cases) == band.at_worst
 
 
@@ -129,10 +128,10 @@ def test_a_faster_link_never_makes_a_longer_step(
 
 
 @given(exchanges, clusters, seconds, st.floats(0.01, 1))
-def test_the_rate_that_suffices_adds_just_that_share_when_put_back(
+def test_the_sufficient_rate_adds_just_that_share_when_put_back(
     exchange: Exchange, cluster: Cluster, compute_s: float, added: float
 ) -> None:
-    enough = rate_that_suffices(exchange, cluster, Band.same(compute_s), added)
+    enough = sufficient_rate(exchange, cluster, Bounds.same(compute_s), added)
     for rate_B_per_s, assumed in zip(enough, (BEST, WORST), strict=True):
         if math.isfinite(rate_B_per_s):
             step_s = step_seconds(exchange, cluster, rate_B_per_s, compute_s, assumed)
@@ -149,8 +148,8 @@ def test_calibration_gives_back_its_own_step_and_a_band_in_order_below_its_rate(
 ) -> None:
     step_s = compute_s + communication_seconds(exchange, cluster, rate, "ring")
     left_s = compute_left(exchange, cluster, rate, step_s)
-    assert step_band(exchange, cluster, rate, left_s) == pytest.approx((step_s, step_s))
-    below = step_band(exchange, cluster, max(rate * slower, 1.0), left_s)
+    assert step_bounds(exchange, cluster, rate, left_s) == pytest.approx((step_s, step_s))
+    below = step_bounds(exchange, cluster, max(rate * slower, 1.0), left_s)
     assert below.at_best <= below.at_worst * (1 + 1e-9)
 
 
@@ -159,8 +158,8 @@ def test_one_node_sends_nothing_and_any_link_suffices(
     exchange: Exchange, gpus_per_node: int, compute_s: float
 ) -> None:
     alone = Cluster(1, gpus_per_node, 1e-3)
-    assert step_band(exchange, alone, 1.0, Band.same(compute_s)) == (compute_s, compute_s)
-    assert rate_that_suffices(exchange, alone, Band.same(compute_s)) == (0, 0)
+    assert step_bounds(exchange, alone, 1.0, Bounds.same(compute_s)) == (compute_s, compute_s)
+    assert sufficient_rate(exchange, alone, Bounds.same(compute_s)) == (0, 0)
 
 
 def test_latency_is_of_each_collective_between_nodes() -> None:
@@ -179,42 +178,27 @@ def test_gradients_in_fp32_cost_twice_those_in_bf16() -> None:
 
 @pytest.mark.parametrize("wrong", [(0, 8, 0.0), (2, 0, 0.0), (2, 8, -1.0)])
 def test_a_cluster_of_nothing_is_refused(wrong: tuple[int, int, float]) -> None:
-    with pytest.raises(ValueError, match="a node and a GPU at least"):
+    with pytest.raises(ValueError, match="at least one node, one GPU per node"):
         Cluster(*wrong)
 
 
-def test_the_sweep_has_every_point_once_and_each_row_agrees_with_arithmetic() -> None:
-    sweep = Sweep(TOKENS_PER_GPU, achieved_FLOP_per_s=1e14)
-    rows = list(sweep_rows(sweep))
-    points = [(row.parameters, row.nodes, row.rate_B_per_s) for row in rows]
-    assert points == list(itertools.product(sweep.models, sweep.nodes, sweep.rates_B_per_s))
-    assert (min(sweep.models), max(sweep.models)) == (1e9, 70e9)
-    assert (min(sweep.nodes), max(sweep.nodes)) == (2, 64)
-    for row in rows:
-        compute_s = 8 * row.parameters * TOKENS_PER_GPU / 1e14
-        gpus = 8 * row.nodes
-        worst_s = compute_s + 6 * row.parameters * (gpus - 1) / gpus / row.rate_B_per_s
-        best_s = max(compute_s, 6 * row.parameters * (row.nodes - 1) / row.nodes / row.rate_B_per_s)
-        assert (row.best_s, row.worst_s) == pytest.approx((best_s, worst_s))
-        assert (row.rate_B_per_s >= row.enough_at_worst_B_per_s) == (worst_s <= 1.05 * compute_s)
-        assert (row.rate_B_per_s >= row.enough_at_best_B_per_s) == (best_s <= 1.05 * compute_s)
+def test_bounds_agree_with_sums_by_hand() -> None:
+    """3 x 7 collectives of 2 ms; 7e9 parameters gathered twice in 1 B and reduced in 4 B."""
+    cluster, exchange = Cluster(2, 4, latency_s=2e-3), Exchange(7e9, "fsdp", 1.0, 4.0, units=7)
+    compute_s = compute_seconds(7e9, 1000, 1e14, recompute=False)
+    assert compute_s == pytest.approx(0.42)
+    step_s = step_bounds(exchange, cluster, 1e9, Bounds.same(compute_s))
+    assert step_s.at_worst == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)
+    assert step_s.at_best == pytest.approx(0.042 + 1 / 2 * 42)
+    enough = sufficient_rate(exchange, cluster, Bounds.same(compute_s))
+    assert enough.at_best == pytest.approx(21e9 / (1.05 * 0.42 - 0.042))
+    assert enough.at_worst == math.inf  # latency alone is 10 %
 
 
-def test_the_sweep_takes_other_clusters_and_strategies() -> None:
-    small = Sweep(TOKENS_PER_GPU, 1e14, models=(7e9,), nodes=(4,), rates_B_per_s=(1e9,))
-    (fsdp,) = sweep_rows(small)
-    (hybrid,) = sweep_rows(replace(small, strategy="hybrid"))
-    assert hybrid.worst_s - hybrid.compute_s == pytest.approx(2 * 14 * 3 / 4)
-    assert fsdp.worst_s - fsdp.compute_s == pytest.approx(3 * 14 * 31 / 32)
-
-
-def test_the_sweep_takes_every_setting_of_step_and_cluster() -> None:
-    """Sums by hand: 3 x 7 collectives of 2 ms; 7e9 parameters gathered twice in 1 B and reduced in 4 B."""
-    one_point = {"models": (7e9,), "nodes": (2,), "rates_B_per_s": (1e9,)}
-    changed = {"gpus_per_node": 4, "latency_s": 2e-3, "recompute": False, "element_B": 1.0, "gradient_B": 4.0}
-    (row,) = sweep_rows(Sweep(1000, 1e14, units=7, **one_point, **changed))  # type: ignore[arg-type]
-    assert row.compute_s == pytest.approx(0.42)
-    assert row.worst_s == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)
-    assert row.best_s == pytest.approx(0.042 + 1 / 2 * 42)
-    assert row.enough_at_best_B_per_s == pytest.approx(21e9 / (1.05 * 0.42 - 0.042))
-    assert row.enough_at_worst_B_per_s == math.inf  # latency alone is 10 %
+def test_hybrid_shards_send_gradients_alone_between_nodes() -> None:
+    cluster, compute_s = Cluster(4, 8), Bounds.same(1.0)
+    fsdp, hybrid = (
+        step_bounds(Exchange(7e9, strategy), cluster, 1e9, compute_s) for strategy in ("fsdp", "hybrid")
+    )
+    assert hybrid.at_worst - 1.0 == pytest.approx(2 * 14 * 3 / 4)
+    assert fsdp.at_worst - 1.0 == pytest.approx(3 * 14 * 31 / 32)

@@ -1,4 +1,4 @@
-"""The bytes of the interconnect's closed formulas, held against those counted on simulated collectives.
+"""The bytes of the closed formulas, compared with those counted on simulated collectives.
 
 Each rank's chunks move as a ring or a tree of rings moves them, one byte a chunk.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from suites.interconnect.comm_model import Cluster, Exchange, link_bytes
+from suites.interconnect_formula.comm_model import Cluster, Exchange, link_bytes
 
 Crossings = tuple[Counter[int], Counter[int]]  # chunks that left a node, chunks that came into it
 

@@ -1,0 +1,26 @@
+"""Several micro-batches per update: gradients are reduced once per update, parameters gathered per
+micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import HostInfo
+from suites.interconnect_formula.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`gradient_accumulation_steps`: micro-batches per update."""
+
+    gradient_accumulation_steps: int
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return None: a formula runs everywhere."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """Return the subject with that many micro-batches per update; a step is still one micro-batch."""
+    return replace(subject, gradient_accumulation_steps=settings.gradient_accumulation_steps)

@@ -1,0 +1,25 @@
+"""The same training over another link; `link.3200g` is the paper's InfiniBand, eight ports of 400 Gbit/s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.records import HostInfo
+from suites.interconnect_formula.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`rate_B_per_s`: rate of a node's link in each direction."""
+
+    rate_B_per_s: float
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return None: a formula runs everywhere."""
+    return None
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """Return the subject behind that link."""
+    return replace(subject, link_B_per_s=settings.rate_B_per_s)
