@@ -1,17 +1,20 @@
 """Rewrites the records of an earlier schema version: `python -m harness.migrate FOLDER [FOLDER ...]`.
 
-Only names change, never a measured value: each version lists what it renamed. The records file is replaced in
-one step, so that an interrupted run leaves either the old file or the new one.
+Only names change, never a measured value: each version lists what it renamed. Records of a suite that became
+two are moved into a folder next to the first. Each file is replaced in one step, so that an interrupted run
+can be repeated.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from harness.plan import PLAN
 from harness.records import SCHEMA
 from harness.store import RECORDS, StoreError, replace_file
 
@@ -44,12 +47,48 @@ CONDITIONS = {"kernels": {"batch": "micro_batch_size"}}
 Data = dict[str, Any]
 
 
+class Split(NamedTuple):
+    """A suite that became two: which workloads belong to `suite` now, and which variants it still has."""
+
+    suite: str
+    takes: Callable[[Data], bool]
+    variants: tuple[str, ...]  # an optimization, or several as "link."; records of all others are left out
+
+
+SPLITS = {
+    "interconnect": Split(
+        "interconnect_formula",
+        lambda workload: workload.get("parameters") is not None,
+        ("baseline", "link.", "gradient_accumulation", "hybrid_shard"),
+    ),
+    "fabric": Split("fabric_flows", lambda workload: not workload["emulated"], ("",)),
+}
+
+DROPPED_FIELDS = {
+    "interconnect": ("parameters", "latency_s"),
+    "interconnect_formula": (
+        "strategy", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size",
+        "vocab_size", "micro_batch_size", "seq_len", "learning_rate", "loss_steps",
+    ),
+    "fabric": ("emulated", "ranks_per_node", "failed_uplinks"),
+    "fabric_flows": ("emulated",),
+}  # fmt: skip
+"""Fields that a suite's workloads no longer have."""
+
+SUITE_SETTINGS = {"interconnect_formula": {"batches": "gradient_accumulation_steps"}}
+"""Settings of one suite's optimizations."""
+
+
 def from_1_to_2(data: Data) -> Data:
     """Give a record of version 1 the names of version 2."""
     cell = data["cell"]
     suite, config = cell["suite"], cell["config"]
     config["workload"] = rename(config["workload"], {**MODEL_FIELDS, **SUITE_FIELDS.get(suite, {})})
-    config["settings"] = rename(config["settings"], SETTINGS)
+    if suite in SPLITS and SPLITS[suite].takes(config["workload"]):
+        suite = cell["suite"] = SPLITS[suite].suite
+    for field in DROPPED_FIELDS.get(suite, ()):
+        config["workload"].pop(field, None)
+    config["settings"] = rename(config["settings"], {**SETTINGS, **SUITE_SETTINGS.get(suite, {})})
     data["conditions"] = rename(data["conditions"], CONDITIONS.get(suite, {}))
     data["notes"] = data.pop("remarks")
     return data
@@ -97,8 +136,59 @@ def migrate(folder: Path) -> int:
             raise StoreError(f"{path}, line {number}: {error}") from error
     changed = sum(old != new for old, new in zip(lines, migrated, strict=True))
     if changed:
-        replace_file(path, "".join(f"{line}\n" for line in migrated).encode())
+        try:
+            _write(folder, migrated)
+        except OSError as error:
+            raise StoreError(f"cannot write into {folder}: {error.strerror}") from error
     return changed
+
+
+def _write(folder: Path, lines: Sequence[str]) -> None:
+    """Replace the records of `folder`, after moving those of a suite that was split off into its own
+    folder."""
+    cells = {line: json.loads(line)["cell"] for line in lines}
+    for name, split in SPLITS.items():
+        moved = [line for line in lines if cells[line]["suite"] == split.suite]
+        if not moved:
+            continue
+        kept = [line for line in moved if _is_variant(cells[line]["optimization"], split.variants)]
+        lines = [line for line in lines if line not in set(moved)]
+        target = folder.with_name(split.suite if folder.name == name else f"{folder.name}_{split.suite}")
+        _split_off(folder, target, split.suite, {cells[line]["id"]: line for line in kept})
+        _filter_plan(folder / PLAN, folder / PLAN, name, {cells[line]["id"] for line in lines})
+    replace_file(folder / RECORDS, _text(lines))
+
+
+def _is_variant(name: str, variants: Sequence[str]) -> bool:
+    return any(name == one or ((one.endswith(".") or not one) and name.startswith(one)) for one in variants)
+
+
+def _split_off(folder: Path, target: Path, suite: str, lines: Mapping[str, str]) -> None:
+    """Write `lines`, by cell, into `target` with their plan and environments; raise `StoreError` if it is
+    taken."""
+    records = target / RECORDS
+    if records.exists():
+        present = {json.loads(line)["cell"]["id"] for line in records.read_text().splitlines()}
+        if not present <= lines.keys():
+            raise StoreError(f"{target} holds other records, and those of {suite} belong there: move it away")
+    target.mkdir(exist_ok=True)
+    for environment in folder.glob("environment-*.json"):
+        shutil.copy(environment, target)
+    _filter_plan(folder / PLAN, target / PLAN, suite, lines.keys())
+    replace_file(records, _text(lines.values()))
+
+
+def _filter_plan(source: Path, target: Path, suite: str, cells: Collection[str]) -> None:
+    """Write the plan in `source` to `target` as one of `suite`, with those of its cells that are in
+    `cells`."""
+    if source.exists():
+        plan = json.loads(source.read_text())
+        plan |= {"suite": suite, "cells": [cell for cell in plan["cells"] if cell in cells]}
+        replace_file(target, (json.dumps(plan, indent=0) + "\n").encode())
+
+
+def _text(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def main(folders: Sequence[str]) -> int:

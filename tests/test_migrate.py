@@ -88,3 +88,100 @@ def test_a_present_line_is_left_as_it_is():
 def test_no_folder_is_a_mistake(capsys):
     assert main([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def cell_of(suite, name, workload, optimization="baseline", settings=None):
+    cell = OLD["cell"] | {"id": name, "suite": suite, "optimization": optimization}
+    return OLD | {
+        "cell": cell | {"config": {"workload": workload, "settings": settings or {}}},
+        "conditions": {},
+    }
+
+
+STEP = {"strategy": "ddp", "layers": 4, "nodes": 2, "parameters": None, "latency_s": 0.0}
+FORMULA = {**STEP, "parameters": 7e9}
+
+
+@pytest.fixture
+def both(tmp_path):
+    """A folder of a suite that measured some workloads and calculated others."""
+    home = tmp_path / "interconnect"
+    home.mkdir()
+    records = [
+        cell_of("interconnect", "measured", STEP, "gradient_accumulation", {"batches": 4}),
+        cell_of("interconnect", "calculated", FORMULA, "gradient_accumulation", {"batches": 4}),
+        cell_of("interconnect", "link", FORMULA, "link.3g"),
+        cell_of("interconnect", "hook", FORMULA, "powersgd"),
+    ]
+    (home / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    order = ["link", "measured", "hook", "calculated"]
+    (home / "plan.json").write_text(json.dumps({"suite": "interconnect", "cells": order, "titles": {}}))
+    (home / "environment-e.json").write_text("{}")
+    return home
+
+
+def test_a_suite_that_became_two_has_two_folders(both):
+    assert migrate(both) == 4
+    other = both.with_name("interconnect_formula")
+    assert [one.cell.id for one in read_records(both)] == ["measured"]
+    calculated, link = read_records(other)
+    assert (calculated.cell.suite, calculated.cell.id, link.cell.id) == (
+        "interconnect_formula",
+        "calculated",
+        "link",
+    )
+    assert calculated.cell.config["workload"] == {
+        "num_hidden_layers": 4,
+        "nodes": 2,
+        "parameters": 7e9,
+        "latency_s": 0.0,
+    }
+    assert calculated.cell.config["settings"] == {"gradient_accumulation_steps": 4}
+    assert calculated.measurements[0].samples == (0.25, 0.125)
+    (measured,) = read_records(both)
+    assert measured.cell.config["workload"] == {"strategy": "ddp", "num_hidden_layers": 4, "nodes": 2}
+    assert measured.cell.config["settings"] == {"batches": 4}
+    plans = [json.loads((folder / "plan.json").read_text()) for folder in (both, other)]
+    assert plans[0] == {"suite": "interconnect", "cells": ["measured"], "titles": {}}
+    assert plans[1] == {"suite": "interconnect_formula", "cells": ["link", "calculated"], "titles": {}}
+    assert (other / "environment-e.json").exists()
+
+
+def test_a_folder_of_flows_keeps_every_variant(tmp_path):
+    home = tmp_path / "mine"
+    home.mkdir()
+    shape = {"collective": "alltoall", "ranks_per_node": 1, "failed_uplinks": 0}
+    records = [
+        cell_of("fabric", "packets", {**shape, "emulated": True}, "e_ecmp.4_pairs"),
+        cell_of("fabric", "flows", {**shape, "emulated": False}, "e_ecmp.4_pairs"),
+    ]
+    (home / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    assert migrate(home) == 2
+    (packets,), (flows,) = read_records(home), read_records(tmp_path / "mine_fabric_flows")
+    assert packets.cell.config["workload"] == {"collective": "alltoall"}
+    assert flows.cell.config["workload"] == shape
+
+
+def test_a_folder_with_other_records_is_not_overwritten(both):
+    other = both.with_name("interconnect_formula")
+    other.mkdir()
+    text = json.dumps(cell_of("interconnect", "mine", FORMULA)) + "\n"
+    (other / "records.jsonl").write_text(text)
+    before = (both / "records.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="holds other records"):
+        migrate(both)
+    assert (other / "records.jsonl").read_text() == text
+    assert (both / "records.jsonl").read_bytes() == before
+
+
+def test_a_migration_that_was_interrupted_can_be_repeated(both):
+    before = (both / "records.jsonl").read_bytes()
+    migrate(both)
+    after = [
+        (folder / "records.jsonl").read_bytes() for folder in (both, both.with_name("interconnect_formula"))
+    ]
+    (both / "records.jsonl").write_bytes(before)
+    assert migrate(both) == 4
+    assert after == [
+        (folder / "records.jsonl").read_bytes() for folder in (both, both.with_name("interconnect_formula"))
+    ]
