@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.records import Json, Origin, Reading, Unavailable
-from suites.training import published_run
 from suites.interconnect_formula.comm_model import (
     Bounds,
     Cluster,
@@ -22,6 +21,7 @@ from suites.interconnect_formula.comm_model import (
     sufficient_rate,
 )
 from suites.interconnect_formula.subject import Subject, Workload
+from suites.training import published_run
 
 TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own

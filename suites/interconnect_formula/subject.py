@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from suites.training import published_run
 from suites.interconnect_formula.comm_model import Cluster, Exchange
+from suites.training import published_run
 
 
 @dataclass(frozen=True, slots=True)
