@@ -15,9 +15,12 @@ VARIANTS = {variant.name: variant for variant in RUN.variants}
 def values_of(workload, name):
     """By metric and method; `workload`: a name, or its fields."""
     variant = VARIANTS[name]
-    module = import_module(f"suites.interconnect_formula.{variant.module}")
     fields = RUN.workloads[workload] if isinstance(workload, str) else workload
-    subject = module.apply(interconnect_formula.build(fields, 1), module.Settings(**variant.settings))
+    subject = interconnect_formula.build(fields, 1)
+    if name != "baseline":
+        module = import_module(f"suites.interconnect_formula.{variant.module}")
+        given = [module.Settings(**variant.settings)] if variant.settings else []
+        subject = module.apply(subject, *given)
     interconnect_formula.check(subject, None)
     readings = list(interconnect_formula.sample(subject))
     assert {one.origin for one in readings} == {Origin.CALCULATED}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import HostInfo
 from suites.interconnect_formula.subject import Subject
 
 
@@ -14,11 +13,6 @@ class Settings:
     """`gradient_accumulation_steps`: micro-batches per update."""
 
     gradient_accumulation_steps: int
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return None: a formula runs everywhere."""
-    return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

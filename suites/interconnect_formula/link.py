@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import HostInfo
 from suites.interconnect_formula.subject import Subject
 
 
@@ -13,11 +12,6 @@ class Settings:
     """`rate_B_per_s`: rate of a node's link in each direction."""
 
     rate_B_per_s: float
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return None: a formula runs everywhere."""
-    return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
