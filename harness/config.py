@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -15,11 +16,12 @@ from hydra.errors import HydraException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.executors.start import automatic
 from harness.hf_config import workload_from_file
 from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
-from harness.validation import ConfigError, check_fields, check_relations, check_value, unknown
+from harness.validation import ConfigError, check_fields, check_relations, check_value, shown, unknown
 
 GROUPS = ("suite", "executor", "hardware")
 
@@ -137,21 +139,43 @@ def names(group: str) -> list[str]:
     return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
 
 
-def load(words: Sequence[str]) -> list[Run]:
-    """One checked `Run` a suite (several for `suite=all`); raises ConfigError."""
+class Choice(NamedTuple):
+    """What the words of a command choose: a suite or "all", options of other groups, values to change."""
+
+    suite: str
+    groups: Mapping[str, str]
+    values: Sequence[Override]
+
+
+def choose(words: Sequence[str]) -> Choice:
+    """Return what the words choose, each name checked; raises ConfigError."""
+    for word in words:
+        if "=" not in word and (near := get_close_matches(word, names("suite"), n=1)):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
     overrides = parse(words)
-    chosen = {o.key_or_group: str(o.value()) for o in overrides if o.key_or_group in GROUPS}
+    groups = {"executor": automatic()}
+    groups |= {o.key_or_group: str(o.value()) for o in overrides if o.key_or_group in GROUPS}
     values = [o for o in overrides if o.key_or_group not in GROUPS]
-    asked = chosen.pop("suite", None)
-    if asked is None:
+    suite = groups.pop("suite", None)
+    if suite is None:
         raise ConfigError(f"suite: missing; say suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
-    for group, name in chosen.items():
+    for group, name in groups.items():
         if name not in names(group):
             raise unknown(f"{group}={name}", name, names(group))
-    if asked != "all":
-        if asked not in names("suite"):
-            raise unknown(f"suite={asked}", asked, [*names("suite"), "all"])
-        return [load_suite(asked, chosen, values)]
+    if groups["executor"] != automatic() != "local":
+        raise ConfigError(
+            f"executor={groups['executor']}: a launcher started this process with others: leave executor out"
+        )
+    if suite not in [*names("suite"), "all"]:
+        raise unknown(f"suite={suite}", suite, [*names("suite"), "all"])
+    return Choice(suite, groups, values)
+
+
+def load(words: Sequence[str]) -> list[Run]:
+    """Return one checked `Run` per suite (several for `suite=all`); raises ConfigError."""
+    suite, groups, values = choose(words)
+    if suite != "all":
+        return [load_suite(suite, groups, values)]
     special = [
         o.key_or_group for o in values if o.key_or_group.split(".")[0] in ("suite", "only", "workloads")
     ]
@@ -159,24 +183,30 @@ def load(words: Sequence[str]) -> list[Run]:
         raise ConfigError(
             f"{special[0]}: suite=all runs every suite whole; name one suite to choose within it"
         )
-    runs = [load_suite(name, chosen, values) for name in names("suite")]
+    runs = [load_suite(name, groups, values) for name in names("suite")]
     below = any(override.key_or_group == "out" for override in values)
     return [replace(run, out=run.out / run.suite) if below else run for run in runs]
 
 
-def load_suite(name: str, chosen: Mapping[str, str], values: Sequence[Override]) -> Run:
-    """The run of one suite."""
-    config = compose_suite(name, chosen)
-    fill_defaults(config)
-    for override in values:
-        apply_override(config, override)
-        if override.is_add():
-            fill_defaults(config)
+def load_suite(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> Run:
+    """Return the checked run of one suite."""
+    config = compose_run(name, groups, values)
     try:
         plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(first_line(error)) from None
-    return checked(cast("dict[str, Any]", plain), name, chosen.get("executor", "local"))
+        raise ConfigError(f"{error.full_key or 'conf/'}: {first_line(error)}") from None
+    return checked(cast("dict[str, Any]", plain), name, groups.get("executor", "local"))
+
+
+def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> DictConfig:
+    """Return conf/ composed for one suite, with `values` applied and not yet checked."""
+    config = compose_suite(name, groups)
+    fill_defaults(config)
+    for override in values:
+        apply_override(config, override)
+        if override.is_add() or override.is_force_add():
+            fill_defaults(config)
+    return config
 
 
 def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
@@ -255,7 +285,7 @@ def workloads(
     for name in [n for n in found if not only or n in only or n in suite["reference_workloads"]]:
         where = f"suite.workloads.{name}"
         if not isinstance(found[name], dict):
-            raise ConfigError(f"{where}={found[name]!r}: expected the fields of a workload")
+            raise ConfigError(f"{where}={shown(found[name])}: expected the fields of a workload")
         picked[name] = check_fields(where, found[name], fields)
         check_relations(where, picked[name], fields)
     return picked

@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.instruments.distributed.launcher_env import launch
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
@@ -68,11 +67,10 @@ class Environment(NamedTuple):
         return self._asdict() | {"gpus": [gpu._asdict() for gpu in self.gpus]}
 
 
-def describe() -> Environment:
-    """This machine, now."""
+def describe(ranks: str = "") -> Environment:
+    """Return this machine as it is now, with the ranks that an executor has."""
     gpus, driver = _gpus()
     commit, dirty = _commit(ROOT)
-    started = launch()
     return Environment(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=cpu_model(),
@@ -84,7 +82,7 @@ def describe() -> Environment:
         driver=driver,
         commit=commit,
         dirty=dirty,
-        ranks="" if started is None else f"{started.nodes} x {started.per_node}",
+        ranks=ranks,
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, ListConfig, Node, OmegaConf, StringNode
 from omegaconf.errors import OmegaConfBaseException
 
-from harness.validation import ConfigError, unknown
+from harness.validation import ConfigError, describe, shown, unknown
+
+ADD_OR_DELETE = "+ adds and ~ leaves out suite.workloads.NAME, nothing else"
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -22,9 +24,22 @@ def parse(words: Sequence[str]) -> list[Override]:
         try:
             override = parser.parse_override(word)
         except HydraException as error:
-            raise ConfigError(f"{word!r}: not KEY=VALUE ({first_line(error)})") from None
+            detail = f" ({first_line(error)})" if "=" in word else ""
+            raise ConfigError(f"{word!r}: expected KEY=VALUE{detail}") from None
         if override.is_sweep_override():
-            raise ConfigError(f"{word!r}: a list of choices; the harness makes the matrix, use only=[a,b]")
+            raise ConfigError(
+                f"{word!r}: a list of choices; the harness runs the whole matrix itself: "
+                "use workloads=[a,b] only=[x,y] repeats=N"
+            )
+        if override.key_or_group.split(".")[0] == "hydra":
+            raise ConfigError(
+                f"{override.key_or_group}: Hydra composes the configuration and runs nothing; "
+                "results go to out=FOLDER"
+            )
+        if override.package is not None:
+            raise ConfigError(f"{word}: where a group goes is fixed; use {override.key_or_group}=NAME")
+        if override.is_delete() and "." not in override.key_or_group:
+            raise ConfigError(f"{word}: {ADD_OR_DELETE}")
         if "claims" in override.key_or_group.split("."):
             raise ConfigError(f"{override.key_or_group}: claims are read-only; they are the paper's figures")
         found.append(override)
@@ -45,26 +60,37 @@ def apply_override(config: DictConfig, override: Override) -> None:
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
         )
     *path, leaf = key.split(".")
+    adds = override.is_add() or (override.is_force_add() and path == ["suite", "workloads"])
     if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
-        raise ConfigError(
-            f"{override.input_line}: + and ~ bring or leave out suite.workloads.NAME, nothing else"
-        )
+        raise ConfigError(f"{override.input_line}: {ADD_OR_DELETE}")
     for depth, part in enumerate(path):
         if not isinstance(holder, DictConfig) or part not in holder:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
-    if not isinstance(holder, DictConfig) or (leaf not in holder and not override.is_add()):
+    if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
     if isinstance(OmegaConf.select(config, key), ListConfig) and not isinstance(value, list):
-        raise ConfigError(f"{key}={value!r}: expected a list, as in {key}=[{value}]")
+        example = value if isinstance(value, str) else "a,b"
+        raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[{example}]")
     try:
         if override.is_delete():
             OmegaConf.set_struct(holder, False)
             del holder[leaf]
         else:
-            OmegaConf.update(config, key, value, merge=True, force_add=override.is_add())
+            OmegaConf.update(config, key, value, merge=True, force_add=adds)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{key}: {first_line(error)}") from None
+        raise ConfigError(f"{key}={shown(value)}: {_expected(holder, key) or first_line(error)}") from None
+
+
+def _expected(holder: DictConfig, key: str) -> str:
+    """Return what a key of the schema allows, in words."""
+    node = holder._get_node(key.rpartition(".")[2])
+    if isinstance(node, DictConfig):
+        return f"expected {key}.NAME=VALUE; names: {', '.join(keys_of(node)) or 'none'}"
+    kinds = {IntegerNode: "int", FloatNode: "float", BooleanNode: "bool", StringNode: "str"}
+    kind = next((word for of, word in kinds.items() if isinstance(node, of)), None)
+    optional = isinstance(node, Node) and node._is_optional()
+    return f"expected {describe({'type': kind, 'optional': optional})}" if kind else ""
 
 
 def keys_of(node: Any) -> list[str]:

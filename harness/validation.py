@@ -32,6 +32,12 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
 
 
+def shown(value: Any) -> str:
+    """Return a value as a command line has it."""
+    words = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else repr(value)
+
+
 def declared(value: Any) -> dict[str, Any]:
     """The declaration that a YAML's own value stands for: its type, nothing more."""
     if value is None:
@@ -64,7 +70,7 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Mapping[str, 
                 continue
             value, bound = values[name], values[other]
             if value % bound if rule == "multiple_of" else value > bound:
-                raise ConfigError(f"{where}.{name}={value!r}: expected {words} {other}={bound!r}")
+                raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {other}={shown(bound)}")
 
 
 def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
@@ -75,21 +81,21 @@ def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{key}: missing; expected {describe(field)}")
     kind = field.get("type")
     if kind and (not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "bool")):
-        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     if value != value or value in (float("inf"), float("-inf")):
-        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     if "one_of" in field and value not in field["one_of"]:
-        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     if ("at_least" in field and value < field["at_least"]) or (
         "at_most" in field and value > field["at_most"]
     ):
-        raise ConfigError(f"{key}={value!r}: expected {describe(field)}")
+        raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     return float(value) if kind == "float" else value
 
 
 def describe(field: Mapping[str, Any]) -> str:
     """What a field allows, in words."""
-    words = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+    words = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
     text = words.get(field.get("type", ""), f"a {field['type']}" if "type" in field else "a value")
     if "one_of" in field:
         text = "one of " + ", ".join(map(str, field["one_of"]))

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from test_launched import SRUN
 
 from harness.code_fingerprint import ROOT
 from harness.config import load
@@ -12,7 +13,18 @@ from harness.validation import ConfigError
 REFUSED = [
     ([], "suite: missing"),
     (["suite=memry"], "did you mean memory"),
-    (["memory"], "not KEY=VALUE"),
+    (["memory"], "expected KEY=VALUE; did you mean suite=memory?"),
+    (["suite=memory", "repeats"], "expected KEY=VALUE"),
+    (["suite=memory", "memory"], "did you mean suite=memory?"),
+    (["~suite"], "nothing else"),
+    (["suite=memory", "suite=kernels,memory"], "runs the whole matrix itself"),
+    (["suite=memory", "hydra.run.dir=x"], "results go to out=FOLDER"),
+    (["suite=memory", "executor@there=local"], "use executor=NAME"),
+    (["suite=memory", "plan=maybe"], "expected true or false"),
+    (["suite=memory", "out=[a]"], "expected text or null"),
+    (["suite=memory", "limits=3"], "expected limits.NAME=VALUE; names: timeout_s, memory_B"),
+    (["suite=memory", "workloads=null"], "workloads=[a,b]"),
+    (["suite=memory", "seed=${nothing}"], "not found"),
     (["suite=memory", "repeat=2"], "did you mean repeats"),
     (["suite=memory", "only=[fsdp3]"], "did you mean fsdp2"),
     (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
@@ -30,18 +42,18 @@ REFUSED = [
     (["suite=memory", "suite.optimizations.fsdp2.settings.ranks=1"], "at least 2"),
     (["suite=memory", "suite.optimizations.fsdp2.settings.rank=4"], "did you mean ranks"),
     (["suite=memory", "suite.optimizations.activation_checkpointing.variants.full.mode=half"], "one of full"),
-    (["suite=memory", "repeats=two"], "repeats"),
+    (["suite=memory", "repeats=two"], "expected a whole number or null"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
     (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: a suite says itself"),
     (["suite=fabric", "suite.workloads.flows_1024.placements=1"], "at least 2"),
     (["suite=memory", "repeats=0"], "at least 1"),
     (["suite=memory", "seed=-1"], "at least 0"),
     (["suite=memory", "limits.timeout_s=-1"], "at least 0.1"),
-    (["suite=memory", "limits.memory_B=lots"], "limits.memory_B"),
+    (["suite=memory", "limits.memory_B=lots"], "expected a number or null"),
     (["suite=memory", "executor=slrum"], "no such name"),
     (["suite=memory", "executor.workers=0"], "at least 1"),
     (["suite=memory", "hardware=h300"], "did you mean h200"),
-    (["suite=memory", "seed=1,2"], "a list of choices"),
+    (["suite=memory", "seed=1,2"], "use workloads=[a,b] only=[x,y] repeats=N"),
     (["suite=memory", "suite.claims.table_1.value=3"], "claims are read-only"),
     (["suite=memory", "+anything=1"], "nothing else"),
     (["suite=memory", "~limits"], "nothing else"),
@@ -99,11 +111,12 @@ def test_variants_are_arms_of_one_module():
     ]
 
 
-def test_a_workload_can_be_added_and_left_out():
+@pytest.mark.parametrize("plus", ["+", "++"])
+def test_a_workload_can_be_added_and_left_out(plus):
     shape = "num_hidden_layers:2,hidden_size:64,num_attention_heads:4,num_key_value_heads:2,"
     shape += "intermediate_size:256,vocab_size:99,max_position_embeddings:64,seq_len:33"
     new = f"{{{shape},device_memory_B:8e10}}"
-    run = load(["suite=memory", f"+suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
+    run = load(["suite=memory", f"{plus}suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
     assert run.workloads["mine"]["optimizer"] == "adamw"
     assert "llama_7b" not in run.workloads
 
@@ -118,6 +131,19 @@ def test_a_config_json_is_a_workload():
         workload["hf_config"]["num_hidden_layers"],
         32,
     )
+
+
+def test_what_hydras_grammar_forces_is_set():
+    assert load(["suite=memory", "++seed=3", "limits={timeout_s: 9}"])[0].seed == 3
+
+
+def test_under_a_launcher_of_ranks_its_executor_is_chosen_and_no_other(monkeypatch):
+    assert load(["suite=memory"])[0].executor == "local"
+    for name, value in SRUN.items():
+        monkeypatch.setenv(name, value)
+    assert load(["suite=memory"])[0].executor == "torchrun"
+    with pytest.raises(ConfigError, match="executor=local: a launcher started this process"):
+        load(["suite=memory", "executor=local"])
 
 
 def test_the_baseline_comes_first():

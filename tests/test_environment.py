@@ -132,3 +132,9 @@ def test_no_commit_where_git_is_not_installed(checkout, monkeypatch):
     monkeypatch.setattr(environment, "ROOT", checkout)
     monkeypatch.setenv("PATH", str(checkout))
     assert (describe().commit, describe().dirty) == ("", False)
+
+
+def test_ranks_that_an_executor_brings_are_another_host():
+    alone, ranked = describe(), describe("2 x 8")
+    assert ranked.host != alone.host
+    assert ranked.digest != alone.digest

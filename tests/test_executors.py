@@ -1,6 +1,9 @@
 """What the runner asks of any executor, near or far."""
 
+import os
+
 import pytest
+from test_launched import SRUN, TORCHRUN
 from toy.sweep import cell, group
 
 from harness.environment import describe
@@ -10,9 +13,13 @@ from harness.executors import (
     CellReading,
     CellStarted,
     Conditions,
+    ExecutorError,
     event_from_json,
     event_to_json,
+    local,
+    torchrun,
 )
+from harness.executors.start import automatic, session
 from harness.records import Limits, Measurement, Reading, Record
 from harness.runner import run
 from harness.store import Store, read_records
@@ -65,3 +72,49 @@ def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
     with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"1 cells without an end: {two.id}"):
         run([group(one, two)], store, executor, Limits(1.0), describe())
     assert [record.cell for record in read_records(tmp_path)] == [one]
+
+
+def started_by(monkeypatch, said):
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_process_by_itself_runs_here_and_nothing_surrounds_its_command():
+    assert automatic() == "local"
+    with session():
+        pass
+
+
+def test_without_a_launcher_there_are_no_ranks_to_run_on(tmp_path):
+    with pytest.raises(ExecutorError, match="executor=torchrun: no launcher started this process"):
+        torchrun.create(tmp_path)
+
+
+@pytest.mark.parametrize(("said", "ranks"), [(TORCHRUN, "2 x 8"), (SRUN, "2 x 8")])
+def test_ranks_that_a_launcher_started_are_named(said, ranks, monkeypatch, tmp_path):
+    started_by(monkeypatch, said)
+    assert automatic() == "torchrun"
+    assert torchrun.create(tmp_path).ranks == ranks
+    assert local.create(tmp_path).ranks == ""
+
+
+def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
+    """`serve` replaces the process, so nothing after it runs."""
+    started_by(monkeypatch, TORCHRUN)
+    became = []
+
+    def become(program, words):
+        became.append(words)
+        raise SystemExit
+
+    monkeypatch.setattr("os.execv", become)
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    with pytest.raises(SystemExit), session():
+        pytest.fail("the command of rank 3 ran")
+    assert became[0][-3:] == ["serve", "3", "3"]
+
+
+def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
+    started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
+    with pytest.raises(ExecutorError, match=r"MASTER_ADDR is missing: .* export MASTER_ADDR"), session():
+        pass

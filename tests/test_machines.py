@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from harness import environment
 from harness.instruments.distributed.launcher_env import Launch
 from harness.records import Unavailable
 from suites.interconnect.real_cluster import backend_of, network_of
@@ -34,12 +33,3 @@ def test_nodes_on_machines_of_their_own_have_a_network():
 def test_ranks_dealt_round_are_refused(ranks):
     with pytest.raises(Unavailable, match="numbered node by node"):
         network_of(HERE, ranks)
-
-
-def test_what_a_launcher_started_is_another_host(monkeypatch):
-    alone = environment.describe()
-    monkeypatch.setattr(environment, "launch", lambda: HERE)
-    started = environment.describe()
-    assert started.ranks == "2 x 2"
-    assert started.host != alone.host
-    assert started.digest != alone.digest

@@ -62,8 +62,18 @@ KINDS: Mapping[str, Any] = {
 }
 
 
+class ExecutorError(Exception):
+    """An executor cannot run here; the text is one line for a person, with what to do."""
+
+
 class Executor(Protocol):
-    """Runs groups of cells, each group in a process of its own or, after a death, in several."""
+    """Runs groups of cells, each group in a process of its own or, after a death, in several.
+
+    `ranks` names the processes that it has besides this machine's, for the identity of cells: nodes and
+    ranks per node; empty where there are none.
+    """
+
+    ranks: str
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.

@@ -26,8 +26,9 @@ class LocalExecutor:
     Whatever a killed sweep left in `folder`, processes and temporary files, is cleared first.
     """
 
-    def __init__(self, folder: Path, workers: int = 1) -> None:
+    def __init__(self, folder: Path, workers: int = 1, ranks: str = "") -> None:
         self.workers = workers
+        self.ranks = ranks
         self._threads = max(1, len(os.sched_getaffinity(0)) // workers)
         self._temporary = folder.resolve() / TEMPORARY
         self._numbers = count()

@@ -1,0 +1,146 @@
+"""Words of a command to a `Command`: Hydra's flags, `list`, and KEY=VALUE words, which config reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.validation import ConfigError
+
+USAGE = """\
+python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
+python -m harness from_results=FOLDER            judge and report again; run nothing
+python -m harness list [WHAT] [suite=NAME]       WHAT: suites, workloads, variants, hardware, executors
+
+what to run
+  suite=NAME             a suite, or all of them: suite=all
+  only=[a,b]             these optimizations, or single variants: activation_checkpointing.full
+  workloads=[a,b]        these workloads
+  repeats=N              fresh processes per cell
+  plan=true              print how many cells, about how long and what is skipped; run nothing
+
+how to run it
+  out=FOLDER             where records and report go (results/<suite>); finished cells are not run again
+  limits.timeout_s=600   a cell that takes longer ends as timed_out
+  limits.memory_B=null   a cell that takes more private memory ends as out_of_memory
+  executor=NAME          where cells run; torchrun by itself under torchrun or srun
+  executor.workers=1     processes at once, of suites whose cells do not disturb one another
+  hardware=NAME          the device that tables are about
+  seed=0
+
+your own workload
+  suite.workloads.NAME.FIELD=VALUE       change a field
+  +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
+  suite.workload_from=PATH               a Hugging Face config.json; other fields under suite.hf_defaults
+
+flags
+  --help, --version
+  --cfg job [--resolve] [--package KEY]  print the configuration as YAML
+  --info [KIND]                          print the files that the configuration is composed of
+  --shell-completion install=bash        print completion: eval "$(python -m harness -sc install=bash)"
+
+python -m harness suite=memory plan=true
+python -m harness list suite=memory
+"""
+
+SHORT = {
+    "-h": "--help",
+    "-c": "--cfg",
+    "-i": "--info",
+    "-p": "--package",
+    "-r": "--run",
+    "-m": "--multirun",
+    "-sc": "--shell-completion",
+    "-cp": "--config-path",
+    "-cn": "--config-name",
+    "-cd": "--config-dir",
+}
+
+SHOWN = ("--help", "--version", "--cfg", "--info", "--shell-completion")
+"""Flags that print something in place of a run."""
+
+INFO = ("defaults-tree", "defaults", "searchpath", "config", "plugins", "all")
+
+VALUES: dict[str, tuple[str, ...]] = {
+    "--cfg": ("job",),
+    "--info": INFO,
+    "--package": (),
+    "--shell-completion": ("install=bash", "install=zsh", "query=bash", "uninstall=bash", "uninstall=zsh"),
+}
+"""Flags with a value, and which values are allowed; none named: any."""
+
+REFUSED = {
+    "--multirun": "the harness runs the whole matrix itself: use workloads=[a,b] only=[x,y] repeats=N",
+    "--config-path": "conf/ is where the configuration is: change it by KEY=VALUE, or edit its files",
+    "--config-name": "conf/config.yaml is the configuration: choose within it by suite=NAME and KEY=VALUE",
+    "--config-dir": "conf/ is where the configuration is: a new file below conf/suite/ is found by its name",
+    "--hydra-help": "Hydra composes the configuration and runs nothing: see --help",
+    "--experimental-rerun": "a finished cell is not run again: give the same command, or another out=FOLDER",
+}
+
+
+class Command(NamedTuple):
+    """What was typed: words KEY=VALUE, and at most one thing to show in place of a run."""
+
+    words: tuple[str, ...]
+    shown: str = ""  # one of `SHOWN`, or "list"
+    value: str = ""  # of what is shown
+    package: str = ""
+    resolve: bool = False
+
+
+def read(argv: Sequence[str]) -> Command:
+    """Return what `argv` asks for; raises ConfigError."""
+    words: list[str] = []
+    flags: dict[str, str] = {}
+    left = deque(argv)
+    while left:
+        word = left.popleft()
+        if word.startswith("-"):
+            name, value = _flag(word, left)
+            flags[name] = value
+        else:
+            words.append(word)
+    if "--help" in flags:
+        return Command((), "--help")
+    shown = [name for name in flags if name in SHOWN]
+    if words and words[0] == "list":
+        shown.append("list")
+        words = words[1:]
+    if len(shown) > 1:
+        raise ConfigError(f"{shown[0]} and {shown[1]}: one at a time")
+    _need(flags, "--resolve", "--cfg")
+    _need(flags, "--package", "--cfg")
+    name = shown[0] if shown else ""
+    return Command(tuple(words), name, flags.get(name, ""), flags.get("--package", ""), "--resolve" in flags)
+
+
+def _flag(word: str, left: deque[str]) -> tuple[str, str]:
+    """Return a flag's long name and its value, which may be the next of the words that are left."""
+    name, equals, value = word.partition("=")
+    name = SHORT.get(name, name)
+    if name in REFUSED:
+        raise ConfigError(f"{word}: {REFUSED[name]}")
+    known = [*SHOWN, "--resolve", "--package", "--run"]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"{word}: no such flag; {hint}allowed: {', '.join(known)}, and words KEY=VALUE")
+    if name not in VALUES:
+        if equals:
+            raise ConfigError(f"{word}: {name} takes no value")
+        return name, ""
+    allowed = VALUES[name]
+    if name == "--info" and not equals and (not left or left[0] not in allowed):
+        return name, INFO[0]
+    value = value if equals or not left else left.popleft()
+    if not value or (allowed and value not in allowed):
+        raise ConfigError(f"{name} {value}".rstrip() + f": expected {' or '.join(allowed) or 'a key'}")
+    return name, value
+
+
+def _need(flags: dict[str, str], name: str, other: str) -> None:
+    if name in flags and other not in flags:
+        raise ConfigError(f"{name}: only with {other}")
