@@ -1,27 +1,24 @@
-"""A claim's reading -> our figure: which records it speaks of, and what they say. Beneath the judge; pure."""
+"""An interpretation of a claim -> our value: which records it speaks of, and what they contain. Pure."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from harness.claim_model import Claim, Interpretation
 from harness.paired_ratio import AGAIN, NoPairsError, compare, inverse
-from harness.records import Claim, Interpretation, Measurement, Record, Status, measurement
+from harness.records import Measurement, Record, Status, measurement
 from harness.statistics import interval_of_mean
 from harness.units import human
 
-if TYPE_CHECKING:
-    from harness.statistics import Ratio
-
-AGAINST = "against "
-"""Before a condition's name: that of the variant which the reading is held against."""
+REFERENCE = "reference "
+"""Begins the name of a condition of the variant that `relative_to` names: `reference precision`."""
 
 
-class Figure(NamedTuple):
-    """Ours, in the claim's unit: the median of all samples and their range, one end of that alone, or their
-    mean, or a ratio, with its interval."""
+class ClaimValue(NamedTuple):
+    """Our value in the claim's unit, between two ends: a statistic of all samples, or a ratio."""
 
     ours: float
     low: float
@@ -29,129 +26,126 @@ class Figure(NamedTuple):
     origin: str
     record: Record
     conditions: Mapping[str, str]
-    told: str = ""  # beside the origin: how many samples it rests on
-    warning: str = ""  # what keeps it from being taken at its face
+    basis: str  # see `claim_model.Verdict`
+    processes: int
+    samples: int
+    noise: tuple[float, float] | None = None  # of the reference against itself, where ours lies within it
 
 
 Cells = Mapping[str, Sequence[Record]]
 """The records of one workload by variant."""
 
 
-class NoFigureError(Exception):
-    """There is nothing to hold the claim against; the text says why, `cell` whose record tells."""
+class NoValueError(Exception):
+    """The records have no value for an interpretation; the text says why, `cell` is where it is recorded."""
 
     def __init__(self, text: str, cell: str = "") -> None:
         super().__init__(text)
         self.cell = cell
 
 
-def figure_of(claim: Claim, reading: Interpretation, cells: Cells) -> Figure:
-    """What the records say of the reading; raises `NoFigureError`."""
-    if reading.against:
-        return _speed_up(claim, reading, cells)
-    return _figure(claim, reading, cells.get(reading.optimization, ()))
+def value_of(claim: Claim, interpretation: Interpretation, cells: Cells) -> ClaimValue:
+    """Return the value that the records give the interpretation; raises `NoValueError`."""
+    if interpretation.relative_to:
+        return _speed_up(claim, interpretation, cells)
+    return _value(claim, interpretation, cells.get(interpretation.variant, ()))
 
 
-def _figure(claim: Claim, reading: Interpretation, records: Sequence[Record]) -> Figure:
-    """The samples of all repeats together; raises `NoFigureError`."""
-    usable = usable_of(reading, records)
+def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Record]) -> ClaimValue:
+    """Of the samples of all repeats together; raises `NoValueError`."""
+    usable = usable_of(interpretation, records)
     samples: list[float] = []
     for record in usable:
-        found = measurement(record, reading.metric, reading.method)
+        found = measurement(record, interpretation.metric, interpretation.method)
         assert found is not None
-        samples += _in_unit(claim, reading, record, found)
+        samples += _in_unit(claim, interpretation, record, found)
     if not samples or not all(math.isfinite(value) for value in samples):
-        raise NoFigureError(f"{reading.metric} by {reading.method} holds no finite sample")
+        raise NoValueError(f"{interpretation.metric} by {interpretation.method} has no finite sample")
     worst = _worst(usable)
-    ours, low, high, told = statistics.median(samples), min(samples), max(samples), ""
-    if reading.at == "mean":
+    ours, low, high, basis = statistics.median(samples), min(samples), max(samples), "samples"
+    if interpretation.stat != "median":
+        basis = interpretation.stat
+    if basis == "mean":
         if len(samples) < 2:
-            raise NoFigureError(f"one sample of {reading.metric}, whose mean has no interval")
+            raise NoValueError(f"one sample of {interpretation.metric}, whose mean has no interval")
         ours, low, high = interval_of_mean(samples)
-        told = f"the mean of {len(samples)} samples and its 95 % interval"
-    elif reading.at != "median":
-        ours = low = high = low if reading.at == "least" else high
-        told = f"the {reading.at} of {_counted(len(samples), 'sample', 's')}"
-    return Figure(ours, low, high, origin_of(reading, usable), worst, worst.conditions, told)
+    elif basis != "samples":
+        ours = low = high = low if basis == "min" else high
+    origin = origin_of(interpretation, usable)
+    return ClaimValue(ours, low, high, origin, worst, worst.conditions, basis, len(usable), len(samples))
 
 
-def _speed_up(claim: Claim, reading: Interpretation, cells: Cells) -> Figure:
-    """The other variant's samples over the reading's own, pair by pair; raises `NoFigureError`."""
-    usable = usable_of(reading, cells.get(reading.optimization, ()))
-    base = usable_of(reading._replace(optimization=reading.against), cells.get(reading.against, ()))
+def _speed_up(claim: Claim, interpretation: Interpretation, cells: Cells) -> ClaimValue:
+    """The reference variant's samples over the variant's own, pair by pair; raises `NoValueError`."""
+    reference = interpretation.relative_to
+    usable = usable_of(interpretation, cells.get(interpretation.variant, ()))
+    base = usable_of(interpretation._replace(variant=reference), cells.get(reference, ()))
     if claim.unit != "1":
-        raise NoFigureError(f"a ratio has no unit, the claim is in {claim.unit}")
+        raise NoValueError(f"a ratio has no unit, the claim is in {claim.unit}")
+    draws = interpretation.stat == "mean"
     try:
-        ratio = inverse(compare(usable, base, reading.metric, reading.method, reading.at == "mean"))
+        ratio = inverse(compare(usable, base, interpretation.metric, interpretation.method, draws))
     except NoPairsError as reason:
-        raise NoFigureError(str(reason)) from None
+        raise NoValueError(str(reason)) from None
     if ratio.basis in ("single", "ranges"):
-        raise NoFigureError(
-            f"too few repeats in which both variants have as many rounds of {reading.metric} by "
-            f"{reading.method}; more repeats bring an interval"
+        raise NoValueError(
+            f"too few repeats in which both variants have as many rounds of {interpretation.metric} by "
+            f"{interpretation.method}; more repeats bring an interval"
         )
     worst = _worst(usable)
-    noise = within_noise(reading, ratio.value, base, cells.get(reading.against + AGAIN, ()))
-    other = {f"{AGAINST}{name}": value for name, value in _worst(base).conditions.items()}
-    return Figure(
+    other = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
+    return ClaimValue(
         ours=ratio.value,
         low=ratio.low,
         high=ratio.high,
-        origin=origin_of(reading, [*usable, *base]),
+        origin=origin_of(interpretation, [*usable, *base]),
         record=worst,
         conditions={**other, **worst.conditions},
-        told=sample_summary(ratio),
-        warning=f"it lies {noise}" if noise else "",
+        basis=ratio.basis,
+        processes=ratio.processes,
+        samples=ratio.rounds,
+        noise=noise_around(interpretation, ratio.value, base, cells.get(reference + AGAIN, ())),
     )
 
 
-def within_noise(
-    reading: Interpretation, ours: float, base: Sequence[Record], again: Sequence[Record]
-) -> str:
-    """In words, that `base` differs by as much from itself as by the ratio `ours`; "" where it does not."""
+def noise_around(
+    interpretation: Interpretation, ours: float, base: Sequence[Record], again: Sequence[Record]
+) -> tuple[float, float] | None:
+    """Return the band in which `base` differs from itself if the ratio `ours` lies in it, else None."""
+    draws = interpretation.stat == "mean"
     try:
-        noise = compare(again, base, reading.metric, reading.method, reading.at == "mean")
+        noise = compare(again, base, interpretation.metric, interpretation.method, draws)
     except NoPairsError:
-        return ""
+        return None
     band = max(noise.high, 1 / noise.low)
-    if not 1 / band <= ours <= band:
-        return ""
-    return f"within this run's noise ({human(1 / band, '1', 'x')} to {human(band, '1', 'x')})"
+    return (1 / band, band) if 1 / band <= ours <= band else None
 
 
-def sample_summary(ratio: Ratio) -> str:
-    """In words, what a ratio rests on."""
-    return f"{_counted(ratio.processes, 'process', 'es')}, {_counted(ratio.rounds, 'round', 's')}"
-
-
-def _counted(count: int, what: str, more: str) -> str:
-    return f"{count} {what}{more if count != 1 else ''}"
-
-
-def usable_of(reading: Interpretation, records: Sequence[Record]) -> list[Record]:
-    """The records of the claim's workload that have the metric, by repeat; raises `NoFigureError`."""
+def usable_of(interpretation: Interpretation, records: Sequence[Record]) -> list[Record]:
+    """Return the records of the claim's workload that have the metric, by repeat; raises `NoValueError`."""
     if not records:
-        raise NoFigureError(f"no record of {reading.optimization} on {reading.workload}")
-    others = [other for record in records if (other := _another_workload(reading, record))]
-    records = [record for record in records if not _another_workload(reading, record)]
+        raise NoValueError(f"no record of {interpretation.variant} on {interpretation.workload}")
+    others = [other for record in records if (other := _another_workload(interpretation, record))]
+    records = [record for record in records if not _another_workload(interpretation, record)]
     if not records:
-        raise NoFigureError(others[0])
+        raise NoValueError(others[0])
     usable = [
         record
         for record in records
-        if record.status != Status.WRONG_RESULT and measurement(record, reading.metric, reading.method)
+        if record.status != Status.WRONG_RESULT
+        and measurement(record, interpretation.metric, interpretation.method)
     ]
     if not usable:
-        raise NoFigureError(missing_reason(reading, records[0]))
+        raise NoValueError(missing_reason(interpretation, records[0]))
     return sorted(usable, key=lambda record: record.cell.repeat)
 
 
-def origin_of(reading: Interpretation, records: Sequence[Record]) -> str:
-    """The one origin of the reading's metric in all records that have it; raises `NoFigureError`."""
-    found = (measurement(record, reading.metric, reading.method) for record in records)
+def origin_of(interpretation: Interpretation, records: Sequence[Record]) -> str:
+    """Return the one origin of the metric in all records that have it; raises `NoValueError`."""
+    found = (measurement(record, interpretation.metric, interpretation.method) for record in records)
     origins = {one.origin for one in found if one is not None}
     if len(origins) > 1:
-        raise NoFigureError(f"its repeats have different origins ({', '.join(sorted(origins))})")
+        raise NoValueError(f"its repeats have different origins ({', '.join(sorted(origins))})")
     return origins.pop()
 
 
@@ -159,15 +153,17 @@ def _worst(records: Sequence[Record]) -> Record:
     return next((record for record in records if record.status != Status.OK), records[0])
 
 
-def _another_workload(reading: Interpretation, record: Record) -> str:
-    """In words, what makes the workload run another than the reading speaks of; "" where nothing does."""
+def _another_workload(interpretation: Interpretation, record: Record) -> str:
+    """In words, what makes the workload run another than the claim's; "" where nothing does."""
     run = record.cell.config.get("workload", {})
-    differ = [name for name, value in reading.requires.items() if name not in run or run[name] != value]
+    known = {name: value for name, value in interpretation.defaults.items() if name in run}
+    due = {**interpretation.requires, **known}
+    differ = [name for name, value in due.items() if name not in run or run[name] != value]
     if not differ:
         return ""
     had = ", ".join(_field(name, run[name]) if name in run else f"no {name} recorded" for name in differ)
-    due = ", ".join(_field(name, reading.requires[name]) for name in differ)
-    return f"{reading.workload} was run with {had}; this claim speaks of {due}"
+    wanted = ", ".join(_field(name, due[name]) for name in differ)
+    return f"{interpretation.workload} was run with {had}; this claim is about {wanted}"
 
 
 def _field(name: str, value: Any) -> str:
@@ -175,29 +171,29 @@ def _field(name: str, value: Any) -> str:
     return f"{name} {human(value, 'B') if number and name.endswith('_B') else value}"
 
 
-def _in_unit(claim: Claim, reading: Interpretation, record: Record, found: Measurement) -> list[float]:
-    """The samples in the claim's unit, divided by the reading's `per`; raises `NoFigureError`."""
+def _in_unit(claim: Claim, interpretation: Interpretation, record: Record, found: Measurement) -> list[float]:
+    """The samples in the claim's unit, divided by the metric `divide_by`; raises `NoValueError`."""
     unit, divisor = found.unit, 1.0
-    if reading.per:
-        per = measurement(record, reading.per)
+    if interpretation.divide_by:
+        per = measurement(record, interpretation.divide_by)
         if per is None or not per.samples:
-            raise NoFigureError(f"the cell has no {reading.per} to divide by")
+            raise NoValueError(f"the cell has no {interpretation.divide_by} to divide by")
         divisor = statistics.median(per.samples)
         unit = (
             found.unit if per.unit == "1" else "1" if per.unit == found.unit else f"{found.unit}/{per.unit}"
         )
         if not math.isfinite(divisor) or divisor <= 0:
-            raise NoFigureError(f"its {reading.per} is {divisor:g}, nothing to divide by")
+            raise NoValueError(f"its {interpretation.divide_by} is {divisor:g}; nothing can be divided by it")
     if unit != claim.unit:
-        raise NoFigureError(f"{reading.metric} is recorded in {unit}, the claim is in {claim.unit}")
+        raise NoValueError(f"{interpretation.metric} is recorded in {unit}, the claim is in {claim.unit}")
     return [value / divisor for value in found.samples]
 
 
-def missing_reason(reading: Interpretation, record: Record) -> str:
-    """In words, why the record has no figure for the reading."""
-    what = f"{reading.metric} by {reading.method}"
+def missing_reason(interpretation: Interpretation, record: Record) -> str:
+    """Say why the record has no value for the interpretation."""
+    metric, method = interpretation.metric, interpretation.method
     if record.status != Status.OK:
         reason = f" ({record.reason.strip().rstrip('.')})" if record.reason.strip() else ""
         return f"the cell ended as {record.status.replace('_', ' ')}{reason}"
-    told = [text for text in record.notes if text.partition(":")[0] in (reading.metric, reading.method)]
-    return f"the cell has no {what}" + (f" ({'; '.join(told).rstrip('.')})" if told else "")
+    notes = [text for text in record.notes if text.partition(":")[0] in (metric, method)]
+    return f"the cell has no {metric} by {method}" + (f" ({'; '.join(notes).rstrip('.')})" if notes else "")

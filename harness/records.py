@@ -1,6 +1,7 @@
 """The nouns of the harness, as plain data, and its two protocols; everything else is built on this module.
 
-It stands at the bottom of the import graph and uses the standard library alone.
+It is at the bottom of the import graph and uses the standard library alone. Claims and verdicts are in
+`harness.claim_model`.
 """
 
 from __future__ import annotations
@@ -133,70 +134,6 @@ class Record(NamedTuple):
     limits: Limits = Limits(0.0)
     started_at: str = ""  # ISO 8601, UTC
     duration_s: float = 0.0
-
-
-class Interpretation(NamedTuple):
-    """One way to read a claim: which of our figures it speaks of. Several readings, several verdicts."""
-
-    name: str
-    metric: str
-    workload: str
-    optimization: str  # "" where `order` names the variants
-    method: str
-    per: str = ""  # a metric to divide by, of the same cell: bytes per parameter
-    text: str = ""  # the reading in words
-    against: str = (
-        ""  # a variant: the figure is that variant's metric over this one's, round by round: a speed-up
-    )
-    requires: Mapping[str, Any] = {}  # fields of the workload, and the values that the claim speaks of
-    at: str = "median"  # of all samples; or their mean (as if drawn independently), the least, or the most;
-    # with `against` mean says that rounds are draws (`statistics.ratio`)
-    order: tuple[str, ...] = ()  # variants, the metric rising from each to the next; relation rising alone
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """Those whose figure it is, in rising order where it gives one."""
-        return self.order or (self.optimization,)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One figure of the paper: what is quoted, by whom, and what the primary source supports."""
-
-    id: str
-    suite: str
-    quoted: str  # the words or the row, verbatim
-    quoted_by: str  # table or sentence
-    value: float
-    unit: str
-    relation: str  # about | at_least | at_most | within | rising
-    tolerance: float  # relative: how far off still counts as the same figure
-    readings: tuple[Interpretation, ...]
-    conditions: Mapping[str, str]  # those the claim states, or its source
-    supports: str  # what the primary source supports
-    source: str
-    source_mark: str  # S stated, N notes, C chart, D derived
-    caveats: tuple[str, ...] = ()
-    upper: float | None = None  # within: the range is from `value` to this
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A claim, in one reading, held against the records."""
-
-    claim: str
-    reading: str
-    outcome: str  # holds | exceeds | falls short | undecided | unavailable
-    where: str  # as stated | elsewhere | "" where there is no figure
-    ours: float | None
-    low: float | None
-    high: float | None
-    ratio: float | None  # ours over the quoted value
-    unit: str
-    origin: str
-    cell: str  # id of the cell whose record decided
-    differs: tuple[str, ...]  # the conditions that differ, in words
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

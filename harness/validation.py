@@ -7,7 +7,7 @@ A field is declared in YAML: `{type: int, at_least: 1}`, `{type: str, one_of: [a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -36,6 +36,20 @@ def shown(value: Any) -> str:
     """Return a value as a command line has it."""
     words = {None: "null", True: "true", False: "false"}
     return words[value] if value is None or isinstance(value, bool) else repr(value)
+
+
+def as_mapping(where: str, data: Any) -> Mapping[str, Any]:
+    """Return `data`, which must be a mapping with text as its keys; raises ConfigError."""
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise ConfigError(f"{where}: {data!r}; expected KEY: VALUE lines")
+    return data
+
+
+def refuse_doubles(where: str, names: Sequence[str]) -> None:
+    """Raise ConfigError where a name is given twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{where}: {name!r} is given twice; each needs a name of its own")
 
 
 def declared(value: Any) -> dict[str, Any]:

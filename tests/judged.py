@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from synthetic import made
 
+from harness.claim_model import Claim, Verdict
 from harness.judge import judge
-from harness.records import Claim, Record, Verdict
+from harness.records import Record
 
 
 def figure(*samples: float, origin: str = "measured", unit: str = "B", **more: object) -> Record:

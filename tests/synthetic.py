@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+from harness.claim_model import Claim, Interpretation
 from harness.config import load
-from harness.records import Cell, Claim, Interpretation, Limits, Measurement, Record
+from harness.records import Cell, Limits, Measurement, Record
 
 B = "B"
 
@@ -51,25 +52,28 @@ def claim(
     relation: str = "about",
     tolerance: float = 0.1,
     unit: str = B,
-    per: str = "",
+    divide_by: str = "",
     conditions: Mapping[str, str] | None = None,
     metric: str = "bytes",
     method: str = "way",
     workload: str = "small",
-    optimization: str = "baseline",
+    variant: str = "baseline",
     id: str = "claimed",
     requires: Mapping[str, object] | None = None,
-    against: str = "",
+    defaults: Mapping[str, object] | None = None,
+    relative_to: str = "",
     upper: float | None = None,
-    at: str = "median",
+    stat: str = "median",
 ) -> Claim:
-    """A claim with one reading."""
-    reading = Interpretation(
-        "reading", metric, workload, optimization, method, per, "It takes", against, dict(requires or {}), at
-    )
+    """A claim with one interpretation."""
+    only = Interpretation(
+        name="only", metric=metric, workload=workload, variant=variant, method=method, text="It takes",
+        divide_by=divide_by, relative_to=relative_to, stat=stat,
+        requires=dict(requires or {}), defaults=dict(defaults or {}),
+    )  # fmt: skip
     return Claim(
-        id, "invented", "it takes 100 B", "Table 0", value, unit, relation, tolerance, (reading,),
-        dict(conditions or {}), "nothing", "invented", "D", upper=upper,
+        id, "invented", "it takes 100 B", "Table 0", value, unit, relation, tolerance, (only,),
+        dict(conditions or {}), "nothing", "invented", "derived", upper=upper,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import pytest
 from judged import figure, one
 from synthetic import claim, conf_workloads, made
 
+from harness.claim_model import Difference
 from harness.claims import load_claims
 from harness.judge import judge
 
@@ -19,21 +20,27 @@ def test_as_stated_needs_every_condition_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin", "conditions", "told"),
+    ("origin", "conditions", "differs"),
     [
-        ("measured", {"device": "cpu", "optimizer": "adam"}, "device cpu, the claim has cuda"),
-        ("measured", {"optimizer": "adam"}, "device not recorded, the claim has cuda"),
-        ("measured", {"device": "cuda", "optimizer": "sgd"}, "optimizer sgd, the claim has adam or adamw"),
-        ("simulated", {"device": "cuda", "optimizer": "adam"}, "simulated, not measured"),
-        ("calculated", {"device": "cuda", "optimizer": "adam"}, "calculated, not measured"),
-        ("emulated", {"device": "cuda", "optimizer": "adam"}, "emulated, not measured"),
+        ("measured", {"device": "cpu", "optimizer": "adam"}, Difference("device", "cpu", "cuda")),
+        ("measured", {"optimizer": "adam"}, Difference("device", "", "cuda")),
+        ("measured", {"device": "cuda", "optimizer": "sgd"}, Difference("optimizer", "sgd", "adam | adamw")),
+        ("simulated", {"device": "cuda", "optimizer": "adam"}, Difference("origin", "simulated", "measured")),
+        (
+            "calculated",
+            {"device": "cuda", "optimizer": "adam"},
+            Difference("origin", "calculated", "measured"),
+        ),
+        ("emulated", {"device": "cuda", "optimizer": "adam"}, Difference("origin", "emulated", "measured")),
     ],
 )
-def test_what_differs_is_listed_and_is_elsewhere(origin: str, conditions: dict[str, str], told: str) -> None:
+def test_what_differs_is_listed_and_is_elsewhere(
+    origin: str, conditions: dict[str, str], differs: Difference
+) -> None:
     verdict = one(claim(conditions=GPU), figure(100.0, origin=origin, conditions=conditions))
     assert verdict.outcome == "holds"
     assert verdict.where == "elsewhere"
-    assert verdict.differs == (told,)
+    assert verdict.differs == (differs,)
 
 
 def test_no_cpu_record_settles_a_gpu_claim_as_stated_whatever_it_says() -> None:
@@ -59,7 +66,7 @@ def test_a_condition_may_be_a_pattern(name: str, where: str) -> None:
     )
     assert verdict.where == where
     assert verdict.differs == (
-        () if where == "as stated" else ("device_name NVIDIA H100, the claim has A100",)
+        () if where == "as stated" else (Difference("device_name", "NVIDIA H100", "*A100*"),)
     )
 
 
@@ -71,15 +78,16 @@ SHAPE = {"num_hidden_layers": 32, "micro_batch_size": 1, "optimizer": "adamw", "
     [
         (
             {"num_hidden_layers": 4},
-            "small was run with num_hidden_layers 4; this claim speaks of num_hidden_layers 32.",
+            "small was run with num_hidden_layers 4; this claim is about num_hidden_layers 32",
         ),
         (
             {"micro_batch_size": 2, "optimizer": "sgd_momentum"},
-            "run with batch 2, optimizer sgd_momentum; this claim speaks of batch 1, optimizer adamw.",
+            "with micro_batch_size 2, optimizer sgd_momentum; this claim is about micro_batch_size 1, "
+            "optimizer adamw",
         ),
         (
             {"device_memory_B": 141e9},
-            "with device_memory_B 141 GB; this claim speaks of device_memory_B 80 GB.",
+            "with device_memory_B 141 GB; this claim is about device_memory_B 80 GB",
         ),
     ],
 )
@@ -88,20 +96,31 @@ def test_the_same_name_with_another_shape_is_no_figure(changed: dict[str, object
     assert verdict.outcome == "unavailable"
     assert verdict.ours is None
     assert verdict.cell
-    assert verdict.sentence.endswith(told)
+    assert verdict.reason.endswith(told)
     assert one(claim(requires=SHAPE), figure(100.0, fields=SHAPE)).outcome == "holds"
 
 
 def test_a_required_field_that_was_not_recorded_is_not_taken_as_met() -> None:
     verdict = one(claim(requires=SHAPE), figure(100.0, fields={"micro_batch_size": 1, "optimizer": "adamw"}))
     assert verdict.outcome == "unavailable"
-    assert "no num_hidden_layers recorded, no device_memory_B recorded" in verdict.sentence
+    assert "no num_hidden_layers recorded, no device_memory_B recorded" in verdict.reason
 
 
 def test_records_of_another_shape_do_not_mix_with_those_of_the_claims() -> None:
     other = figure(1.0, fields={**SHAPE, "num_hidden_layers": 4})
     verdict = one(claim(requires=SHAPE), other, figure(100.0, fields={**SHAPE, "more": 7}))
     assert (verdict.outcome, verdict.low, verdict.high) == ("holds", 100.0, 100.0)
+
+
+def test_a_field_at_its_default_may_be_younger_than_the_record() -> None:
+    held = claim(requires={"layers": 32}, defaults={"bias": False})
+    assert one(held, figure(100.0, fields={"layers": 32})).outcome == "holds"
+    assert one(held, figure(100.0, fields={"layers": 32, "bias": False})).outcome == "holds"
+    verdict = one(held, figure(100.0, fields={"layers": 32, "bias": True}))
+    assert (verdict.outcome, verdict.reason) == (
+        "unavailable",
+        "small was run with bias True; this claim is about bias False",
+    )
 
 
 PAPER_80_GB = 80e9  # Table I's heading
@@ -123,5 +142,5 @@ def test_hardware_of_more_memory_changes_no_count_of_the_papers_gpus(memory_B: f
         ("table_1_llama_7b_memory", "holds"),
         ("seven_billion_more_than_one_141_GB", "holds"),
     ):
-        verdicts = {v.reading: v for v in judge([claims[id]], [record])}
+        verdicts = {v.interpretation: v for v in judge([claims[id]], [record])}
         assert verdicts["no checkpointing, flash"].outcome == due, id

@@ -1,10 +1,9 @@
-"""Orders before the judge: a figure that rises from variant to variant."""
+"""Orders before the judge: a value that increases from variant to variant."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 from judged import one
 from synthetic import claim, made
 
+from harness.claim_model import Claim, Difference, Step, Verdict
 from harness.judge import judge
-from harness.monotonic_claims import Step, order_outcome
-from harness.records import Claim, Record, Verdict
+from harness.monotonic_claims import failing_steps, order_outcome, undecided_steps
+from harness.records import Record
 from harness.report.spec import Block
 from harness.report.verdicts import ours, quoted, verdict_table
 from harness.report.write import verdicts_json
@@ -29,10 +29,10 @@ POSITIVE = st.floats(1e-6, 1e12)
 FEW = st.lists(st.integers(1, 12).map(float), min_size=1, max_size=4)  # small whole numbers: ties are common
 
 
-def rising(*order: str, value: float = 1.0, **more: object) -> Claim:
-    held = claim(value, relation="rising", tolerance=0.0, unit="1", **more)  # type: ignore[arg-type]
-    reading = held.readings[0]._replace(optimization="", order=order, text="Peak device memory")
-    return replace(held, readings=(reading,))
+def increasing(*order: str, value: float = 1.0, **more: object) -> Claim:
+    held = claim(value, relation="increasing", tolerance=0.0, unit="1", **more)  # type: ignore[arg-type]
+    only = held.interpretations[0]._replace(variant="", order=order, text="Peak device memory")
+    return replace(held, interpretations=(only,))
 
 
 def size(variant: str, *samples: float, origin: str = "measured", unit: str = "B", **more: object) -> Record:
@@ -53,55 +53,57 @@ def sampled(variant: str, factors: Sequence[float], **more: object) -> list[Reco
 
 
 def judged_in_order(figures: Sequence[Sequence[float]]) -> Verdict:
-    return one(rising(*ARMS[: len(figures)]), *sizes(figures))
+    return one(increasing(*ARMS[: len(figures)]), *sizes(figures))
 
 
-def test_the_sentence_names_every_step_in_order() -> None:
-    held = rising("zero_3", "zero_2", "zero_1")
+def test_every_step_is_told_in_order() -> None:
+    held = increasing("zero_3", "zero_2", "zero_1")
     records = [size("zero_3", 1000.0), size("zero_2", 1210.0), size("zero_1", 1633.5)]
     verdict = one(held, *records)
-    assert verdict.sentence == (
-        "Peak device memory rises from zero_3 by 1.21× to zero_2, 1.35× to zero_1 (measured): "
-        "the claim holds."
-    )
+    assert [(step.before, step.after) for step in verdict.steps] == [
+        ("zero_3", "zero_2"),
+        ("zero_2", "zero_1"),
+    ]
+    assert [step.ratio for step in verdict.steps] == pytest.approx([1.21, 1.35])
     assert (verdict.outcome, verdict.where, verdict.unit) == ("holds", "as stated", "1")
     assert (verdict.ours, verdict.low, verdict.high, verdict.ratio) == pytest.approx((1.21,) * 4)
     assert verdict.cell == "invented-small-zero_2-0"
 
 
 @pytest.mark.parametrize(
-    ("figures", "expected", "end"),
+    ("figures", "expected", "deciding"),
     [
-        ([[4], [2], [8]], "falls short", "it does not rise from a to b, so the claim does not hold."),
-        ([[4], [4], [8]], "falls short", "it does not rise from a to b, so the claim does not hold."),
-        ([[4], [8], [8]], "falls short", "it does not rise from b to c, so the claim does not hold."),
-        ([[4], [3], [2]], "falls short", "it does not rise from a to b and from b to c, so the claim does"),
-        ([[1, 3], [2, 4], [8]], "undecided", "from a to b the samples lie on both sides of what counts as a"),
-        ([[1, 2], [2, 4], [8]], "undecided", "from a to b the samples lie on both sides of what counts as a"),
-        ([[1, 3], [2, 4], [1]], "falls short", "it does not rise from b to c, so the claim does not hold."),
-        ([[1, 2], [3, 4], [5, 6]], "holds", "(measured, ranges of all samples): the claim holds."),
+        ([[4], [2], [8]], "falls short", "ab"),
+        ([[4], [4], [8]], "falls short", "ab"),
+        ([[4], [8], [8]], "falls short", "bc"),
+        ([[4], [3], [2]], "falls short", "ab bc"),
+        ([[1, 3], [2, 4], [8]], "undecided", "ab"),
+        ([[1, 2], [2, 4], [8]], "undecided", "ab"),
+        ([[1, 3], [2, 4], [1]], "falls short", "bc"),
+        ([[1, 2], [3, 4], [5, 6]], "holds", ""),
     ],
 )
-def test_which_step_decides(figures: list[list[float]], expected: str, end: str) -> None:
+def test_which_step_decides(figures: list[list[float]], expected: str, deciding: str) -> None:
     verdict = judged_in_order(figures)
     assert verdict.outcome == expected
-    assert end in verdict.sentence
-    assert (" rises from a " in verdict.sentence) == (expected == "holds")
+    held = increasing(*ARMS[: len(figures)])
+    steps = failing_steps(held, verdict.steps) or undecided_steps(held, verdict.steps)
+    assert " ".join(step.before + step.after for step in steps) == deciding
 
 
 def test_the_figure_is_the_smallest_step_with_its_own_ends() -> None:
     verdict = judged_in_order([[1, 2], [10, 20], [30, 40]])
     assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((35 / 15, 30 / 20, 40 / 10))
     assert verdict.cell == "invented-small-c-0"
-    assert "by 10.0× (5.00× to 20.0×) to b, 2.33× (1.50× to 4.00×) to c" in verdict.sentence
+    assert verdict.steps[0][2:5] == pytest.approx((10.0, 5.0, 20.0))
+    assert {step.basis for step in verdict.steps} == {"ranges"}
 
 
 def test_a_step_that_is_not_the_smallest_may_leave_it_undecided() -> None:
     """From a to b surely 1.5 times; from b to c likely more, and perhaps less."""
     verdict = judged_in_order([[2], [3], [2, 6, 7]])
     assert (verdict.ours, verdict.low, verdict.outcome) == (1.5, 1.5, "undecided")
-    assert "1.50× to b, 2.00× (0.667× to 2.33×) to c (" in verdict.sentence  # the ratio of medians
-    assert "from b to c the samples lie on both sides" in verdict.sentence
+    assert verdict.steps[1][2:5] == pytest.approx((2.0, 2 / 3, 7 / 3))  # the ratio of medians
 
 
 @pytest.mark.parametrize(
@@ -116,15 +118,13 @@ def test_a_step_that_is_not_the_smallest_may_leave_it_undecided() -> None:
     ],
 )
 def test_a_claim_may_ask_for_more_than_merely_more(figures: list[list[float]], expected: str) -> None:
-    verdict = one(rising("a", "b", "c", value=1.2), *sizes(figures))
+    verdict = one(increasing("a", "b", "c", value=1.2), *sizes(figures))
     assert verdict.outcome == expected
     assert verdict.ratio == pytest.approx((verdict.ours or 0) / 1.2)
-    assert ", where each step is to be at least 1.20×: " in verdict.sentence
-    assert ("does not rise enough" in verdict.sentence) == (expected == "falls short")
 
 
-def test_a_tolerance_lowers_what_is_asked_for_and_never_below_a_rise() -> None:
-    asked = replace(rising("a", "b", value=1.2), tolerance=0.1)
+def test_a_tolerance_lowers_what_is_asked_for_and_never_below_an_increase() -> None:
+    asked = replace(increasing("a", "b", value=1.2), tolerance=0.1)
     assert one(asked, *sizes([[100], [109]])).outcome == "holds"
     assert one(asked, *sizes([[100], [107]])).outcome == "falls short"
     assert one(replace(asked, tolerance=0.5), *sizes([[100], [100]])).outcome == "falls short"
@@ -167,7 +167,7 @@ def test_what_rises_one_way_falls_the_other(figures: list[list[float]]) -> None:
         for variant, factors in zip(variants, figures, strict=True)
         for record in sampled(variant, factors)
     ]
-    there, back = one(rising(*variants), *records), one(rising(*variants[::-1]), *records)
+    there, back = one(increasing(*variants), *records), one(increasing(*variants[::-1]), *records)
     if there.outcome == "holds":
         assert back.outcome == "falls short"
     assert {there.outcome, back.outcome} != {"holds"}
@@ -194,8 +194,8 @@ def test_a_wider_interval_never_turns_one_verdict_into_another(
     ends: list[list[float]], less: float, more: float, value: float
 ) -> None:
     def outcome_of(ends: Sequence[Sequence[float]]) -> str:
-        steps = [Step("a", "b", math.sqrt(low * high), low, high) for low, high in ends]
-        return order_outcome(rising("a", "b", value=value), steps)
+        steps = [Step("a", "b", math.sqrt(low * high), low, high, "pairs", 2, 2) for low, high in ends]
+        return order_outcome(increasing("a", "b", value=value), steps)
 
     (low, high), *others = ends
     wide, narrow = outcome_of([(low * (1 - less / 2), high + more), *others]), outcome_of(ends)
@@ -205,18 +205,18 @@ def test_a_wider_interval_never_turns_one_verdict_into_another(
 @given(st.permutations(range(9)))
 def test_the_order_of_records_does_not_matter(permutation: list[int]) -> None:
     records = [*sampled("a", (1.0,) * 3), *sampled("b", (1.1, 1.2, 1.3)), *sampled("c", (1.5, 1.6, 1.7))]
-    held = rising("a", "b", "c")
+    held = increasing("a", "b", "c")
     assert judge([held], [records[i] for i in permutation]) == judge([held], records)
 
 
 def test_a_rise_smaller_than_the_drift_is_seen_by_pairs_and_not_by_ranges() -> None:
-    held = rising("a", "b")
+    held = increasing("a", "b")
     verdict = one(held, *sampled("a", (1.0,) * 4), *sampled("b", (1.02, 1.03, 1.025, 1.03)))
     assert verdict.outcome == "holds"
-    assert "(measured, 4 processes, 32 rounds)" in verdict.sentence
+    assert (verdict.basis, verdict.processes, verdict.samples) == ("pairs", 4, 32)
     alone = one(held, *sampled("a", (1.0,)), *sampled("b", (1.02,)))
     assert alone.outcome == "undecided"
-    assert "(measured, ranges of all samples)" in alone.sentence
+    assert alone.basis == "ranges"
 
 
 def test_the_interval_of_a_step_against_a_t_test_of_its_processes() -> None:
@@ -225,7 +225,9 @@ def test_the_interval_of_a_step_against_a_t_test_of_its_processes() -> None:
 
     small, large = (1.06, 1.10, 1.08, 1.07), (1.9, 2.1, 2.0, 2.05)
     both = [one * two for one, two in zip(small, large, strict=True)]
-    verdict = one(rising("a", "b", "c"), *sampled("a", (1.0,) * 4), *sampled("b", large), *sampled("c", both))
+    verdict = one(
+        increasing("a", "b", "c"), *sampled("a", (1.0,) * 4), *sampled("b", large), *sampled("c", both)
+    )
     logs = [math.log(factor) for factor in small]
     low, high = stats.t.interval(0.95, 3, loc=sum(logs) / 4, scale=stats.sem(logs))
     assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
@@ -234,9 +236,9 @@ def test_the_interval_of_a_step_against_a_t_test_of_its_processes() -> None:
 
 
 def test_an_interval_on_both_sides_of_one_is_undecided() -> None:
-    verdict = one(rising("a", "b"), *sampled("a", (1.0,) * 3), *sampled("b", (0.9, 1.0, 1.2)))
+    verdict = one(increasing("a", "b"), *sampled("a", (1.0,) * 3), *sampled("b", (0.9, 1.0, 1.2)))
     assert verdict.outcome == "undecided"
-    assert "from a to b the interval lies on both sides of what counts as a rise" in verdict.sentence
+    assert verdict.basis == "pairs"
 
 
 def test_bytes_that_never_differ_need_no_interval() -> None:
@@ -244,7 +246,7 @@ def test_bytes_that_never_differ_need_no_interval() -> None:
     records = [
         size(variant, value, repeat=i) for variant, value in (("a", 3.0), ("b", 6.0)) for i in range(3)
     ]
-    verdict = one(rising("a", "b", value=2.0), *records)
+    verdict = one(increasing("a", "b", value=2.0), *records)
     assert (verdict.outcome, verdict.ours, verdict.low, verdict.high) == ("holds", 2.0, 2.0, 2.0)
 
 
@@ -252,9 +254,9 @@ def test_arms_of_other_repeats_or_of_other_rounds_are_compared_by_their_ranges()
     apart = [size("a", 1.0, 2.0, repeat=0), size("b", 3.0, 4.0, repeat=1)]
     uneven = [*(size("a", 1.0, 2.0, repeat=i) for i in (0, 1)), *(size("b", 3.0, repeat=i) for i in (0, 1))]
     for records, ends in ((apart, (1.5, 4.0)), (uneven, (1.5, 3.0))):
-        verdict = one(rising("a", "b"), *records)
+        verdict = one(increasing("a", "b"), *records)
         assert (verdict.outcome, verdict.low, verdict.high) == ("holds", *ends)
-        assert "ranges of all samples" in verdict.sentence
+        assert verdict.basis == "ranges"
 
 
 BAD = {
@@ -264,7 +266,7 @@ BAD = {
     "wrong": ([size("b", 2.0, status="wrong_result", reason="off")], "ended as wrong result (off)"),
     "ran out": ([size("b", 2.0, status="out_of_memory")], "b: the cell ended as out of memory"),
     "without": ([made("small", "b", notes=("bytes: not here",))], "b: the cell has no bytes by way ("),
-    "none": ([size("b")], "b: bytes by way is not all numbers above 0"),
+    "none": ([size("b")], "b: not every bytes by way is above 0"),
     "mixed": ([size("b", 2.0), size("b", 2.0, origin="simulated", repeat=1)], "b: its repeats have"),
 }  # fmt: skip
 
@@ -272,9 +274,9 @@ BAD = {
 @pytest.mark.parametrize("why", BAD)
 def test_an_arm_without_a_figure_is_named_and_never_a_pass(why: str) -> None:
     records, told = BAD[why]
-    verdict = one(rising("a", "b", "c"), size("a", 1.0), *records, size("c", 3.0))
+    verdict = one(increasing("a", "b", "c"), size("a", 1.0), *records, size("c", 3.0))
     assert (verdict.outcome, verdict.where, verdict.ours) == ("unavailable", "", None)
-    assert told in verdict.sentence
+    assert told in verdict.reason
     assert verdict.cell == ("invented-small-b-0" if records else "")
 
 
@@ -287,9 +289,9 @@ def test_samples_that_are_no_numbers_above_0_are_no_figure(variant: str, sample:
         "c": (3.0, 3.0),
         variant: (1.0, sample),
     }
-    verdict = one(rising("a", "b", "c"), *(size(name, *samples) for name, samples in figures.items()))
+    verdict = one(increasing("a", "b", "c"), *(size(name, *samples) for name, samples in figures.items()))
     assert verdict.outcome == "unavailable"
-    assert f"{variant}: " in verdict.sentence
+    assert verdict.reason.startswith(f"{variant}: ")
 
 
 @pytest.mark.parametrize(
@@ -300,13 +302,13 @@ def test_samples_that_are_no_numbers_above_0_are_no_figure(variant: str, sample:
     ],
 )
 def test_arms_that_cannot_be_compared_are_not(records: list[Record], told: str) -> None:
-    verdict = one(rising("a", "b"), size("a", 1.0), *records)
+    verdict = one(increasing("a", "b"), size("a", 1.0), *records)
     assert verdict.outcome == "unavailable"
-    assert told in verdict.sentence
+    assert told in verdict.reason
 
 
 def test_another_shape_of_one_arm_is_no_figure() -> None:
-    held = rising("a", "b", requires={"num_hidden_layers": 32})
+    held = increasing("a", "b", requires={"num_hidden_layers": 32})
     records = [
         size("a", 1.0, fields={"num_hidden_layers": 32}),
         size("b", 2.0, fields={"num_hidden_layers": 4}),
@@ -314,14 +316,14 @@ def test_another_shape_of_one_arm_is_no_figure() -> None:
     verdict = one(held, *records)
     assert verdict.outcome == "unavailable"
     assert (
-        "b: small was run with num_hidden_layers 4; this claim speaks of num_hidden_layers 32"
-        in verdict.sentence
+        "b: small was run with num_hidden_layers 4; this claim is about num_hidden_layers 32"
+        in verdict.reason
     )
     assert one(held, records[0], size("b", 2.0, fields={"num_hidden_layers": 32})).outcome == "holds"
 
 
 def test_every_arm_must_meet_the_claims_conditions() -> None:
-    held = rising("a", "b", "c", conditions={"device": "cuda", "precision": "bf16"})
+    held = increasing("a", "b", "c", conditions={"device": "cuda", "precision": "bf16"})
     there = {"device": "cuda", "precision": "bf16"}
     met = [size(variant, value, conditions=there) for variant, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
     assert (one(held, *met).where, one(held, *met).differs) == ("as stated", ())
@@ -331,26 +333,26 @@ def test_every_arm_must_meet_the_claims_conditions() -> None:
         ]
         verdict = one(held, *other)
         assert (verdict.outcome, verdict.where) == ("holds", "elsewhere")
-        assert verdict.differs == (f"precision fp32, the claim has bf16 ({variant})",)
+        assert verdict.differs == (Difference("precision", "fp32", "bf16", (variant,)),)
     elsewhere = one(held, *(r._replace(conditions={**there, "device": "cpu"}) for r in met))
-    assert elsewhere.differs == ("device cpu, the claim has cuda",)
+    assert elsewhere.differs == (Difference("device", "cpu", "cuda"),)
     fake = one(
         held,
         *(size(variant, i + 1.0, origin="simulated", conditions=there) for i, variant in enumerate("abc")),
     )
-    assert fake.differs == ("simulated, not measured",)
+    assert fake.differs == (Difference("origin", "simulated", "measured"),)
 
 
 def test_a_repeat_that_failed_is_left_out_and_told() -> None:
     records = [*sampled("a", (1.0,) * 3), *sampled("b", (1.2, 1.2, 0.1))]
     records[-1] = records[-1]._replace(status="timed_out", reason="late")
-    verdict = one(rising("a", "b"), *records)
+    verdict = one(increasing("a", "b"), *records)
     assert verdict.outcome == "holds"
     assert verdict.ours == pytest.approx(1.2)
-    assert "2 processes" in verdict.sentence
-    assert verdict.differs == ("the cell ended as timed out (b)",)
+    assert verdict.processes == 2
+    assert verdict.differs == (Difference("status", "timed_out", "ok", ("b",)),)
     exact = [size("a", 1.0), size("b", 2.0), size("b", 0.5, repeat=1, status="crashed")]
-    assert one(rising("a", "b"), *exact).ours == 2.0
+    assert one(increasing("a", "b"), *exact).ours == 2.0
 
 
 @pytest.mark.parametrize("first", ["a", "baseline"])
@@ -358,32 +360,33 @@ def test_a_step_within_the_noise_is_told_so(first: str) -> None:
     noise = [*sampled(first, (1.0,) * 4), *sampled(f"{first}_again", (1.03, 0.97, 1.04, 0.98))]
     variants = [*sampled("b", (1.01,) * 4), *sampled("c", (2.0,) * 4)]
     variants += [] if first == "a" else sampled("a", (1.0,) * 4)
-    verdict = one(rising("a", "b", "c"), *noise, *variants)
+    verdict = one(increasing("a", "b", "c"), *noise, *variants)
     assert verdict.outcome == "holds"
-    assert re.search(
-        r": the claim holds; the step from a to b lies within this run's noise \(0\.9\d\d× to 1\.0\d\d×\)\.$",
-        verdict.sentence,
-    )
-    assert "noise" not in one(rising("a", "c"), *noise, *variants).sentence
-    assert "noise" not in one(rising("b", "c"), *noise, *variants).sentence
+    assert verdict.noise is not None
+    low, high = verdict.noise
+    assert 0.9 < low < 1 < high < 1.1
+    assert one(increasing("a", "c"), *noise, *variants).noise is None
+    assert one(increasing("b", "c"), *noise, *variants).noise is None
 
 
 def test_the_report_says_the_relation_in_words() -> None:
-    held = rising("zero_3", "zero_2", "zero_1")
+    held = increasing("zero_3", "zero_2", "zero_1")
     verdict = one(held, size("zero_3", 4.0), size("zero_2", 5.0), size("zero_1", 7.0))
-    assert quoted(held) == "rises from zero_3 to zero_2 to zero_1"
-    assert quoted(rising("a", "b", value=1.2)) == "rises from a to b, each step ≥ 1.20×"
-    two = replace(held, readings=(*held.readings, held.readings[0]._replace(order=("a", "b"))))
-    assert quoted(two) == "rises from zero_3 to zero_2 to zero_1; rises from a to b"
-    assert quoted(replace(held, readings=held.readings * 2)) == quoted(held)
+    assert quoted(held) == "increases from zero_3 to zero_2 to zero_1"
+    assert quoted(increasing("a", "b", value=1.2)) == "increases from a to b, each step ≥ 1.20×"
+    two = replace(
+        held, interpretations=(*held.interpretations, held.interpretations[0]._replace(order=("a", "b")))
+    )
+    assert quoted(two) == "increases from zero_3 to zero_2 to zero_1; increases from a to b"
+    assert quoted(replace(held, interpretations=held.interpretations * 2)) == quoted(held)
     assert ours(held, verdict) == "1.25× ᵐ"
     (row,) = verdict_table(Block("v", "claims", "Claims", "", {}), [held], [verdict]).rows
     assert [cell.text for cell in row][1:] == [
         quoted(held),
-        "reading",
+        "only",
         "1.25× ᵐ",
         "1.25×",
         "holds, as stated",
     ]
-    (kept,) = json.loads(verdicts_json([held], [verdict]))
-    assert (kept["relation"], kept["quoted_value"], kept["ours"]) == ("rising", 1.0, 1.25)
+    (kept,) = json.loads(verdicts_json([held], [verdict]))["verdicts"]
+    assert (kept["relation"], kept["quoted_value"], kept["ours"]) == ("increasing", 1.0, 1.25)

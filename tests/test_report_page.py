@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from reporting import found, read_page
 
 from harness.report import write_report
+from harness.report.verdicts import judged
 from harness.units import LEGEND
 
 
@@ -53,13 +54,14 @@ def test_every_verdict_is_in_the_page_the_markdown_and_the_json(tmp_path: Path) 
     page = read_page(write_report(tmp_path, findings).read_text())
     words = " ".join(page.words)
     markdown = (tmp_path / "report.md").read_text()
-    rows = json.loads((tmp_path / "verdicts.json").read_text())
+    rows = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
+    sentences = [one.sentence(v) for one in judged(findings.claims, findings.verdicts) for v in one.verdicts]
     assert len(rows) == len(findings.verdicts)
-    for verdict, row in zip(findings.verdicts, rows, strict=True):
-        assert verdict.sentence in words
-        assert verdict.sentence in markdown
-        assert row["sentence"] == verdict.sentence
-        assert row["supports"]
+    for sentence, row in zip(sentences, rows, strict=True):
+        assert sentence in words
+        assert sentence in markdown
+        assert row["sentence"] == sentence
+        assert row["source_says"]
     for claim in findings.claims:
         for caveat in claim.caveats:
             assert caveat in words

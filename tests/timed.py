@@ -6,8 +6,9 @@ from pathlib import Path
 
 from synthetic import made
 
+from harness.claim_model import Claim
 from harness.judge import judge
-from harness.records import Claim, Record
+from harness.records import Record
 from harness.report.findings import Findings
 from harness.report.spec import load_spec
 

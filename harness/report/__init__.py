@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.claim_model import Verdict
 from harness.optimizations import titles
-from harness.records import Record, Verdict
+from harness.records import Record
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.records import Claim, Record, Verdict
+from harness.claim_model import Claim, Verdict
+from harness.records import Record
 from harness.report import figures, speedups, tables
 from harness.report.course import course
 from harness.report.effects import effects

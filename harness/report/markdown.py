@@ -8,6 +8,7 @@ from harness.report.findings import Findings, picture, table
 from harness.report.glance import glance
 from harness.report.svg import Picture
 from harness.report.tables import Table
+from harness.report.verdict_sentences import difference_text
 from harness.report.verdicts import MARKS, Judged, judged, outcome_text, tally
 from harness.units import LEGEND
 
@@ -96,17 +97,19 @@ def table_text(table: Table) -> str:
 
 
 def claim_text(one: Judged) -> str:
-    """A claim in full: its words, what its source supports, each verdict in a sentence."""
+    """A claim in full: its words, what its source says, each verdict in a sentence."""
     claim = one.claim
     lines = [
         f"### {claim.quoted_by}: {claim.quoted}",
-        f"What the source supports: {claim.supports} — {claim.source} ({MARKS[claim.source_mark]})",
+        f"What the source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
     ]
     verdicts = []
     for verdict in one.verdicts:
-        differs = f" *Differs: {'; '.join(verdict.differs)}.*" if verdict.differs else ""
+        differs = (
+            f" *Differs: {'; '.join(map(difference_text, verdict.differs))}.*" if verdict.differs else ""
+        )
         record = f" Record `{verdict.cell}`." if verdict.cell else ""
-        verdicts.append(f"- **{outcome_text(verdict)}** — {verdict.sentence}{differs}{record}")
+        verdicts.append(f"- **{outcome_text(verdict)}** — {one.sentence(verdict)}{differs}{record}")
     lines.append("\n".join(verdicts))
     lines.append("\n".join(f"- Caveat: {caveat}" for caveat in claim.caveats))
     return "\n\n".join(line for line in lines if line)

@@ -11,6 +11,7 @@ from harness.report.findings import Findings, table
 from harness.report.glance import glance
 from harness.report.markdown import EVERY, HOW_TO_READ, flat
 from harness.report.svg import COLOURS, Picture
+from harness.report.verdict_sentences import difference_text
 from harness.report.verdicts import LOOKS, MARKS, judged, ours, outcome_text, quoted, tally
 from harness.units import LEGEND, ORIGIN_MARKS, human
 
@@ -66,6 +67,7 @@ def _render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["difference_text"] = difference_text
     tools = {
         "colours": LIGHT,
         "legend": LEGEND,

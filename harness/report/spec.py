@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.claims import as_mapping, read_yaml
-from harness.validation import ConfigError, check_fields
+from harness.claims import read_yaml
+from harness.validation import ConfigError, as_mapping, check_fields
 
 REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.records import Claim, Record, Status
+from harness.claim_model import Claim
+from harness.records import Record, Status
 from harness.report.frame import Figure, Frame, why
 from harness.report.spec import Block, Spec
 from harness.units import bare, best_unit, human, marked

@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from harness.records import Claim, Verdict
+from harness.claim_model import Claim, Verdict
 from harness.report.spec import Block
 from harness.report.tables import Table, Text
+from harness.report.verdict_sentences import sentence
 from harness.units import human, marked
 
 OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
 LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "warn", "unavailable": "muted"}
-RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "within": ""}
+RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to ", "range": ""}
 MARKS = {
-    "S": "stated by the source",
-    "N": "found in others' notes about the source",
-    "C": "read off a chart",
-    "D": "derived",
+    "stated": "stated by the source",
+    "notes": "found in others' notes about the source",
+    "chart": "read off a chart",
+    "derived": "derived",
 }
 
 
 class Judged(NamedTuple):
-    """A claim with the verdicts on its readings."""
+    """A claim with the verdicts on its interpretations."""
 
     claim: Claim
     verdicts: tuple[Verdict, ...]
+
+    def sentence(self, verdict: Verdict) -> str:
+        """The verdict in words."""
+        named = {one.name: one for one in self.claim.interpretations}
+        return sentence(self.claim, named[verdict.interpretation], verdict)
 
 
 def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Judged]:
@@ -41,19 +47,20 @@ def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
 
 
 def quoted(claim: Claim) -> str:
-    """The paper's figure with the claim's relation to it; of a rise, its variants in their order."""
-    if claim.relation == "rising":
-        return _rises(claim)
-    per = f" per {claim.readings[0].per.removesuffix('s')}" if claim.readings[0].per else ""
+    """The paper's figure with the claim's relation to it; of an increase, its variants in their order."""
+    if claim.relation == "increasing":
+        return _increases(claim)
+    divide_by = claim.interpretations[0].divide_by
+    per = f" per {divide_by.removesuffix('s')}" if divide_by else ""
     upper = "" if claim.upper is None else f" … {_figure(claim, claim.upper)}"
     return RELATIONS[claim.relation] + _figure(claim, claim.value) + upper + per
 
 
-def _rises(claim: Claim) -> str:
-    """`rises from a to b to c`, and by how much where merely more is not enough."""
-    orders = dict.fromkeys(" to ".join(reading.order) for reading in claim.readings)
+def _increases(claim: Claim) -> str:
+    """`increases from a to b to c`, and by how much where merely more is not enough."""
+    orders = dict.fromkeys(" to ".join(one.order) for one in claim.interpretations)
     least = f", each step ≥ {_figure(claim, claim.value)}" if claim.value > 1 else ""
-    return "; ".join(f"rises from {order}" for order in orders) + least
+    return "; ".join(f"increases from {order}" for order in orders) + least
 
 
 def ours(claim: Claim, verdict: Verdict) -> str:
@@ -73,7 +80,7 @@ def _figure(claim: Claim, value: float) -> str:
 
 
 def _is_ratio(claim: Claim) -> bool:
-    return any(reading.against or reading.order for reading in claim.readings)
+    return any(one.relative_to or one.order for one in claim.interpretations)
 
 
 def outcome_text(verdict: Verdict) -> str:
@@ -82,7 +89,7 @@ def outcome_text(verdict: Verdict) -> str:
 
 
 def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
-    """One row a reading."""
+    """One row per interpretation."""
     rows = []
     for claim, found in judged(claims, verdicts):
         for i, verdict in enumerate(found):
@@ -90,7 +97,7 @@ def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verd
                 (
                     Text(claim.quoted_by if i == 0 else "", look="word"),
                     Text(quoted(claim) if i == 0 else ""),
-                    Text(verdict.reading, look="word"),
+                    Text(verdict.interpretation, look="word"),
                     Text(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     Text("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
                     Text(outcome_text(verdict), look=LOOKS[verdict.outcome]),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.records import Claim, Verdict
+from harness.claim_model import Claim, Verdict
 from harness.report import markdown
 from harness.report.benchmark_json import benchmark_json
 from harness.report.findings import Findings
 from harness.report.svg import Picture
+from harness.report.verdicts import judged
 
 
 def write_suite(folder: Path, found: Findings) -> Path:
@@ -55,23 +57,28 @@ def write_every(folder: Path, suites: Sequence[tuple[Findings, Path]]) -> Path:
 
 
 def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
-    """Every verdict with what its claim quotes and what the source supports."""
-    by_id = {claim.id: claim for claim in claims}
+    """Every verdict with what its claim quotes, what the source says, and its sentence."""
     rows = []
-    for verdict in verdicts:
-        claim = by_id[verdict.claim]
-        said = {
+    for one in judged(claims, verdicts):
+        claim = one.claim
+        quoted = {
             "quoted": claim.quoted,
             "quoted_by": claim.quoted_by,
             "quoted_value": claim.value,
+            "quoted_upper": claim.upper,
             "relation": claim.relation,
-            "supports": claim.supports,
+            "accepted": [end if math.isfinite(end) else None for end in claim.accepted],
+            "source_says": claim.source_says,
             "source": claim.source,
-            "source_mark": claim.source_mark,
+            "provenance": claim.provenance,
             "caveats": claim.caveats,
         }
-        rows.append(asdict(verdict) | said)
-    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+        for verdict in one.verdicts:
+            fields = asdict(verdict)
+            fields["differs"] = [difference._asdict() for difference in verdict.differs]
+            fields["steps"] = [step._asdict() for step in verdict.steps]
+            rows.append(fields | quoted | {"sentence": one.sentence(verdict)})
+    return json.dumps({"schema": 2, "verdicts": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _write(path: Path, text: str) -> None:
