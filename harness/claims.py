@@ -14,6 +14,7 @@ import yaml
 
 from harness.claim_model import Claim
 from harness.interpretations import Context, read_interpretations
+from harness.optimizations import titles
 from harness.records import UNITS
 from harness.validation import ConfigError, as_mapping, check_fields, refuse_doubles
 
@@ -70,7 +71,12 @@ def load_claims(suite: str, conf: Path = CONF) -> tuple[Claim, ...]:
         )
         for name, s in data["sources"].items()
     }
-    context = Context(suite, _workloads(path.name, conf, suite, data["ignore_fields"]), *_titles(conf, suite))
+    context = Context(
+        suite,
+        _workloads(path.name, conf, suite, data["ignore_fields"]),
+        _workload_titles(conf, suite),
+        titles(suite, conf),
+    )
     claims = tuple(
         _claim(f"{path.name}.claims[{i}]", one, sources, context) for i, one in enumerate(data["claims"])
     )
@@ -121,17 +127,13 @@ def _workloads(
     return found
 
 
-def _titles(conf: Path, suite: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What reports call the workloads and the variants."""
+def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
+    """What reports call the workloads."""
     report = conf / "report" / f"{suite}.yaml"
-    workloads = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
-    variants = {}
-    for path in (conf / "suite" / suite).glob("*.yaml"):
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader) or {}
-        for label, variant in (data.get("variants") or {"": data}).items():
-            if title := variant.get("title", data.get("title")):
-                variants[f"{path.stem}.{label}" if label else path.stem] = str(title)
-    return workloads, variants
+    found: Mapping[str, str] = (
+        read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
+    )
+    return found
 
 
 def _claim(where: str, data: Any, sources: _Fields, context: Context) -> Claim:
