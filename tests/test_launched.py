@@ -74,9 +74,9 @@ def test_without_a_place_to_meet_it_says_what_to_export():
     said = {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"}
     with pytest.raises(LaunchError, match=r"MASTER_ADDR is missing: .* process 9 of 16.* export MASTER_ADDR"):
         launch(said)
-    with pytest.raises(LaunchError, match="15 processes are not as many on each node: 8"):
+    with pytest.raises(LaunchError, match="15 processes are spread unevenly over the nodes: 8"):
         launch(TORCHRUN | {"WORLD_SIZE": "15"})
-    with pytest.raises(LaunchError, match="3 processes are not as many on each node: 2"):
+    with pytest.raises(LaunchError, match="3 processes are spread unevenly over the nodes: 2"):
         launch(SRUN | {"SLURM_STEP_NUM_TASKS": "3"})
 
 

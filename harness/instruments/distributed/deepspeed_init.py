@@ -1,4 +1,4 @@
-"""Starts deepspeed's engine in a process whose process group comes and goes, fake or real, on any device."""
+"""Start deepspeed's engine in a process whose process group changes, fake or real, on any device."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import nn
 
 
 def choose_accelerator() -> None:
-    """Have deepspeed, before it is imported, take the CPU where there is no GPU."""
+    """Make deepspeed use the CPU where there is no GPU; called before it is imported."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """`deepspeed.initialize` over the process group that there is now, whatever there was before.
+    """Call `deepspeed.initialize` over the current process group, whatever came before.
 
     Raises RuntimeError where there is none.
     """
@@ -30,7 +30,7 @@ def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     os.environ.setdefault("LOCAL_RANK", "0")
     backend: Any = importlib.import_module("deepspeed.comm.torch")
-    backend.build_shm_op = lambda: None  # needs a compiler, serves inference
+    backend.build_shm_op = lambda: None  # needs a compiler, is for inference
     deepspeed.comm.comm.cdb = None
     groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
     if not dist.is_initialized():

@@ -1,6 +1,6 @@
-"""deepspeed's operators in C++, which it compiles at first use, once a machine: what they need, having them.
+"""deepspeed's C++ operators, compiled once per machine at first use: what they need, and loading them.
 
-They lie in torch's folder for extensions.
+They are kept in torch's folder for extensions.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from torch.utils import cpp_extension
 from harness.instruments.distributed.deepspeed_init import choose_accelerator
 
 BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
-"""Its Adam for the host, and its access to files that lets computation go on."""
+"""The operators: Adam for the host, and asynchronous file access."""
 
 BESIDE = {"async_io": ("pin_memory",)}
-"""What deepspeed compiles before that one (op_builder/async_io.py)."""
+"""What deepspeed compiles before each (op_builder/async_io.py)."""
 
 HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
 
 
 def missing(operator: str) -> str | None:
-    """What `operator` needs and this machine lacks, in one line; None where it can be had."""
+    """Return what `operator` needs and this machine lacks, in one line; None where it can be loaded."""
     there: dict[str, object] = {
         "deepspeed": importlib.util.find_spec("deepspeed"),
         "a C++ compiler (g++)": shutil.which(os.environ.get("CXX", "c++")),
         "ninja": shutil.which("ninja", path=programs()),
     }
-    if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA, host or not
+    if torch.version.cuda and torch.cuda.is_available():  # then it is compiled for CUDA too
         there["the CUDA toolkit (CUDA_HOME)"] = cpp_extension.CUDA_HOME
     if operator == "async_io":
         header = any(Path(one).exists() for one in HEADERS)
@@ -45,13 +45,14 @@ def missing(operator: str) -> str | None:
 
 
 def programs() -> str:
-    """Where torch is to find ninja: also beside python, where a package puts it that nobody activated."""
+    """Return the path on which torch finds ninja: also next to python, for an environment that is not
+    activated."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(dict.fromkeys([*folders, str(Path(sys.executable).parent)]))
 
 
 def load(operator: str) -> None:
-    """Have `operator` at hand, compiled if it is not yet; takes a minute or two then."""
+    """Load `operator`, compiling it first if needed, which takes a minute or two."""
     choose_accelerator()
     default = cpp_extension.get_default_build_root()
     for one in (*BESIDE.get(operator, ()), operator):
@@ -62,7 +63,9 @@ def load(operator: str) -> None:
 
 
 def main() -> None:
-    """Compile every one that can be had here, before anything waits for it; say what keeps the others."""
+    """Compile every operator that this machine can, before anything waits for it; print what the others
+    lack.
+    """
     for operator in BUILDERS:
         reason = missing(operator)
         if reason:
@@ -72,9 +75,9 @@ def main() -> None:
 
 
 def clear_lock(operator: str, folder: Path) -> None:
-    """Remove the lock of a compilation that was killed, for which torch would wait for ever.
+    """Remove the lock of a killed compilation, for which torch would wait forever.
 
-    Who compiles holds it open (torch/utils/file_baton.py).
+    A running compilation keeps it open (torch/utils/file_baton.py).
     """
     for lock in folder.rglob(f"{operator}/lock"):
         every = psutil.process_iter(["open_files"])

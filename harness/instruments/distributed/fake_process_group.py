@@ -1,4 +1,4 @@
-"""Many ranks in one process: a process group that sends nothing, so that one rank's memory can be had alone.
+"""Many ranks in one process: a process group that sends nothing, to measure one rank's memory.
 
 Suites shard a model over `rank_mesh` inside `fake_process_group`; the same code shards over real ranks.
 """
@@ -16,10 +16,10 @@ from harness.instruments import torch_internals
 
 @contextmanager
 def fake_process_group(ranks: int) -> Iterator[None]:
-    """This process as rank 0 of `ranks`: collectives return at once, their outputs hold no one's data.
+    """Make this process rank 0 of `ranks`: collectives return at once, with undefined outputs.
 
-    Rank 0 holds the largest shard wherever a size does not divide evenly, so its memory is the most of any
-    rank's. Raises RuntimeError where a process group exists already, ValueError for fewer than one rank.
+    Rank 0 has the largest shard where a size does not divide evenly, so its memory is the largest of any
+    rank. Raises RuntimeError where a process group exists already, ValueError for fewer than one rank.
     """
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a process group has at least one rank")
@@ -34,9 +34,9 @@ def fake_process_group(ranks: int) -> Iterator[None]:
 
 
 def rank_mesh(device_type: str) -> DeviceMesh:
-    """All ranks of the present process group, fake or real, in one dimension.
+    """Return all ranks of the current process group, fake or real, in one dimension.
 
-    May be called under FakeTensorMode: the mesh's own table of ranks is made of real tensors nonetheless.
+    May be called under FakeTensorMode: the mesh's own table of ranks consists of real tensors nonetheless.
     Raises RuntimeError where there is no process group.
     """
     if not dist.is_initialized():

@@ -1,6 +1,6 @@
-"""What torchrun or srun says of a process started beside others: which it is, of how many, where they meet.
+"""What torchrun or srun tells a process about its job: its rank, the number of ranks, where they meet.
 
-Standard library only, for the parent asks it first of all.
+Standard library only, because the parent imports it first.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from harness.instruments.distributed.rank_worker import POOL, STORE
 
 REMOTE = "harness.instruments.distributed.remote_ranks"
 RUN = "HARNESS_RUN"
-"""Tells the keys of one start of a job from those of another in the same store."""
+"""Distinguishes the keys of one start of a job from those of another in the same store."""
 
 READY = "ready"
 PATIENCE_S = 30.0
 
 
 class LaunchError(ValueError):
-    """A launcher said something that cannot be made use of; the text says what, and what to do."""
+    """A launcher's variables are unusable; the text names which, and what to do."""
 
 
 class Launch(NamedTuple):
-    """This process among all: `local` of `per_node` on its node. `hosts`: nobody else opens the store.
+    """This process among all: `local` of `per_node` on its node. `hosts`: this process must open the store.
 
     `run` names this start of the job.
     """
@@ -45,22 +45,24 @@ class Launch(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """Return the number of nodes."""
         return self.world // self.per_node
 
     @property
     def store(self) -> str:
-        """Where all meet."""
+        """Return the address of the common store."""
         return f"{self.address}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells a process of `REMOTE` where to meet."""
+        """Return the environment that tells a process of `REMOTE` where to meet."""
         return {STORE: self.store, RUN: self.run}
 
 
 def launch(said: Mapping[str, str] | None = None) -> Launch | None:
-    """What the environment says; None for a process started by itself. Raises LaunchError."""
+    """Return the launch that the environment describes; None for a process started alone. Raises
+    LaunchError.
+    """
     said = os.environ if said is None else said
     if "TORCHELASTIC_RUN_ID" in said:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -78,7 +80,7 @@ def launch(said: Mapping[str, str] | None = None) -> Launch | None:
     if world == 1:
         return None
     if world != nodes * per_node:
-        raise LaunchError(f"{world} processes are not as many on each node: {per_node} are on one")
+        raise LaunchError(f"{world} processes are spread unevenly over the nodes: {per_node} are on one")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if name not in said:
             raise LaunchError(
@@ -90,7 +92,7 @@ def launch(said: Mapping[str, str] | None = None) -> Launch | None:
 
 
 def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
-    """Where the ranks of one pool run: rank 0 here, the others where they were started."""
+    """Return where the ranks of one pool run: rank 0 here, the others where they were started."""
     relay = (sys.executable, "-u", "-m", REMOTE, "relay")
     given = {**environment, **launch.environment, POOL: uuid4().hex}
     here = Place((), {**given, "LOCAL_RANK": str(launch.local)})
@@ -98,7 +100,7 @@ def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
 
 
 def serve(launch: Launch) -> None:
-    """Become the process that runs this rank whenever rank 0 asks for it; does not return."""
+    """Run this rank whenever rank 0 asks for it; does not return."""
     os.environ.update(launch.environment)
     os.execv(
         sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
@@ -107,7 +109,7 @@ def serve(launch: Launch) -> None:
 
 @contextmanager
 def attended(launch: Launch | None) -> Iterator[None]:
-    """While rank 0 is in here, in whatever way it leaves, the other ranks are there; then they end.
+    """Keep the other ranks alive inside the block and shut them down on exit, however it exits.
 
     Raises LaunchError where they cannot meet.
     """
@@ -127,5 +129,5 @@ def attended(launch: Launch | None) -> Iterator[None]:
             with suppress(subprocess.TimeoutExpired):
                 keeper.communicate(timeout=2 * PATIENCE_S)
             keeper.kill()
-            if keeper.wait() and not launch.hosts:  # it was killed, and has told nobody
+            if keeper.wait() and not launch.hosts:  # it was killed without notice
                 subprocess.run(words, stdin=subprocess.DEVNULL, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""What a process printed last, for the reason of its end: a few lines of a file, or where it hung or died."""
+"""The last lines that a process printed, for the reason of its end: a few lines, or a stack."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 TAIL_B = 1 << 16
 LINE_LENGTH = 300
 STACK = "(most recent call first):"
-"""The end of the line before the frames of a stack that faulthandler prints, innermost first."""
+"""End of the line before the frames of a stack that faulthandler prints, innermost first."""
 
 
 def last(path: Path, count: int) -> str:
-    """The last `count` lines of the file; "" where there are none.
+    """Return the last `count` lines of the file; "" where there are none.
 
     Where faulthandler has printed a stack: its innermost frames, and what was printed just before.
     """
@@ -28,7 +28,7 @@ def last(path: Path, count: int) -> str:
 
 
 def tail(path: Path, count: int | None = None) -> list[str]:
-    """The last `count` lines of the file, None: of its last 64 KiB; without those that are empty."""
+    """Return the last `count` lines of the file (None: of its last 64 KiB), without empty ones."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL_B, 0))
         text = file.read().decode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""A pool of ranks: processes that do the same call at once and meet in torch.distributed's collectives.
+"""A pool of ranks: processes that run the same call at once and meet in torch.distributed's collectives.
 
-Each may be started by a command of its own, as on a node of a
-`harness.instruments.network.emulated_network.Network`. Whatever
-goes wrong in one ends them all, and becomes one exception that says which rank, in what call, and why.
+Each may be started by its own command, such as on a node of a
+`harness.instruments.network.emulated_network.Network`. A failure of one ends them all and becomes one
+exception that names the rank, the call and the reason.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ LOOPBACK = ("127.", "::1", "localhost")
 CHUNK_B = 1 << 16
 GRACE_S = 5.0
 GONE_S = 0.5
-"""How long a rank may take to be gone, where another has lost the connection to it."""
+"""How long a rank may take to end after another has lost the connection to it."""
 
 STACK_S = 2.0
-"""How long a rank that hangs, maybe on another machine, may take to print its stack and die."""
+"""How long a hanging rank, possibly on another machine, may take to print its stack and die."""
 
 LINES = 12
-"""Of what ranks printed last, in a reason: together so many, and no fewer than the next of each."""
+"""Lines of the ranks' output in a reason: this many in total, at least the second number of each."""
 
 FEWEST_LINES = 3
 
 
 class RankFailed(RuntimeError):
-    """A rank raised, or died; the text says which, in what call, and what it said last."""
+    """A rank raised or died; the text names the rank, the call and its last output."""
 
 
 class RankTimeout(TimeoutError):
-    """Ranks gave no answer in time; the text says which, in what call, and where each hung."""
+    """Ranks gave no answer in time; the text names the ranks, the call and where each hung."""
 
 
 class Place(NamedTuple):
-    """Where a rank runs: the words before its own command, and what its environment has besides."""
+    """Where a rank runs: the prefix of its command, and additions to its environment."""
 
     command: Sequence[str] = ()
     environment: Mapping[str, str] = {}
@@ -59,13 +59,13 @@ class _Rank(NamedTuple):
     calls: int
     answers: int
     printed: Path
-    heard: list[bytes]  # of an answer that is not whole yet
+    heard: list[bytes]  # of an incomplete answer
 
 
 class Pool:
-    """Ranks 0 to N - 1, one a place, met over `backend`; a context that ends them.
+    """Ranks 0 to N - 1, one per place, connected over `backend`; a context that ends them.
 
-    `address` is rank 0's, which all must reach. `timeout_s` is for a call, and for a collective in it.
+    `address` is rank 0's, which all must reach. `timeout_s` limits a call, and a collective in it.
     Raises `RankFailed` or `RankTimeout` where they cannot meet.
     """
 
@@ -102,21 +102,21 @@ class Pool:
 
     @property
     def pids(self) -> list[int]:
-        """The ranks' processes."""
+        """Return the ranks' process ids."""
         return [rank.process.pid for rank in self._ranks]
 
     def call(self, function: str, within_s: float | None = None, /, **arguments: Any) -> list[Any]:
-        """What `function`, as `module:name`, returned on each rank, all begun at once; plain JSON both ways.
+        """Run `function` (`module:name`) on all ranks at once and return its results; plain JSON both ways.
 
-        It gets the rank's memory and the arguments. Raises what it raised of `Unavailable`, `WrongResult` and
-        MemoryError, else `RankFailed`; `RankTimeout` after `within_s` seconds, the pool's own limit if none.
-        The pool is closed after any of these.
+        It gets the rank's memory and the arguments. Raises its `Unavailable`, `WrongResult` or MemoryError,
+        else `RankFailed`; `RankTimeout` after `within_s` seconds, or after the pool's own limit. Any of these
+        closes the pool.
         """
         everyone = list(range(len(self._ranks)))
         return self._do(function, arguments, everyone, self._timeout_s if within_s is None else within_s)
 
     def close(self) -> None:
-        """End every rank, in whatever it is."""
+        """End every rank, whatever it is doing."""
         ranks, self._ranks = self._ranks, []
         for rank in ranks:
             rank.process.kill()
@@ -140,7 +140,7 @@ class Pool:
             raise
 
     def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
-        """Tell the call to all at once, and hear their answers."""
+        """Send the call to all ranks at once and collect their answers."""
         until_s = time.monotonic() + within_s
         untold = {self._ranks[number].calls: memoryview(line) for number in who}
         for calls in untold:
@@ -159,7 +159,7 @@ class Pool:
         return [answers[number] for number in who]
 
     def _tell(self, calls: int, line: memoryview) -> memoryview:
-        """What is left to tell. That a rank is gone is heard elsewhere."""
+        """Write what is left to send. That a rank is gone is detected elsewhere."""
         try:
             line = line[os.write(calls, line[:CHUNK_B]) :]
         except BrokenPipeError:
@@ -169,7 +169,7 @@ class Pool:
         return line
 
     def _on_event_line(self, number: int, function: str) -> list[bytes]:
-        """The answers that became whole: one, or none."""
+        """Return the answers that became complete: one or none."""
         rank = self._ranks[number]
         chunk = os.read(rank.answers, CHUNK_B)
         if not chunk:
@@ -190,7 +190,7 @@ class Pool:
         raise RankFailed(self._raised(number, function, reply["said"]))
 
     def _raised(self, number: int, function: str, said: str) -> str:
-        """What a rank raised; after whom it has lost, if that is why."""
+        """Return what a rank raised, or the deaths that made it lose a connection."""
         dead = self._dead(GONE_S)
         if not dead:
             return f"rank {number}, {_name(function)}: {said}"
@@ -203,7 +203,7 @@ class Pool:
         return self._deaths(dead, function) + self._last(dead[0], LINES)
 
     def _dead(self, patience_s: float) -> list[int]:
-        """The ranks that have ended, once there are some."""
+        """Return the ranks that have ended, waiting briefly for the first."""
         until_s = time.monotonic() + patience_s
         while True:
             dead = [n for n, rank in enumerate(self._ranks) if rank.process.poll() is not None]
@@ -216,7 +216,7 @@ class Pool:
         return f"{' and '.join(ends)} in {_name(function)}"
 
     def _hang(self, function: str, late: list[int], within_s: float) -> str:
-        """Each rank that is late prints its stack and dies."""
+        """Make each late rank print its stack and die; return the timeout's text."""
         for number in late:
             self._ranks[number].process.send_signal(signal.SIGUSR1)
         until_s = time.monotonic() + STACK_S
@@ -237,7 +237,7 @@ class Pool:
         ours: list[int] = []
         theirs: list[int] = []
         try:
-            for mine, its in ((1, 0), (0, 1)):  # of a pipe, the end to write to is the second
+            for mine, its in ((1, 0), (0, 1)):  # a pipe's second end is the one to write to
                 pipe = os.pipe()
                 ours.append(pipe[mine])
                 theirs.append(pipe[its])
@@ -262,14 +262,14 @@ class Pool:
 
 
 def _environment(number: int, world: int, place: Place, address: str, answers: int) -> dict[str, str]:
-    """Collectives keep to the loopback device where the ranks meet there, if the place says nothing else."""
+    """Return the environment; collectives use the loopback device where the ranks meet there, by default."""
     device = {"GLOO_SOCKET_IFNAME": "lo"} if address.startswith(LOOPBACK) else {}
     meeting = {"RANK": str(number), "WORLD_SIZE": str(world), "MASTER_ADDR": address, "ANSWERS": str(answers)}
     return {**os.environ, **device, **meeting, **place.environment}
 
 
 def _end(code: int) -> str:
-    """What became of a process, by its exit code."""
+    """Return how a process ended, by its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     known = -code in {int(one) for one in signal.Signals}

@@ -1,9 +1,8 @@
-"""One rank of a pool: `python -m harness.instruments.distributed.rank_worker`, started by
-`harness.instruments.distributed.rank_pool`.
+"""One rank of a pool, started by `rank_pool` as `python -m harness.instruments.distributed.rank_worker`.
 
-Calls come as lines of JSON on standard input, `{"call": "module:function", "arguments": {...}}`; an answer a
-line goes to the descriptor that ANSWERS names. A function gets the rank's own memory, a dictionary that
-lasts, and the arguments. The end of the input is the end of the rank, in whatever collective it waits.
+Calls are lines of JSON on standard input, `{"call": "module:function", "arguments": {...}}`; answers are
+lines on the descriptor that ANSWERS names. A function gets the rank's own memory, a dictionary that persists,
+and the arguments. The rank ends with its input, even while it waits in a collective.
 """
 
 from __future__ import annotations
@@ -28,39 +27,40 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets once the thread that started it is gone."""
 
 MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
-"""What keeps its type on the way to who called."""
+"""Exceptions that keep their type on the way to the caller."""
 
 MEET_SHARE = 0.8
-"""Of the limit, how long a rank tries to reach rank 0: it is to say so itself, before the limit is over."""
+"""Share of the limit for which a rank tries to reach rank 0, so that it can report a failure within the
+limit."""
 
 STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
-"""Where ranks of several machines meet, as host:port, and by what name those of one pool tell each other."""
+"""Variables: where ranks of several machines meet (host:port), and the name that separates pools."""
 
 Memory = dict[str, Any]
 
 
 def main() -> None:
-    """Answer call after call."""
+    """Answer calls until the input ends."""
     die_with_starter()
     faulthandler.enable(all_threads=False)
-    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # says where it hangs, and dies
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # prints where it hangs, and dies
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(calls,), daemon=True).start()
     memory: Memory = {}
     descriptor = int(os.environ["ANSWERS"])
-    os.set_inheritable(descriptor, False)  # its closing says that this process is gone
+    os.set_inheritable(descriptor, False)  # its closing shows that this process is gone
     with open(descriptor, "w", buffering=1) as answers:
         while True:
             answers.write(answer(json.loads(calls.get()), memory) + "\n")
 
 
 def die_with_starter() -> None:
-    """Have the kernel kill this process once the thread that started it is gone, in whatever it is then."""
+    """Make the kernel kill this process once the thread that started it is gone."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _listen(calls: queue.SimpleQueue[bytes]) -> None:
-    """Take calls while the main thread works, so that the end of the input is heard at once."""
+    """Read calls while the main thread works, so that the end of the input is noticed at once."""
     with open(0, "rb", closefd=False) as lines:  # not sys.stdin, on whose lock Python would wait at its exit
         for line in lines:
             calls.put(line)
@@ -68,7 +68,7 @@ def _listen(calls: queue.SimpleQueue[bytes]) -> None:
 
 
 def answer(call: dict[str, Any], memory: Memory) -> str:
-    """What the function returns, or what it raised and whether that was meant; a line of JSON."""
+    """Return what the function returns, or what it raised and whether that was expected; a line of JSON."""
     try:
         module, _, function = call["call"].partition(":")
         result = getattr(importlib.import_module(module), function)(memory, **call["arguments"])
@@ -83,9 +83,9 @@ def answer(call: dict[str, Any], memory: Memory) -> str:
 
 
 def listen(memory: Memory, timeout_s: float) -> int:
-    """Rank 0 opens the store that all meet at, on its own address alone; its port, a free one.
+    """Open the common store on rank 0's own address and return its port, a free one.
 
-    0 where there is a store already.
+    0 where a store exists already.
     """
     if POOL in os.environ:
         return 0
@@ -98,7 +98,7 @@ def listen(memory: Memory, timeout_s: float) -> int:
 
 
 def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]:
-    """Meet the others; this rank and how many there are. A collective gives up after `timeout_s`."""
+    """Join the other ranks and return this rank and their number; collectives time out after `timeout_s`."""
     begin_s = time.monotonic()
     import torch.distributed as dist
 
@@ -120,7 +120,7 @@ def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]
 
 
 def gpu() -> Any:
-    """This rank's GPU: the one that it sees, or of several the one of its number on its node."""
+    """Return this rank's GPU: the only visible one, or the one with its number on its node."""
     import torch
 
     alone = torch.cuda.device_count() == 1
@@ -128,7 +128,7 @@ def gpu() -> Any:
 
 
 def _common_store(timeout_s: float) -> Any:
-    """The launcher's, where only the ranks of this pool find what they say."""
+    """Return the launcher's store, with a prefix of this pool's."""
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     host, _, port = os.environ[STORE].rpartition(":")
@@ -138,7 +138,7 @@ def _common_store(timeout_s: float) -> Any:
 
 
 def _reach(port: int, patience_s: float) -> None:
-    """Rank 0 listens by now; torch would try for long, and say less."""
+    """Check that rank 0 can be reached; torch would try for long, and report less."""
     host = os.environ["MASTER_ADDR"]
     try:
         socket.create_connection((host, port), timeout=patience_s).close()

@@ -1,12 +1,11 @@
-"""A rank on another machine, as if it were a process here: `python -m
-harness.instruments.distributed.remote_ranks ROLE`.
+"""A rank on another machine, represented by a process here.
 
-torchrun or srun started a process for every rank. Rank 0's runs the harness; every other one is a server
-(`serve`), which runs a `harness.instruments.distributed.rank_worker` whenever a pool asks for it. For the
-pool the rank is its
-relay (`relay`), a process of its own that hands calls and answers on, prints what the rank printed last, and
-dies as it died. Both say again and again that they live, and where one is not heard the other ends the rank.
-The keeper (`keep`) tells all servers once rank 0's harness is gone. All goes through one store of torch's.
+Runs as `python -m harness.instruments.distributed.remote_ranks ROLE`. torchrun or srun started a process for
+every rank. Rank 0's runs the harness; every other one is a server (`serve`), which runs a `rank_worker`
+whenever a pool asks for it. In the pool, the rank is represented by its relay (`relay`), a process that
+forwards calls and answers, prints the rank's last output, and ends as it ended. Both sides send heartbeats;
+if one goes silent, the other terminates the rank. The keeper (`keep`) notifies all servers once rank 0's
+harness is gone. All communication goes through one torch store.
 """
 
 from __future__ import annotations
@@ -30,36 +29,37 @@ from harness.instruments.distributed.rank_worker import POOL, STORE, die_with_st
 END = "end"
 GONE = "gone"
 DIED = b"!"
-"""Begins what is said of a rank that is gone; an answer is JSON."""
+"""Prefix of the message that a rank is gone; an answer is JSON."""
 
 LINES = 100
 LOOK_S = 0.1
-"""How often one looks where several things may be said."""
+"""Polling interval where several messages may arrive."""
 
 LEASE_S = 10.0
-"""A relay that has not said for so long that it lives does not."""
+"""Heartbeat timeout."""
 
 SERVED_S = 60.0
-"""So long a server may take to begin: it may be importing torch."""
+"""How long a server may take to start: it may be importing torch."""
 
 MEET_S = 120.0
 HANDED_ON = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", POOL)
 
 
 def store(host: bool = False) -> Any:
-    """A connection of one's own: a wait in one is no other's. Raises RuntimeError where there is no store."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that goes is no more than an end
+    """Return a separate connection, so that a wait blocks no other; raises RuntimeError where there is no
+    store."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that disappears only means the end
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     address, _, port = os.environ[STORE].rpartition(":")
     limit = timedelta(seconds=MEET_S)
     found = TCPStore(address, int(port), is_master=host, wait_for_workers=False, timeout=limit)
-    found.set_timeout(timedelta(days=365))  # of a wait: its end is said
+    found.set_timeout(timedelta(days=365))  # of a wait, whose end is signalled
     return PrefixStore(f"harness/{os.environ[RUN]}", found)
 
 
 def keep(host: bool, servers: int) -> None:
-    """Say that the store is there; once standard input ends, that servers may go; stay until they do."""
+    """Announce the store; once standard input ends, release the servers and stay until they have ended."""
     try:
         held = store(host)
     except RuntimeError as error:
@@ -74,14 +74,14 @@ def keep(host: bool, servers: int) -> None:
 
 
 def relay() -> None:
-    """Be the rank for the pool that started this."""
+    """Represent the rank in the pool that started this process."""
     die_with_starter()
     rank, held = os.environ["RANK"], store()
     number = held.add(f"{rank}/starts", 1)
     start = f"{rank}/{number}"
     environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
     held.set(f"{rank}/start", json.dumps([number, environment]))
-    signal.signal(signal.SIGUSR1, lambda *_: held.set(f"{start}/stack", ""))  # the rank says it, and dies
+    signal.signal(signal.SIGUSR1, lambda *_: held.set(f"{start}/stack", ""))  # to print its stack
     for work in (_live, _answers):
         threading.Thread(target=work, args=(start,), daemon=True).start()
     with open(0, "rb", closefd=False) as lines:
@@ -92,7 +92,7 @@ def relay() -> None:
 
 
 def _live(start: str) -> None:
-    """Say that this lives; die where the server does not."""
+    """Send heartbeats; end where the server's are missing."""
     held, heard, until_s = store(), 0, time.monotonic() + SERVED_S
     while True:
         held.add(f"{start}/alive", 1)
@@ -105,7 +105,7 @@ def _live(start: str) -> None:
 
 
 def _answers(start: str) -> None:
-    """Hand answers on; die as the rank died."""
+    """Forward answers; end as the rank ended."""
     held, descriptor, number = store(), int(os.environ["ANSWERS"]), 0
     os.set_inheritable(descriptor, False)
     with open(descriptor, "wb", buffering=0) as answers:
@@ -115,20 +115,20 @@ def _answers(start: str) -> None:
     last = json.loads(answer.removeprefix(DIED))
     sys.stdout.write("\n".join([*last["said"], ""]))
     if last["code"] < 0:
-        handled = -last["code"] == signal.SIGUSR1  # by this process, which is to die all the same
+        handled = -last["code"] == signal.SIGUSR1  # caught by this process, which must die nonetheless
         signal.pthread_kill(threading.get_ident(), signal.SIGKILL if handled else -last["code"])
     os._exit(last["code"])
 
 
 def _taken(held: Any, key: str) -> bytes:
-    """What is said there, once it is; it goes from the store."""
+    """Return the value of a key once it is set, and remove it from the store."""
     value: bytes = held.get(key)
     held.delete_key(key)
     return value
 
 
 def serve(rank: str, local: str) -> None:
-    """Run the rank whenever it is asked for, until the end is said."""
+    """Run the rank whenever it is asked for, until the end is announced."""
     held, last = store(), 0
     while not held.check([END]):
         number, environment = (
@@ -142,11 +142,11 @@ def serve(rank: str, local: str) -> None:
 
 
 class Served:
-    """The rank's process on its own machine, and the threads that hand on what it hears and says."""
+    """The rank's process on its own machine, and the threads that forward its input and output."""
 
     def __init__(self, rank: str, number: int, environment: dict[str, str]) -> None:
         self._rank, self._number, self._start = rank, number, f"{rank}/{number}"
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # of no name: it is gone with this process
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # unnamed: it is gone with this process
         read, write = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-m", "harness.instruments.distributed.rank_worker"],
@@ -162,7 +162,7 @@ class Served:
             threading.Thread(target=self._or_kill, args=(work,), daemon=True).start()
 
     def wait(self) -> None:
-        """Hand on what it says until it is gone; then say how."""
+        """Forward its answers until it is gone; then report how it ended."""
         held, number = store(), 0
         for number, line in enumerate(self._said, start=1):
             held.set(f"{self._start}/answer{number - 1}", line)
@@ -180,7 +180,7 @@ class Served:
             number += 1
 
     def _watch(self) -> None:
-        """Kill the rank once its relay is over or has a follower; have it say where it hangs, if asked."""
+        """Kill the rank once its relay has ended or been replaced; request its stack if asked."""
         held, alive, since_s, asked = store(), 0, time.monotonic(), False
         while self._process.poll() is None:
             time.sleep(LOOK_S)
@@ -196,7 +196,7 @@ class Served:
                 self._process.kill()
 
     def _or_kill(self, work: Any) -> None:
-        """A rank that nobody can be heard from any more is killed."""
+        """Kill the rank if the store cannot be reached any more."""
         try:
             work()
         except (RuntimeError, OSError):
@@ -204,7 +204,7 @@ class Served:
 
 
 def main(words: list[str]) -> None:
-    """The role that the words name."""
+    """Run the role that the arguments name."""
     role, *rest = words
     if role == "keep":
         keep(rest[0] == "host", int(rest[1]))
@@ -220,7 +220,7 @@ def main(words: list[str]) -> None:
             )
             os._exit(1)
     sys.stdout.flush()
-    os._exit(0)  # threads that wait at the store are left as they are
+    os._exit(0)  # threads that wait at the store are abandoned
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Bytes: what allocators hold, on real tensors and on fake ones."""
+"""Bytes: what allocators hold, for real tensors and for fake ones."""

@@ -1,4 +1,4 @@
-"""What memory a real run takes: the allocator's own account of live bytes, and resident memory beside it.
+"""The memory of a real run: live bytes by the allocator's own events, and resident memory alongside.
 
 On the CPU every allocation and release is an event of the profiler; CUDA's caching allocator keeps the peak.
 """
@@ -22,12 +22,12 @@ class Peak(NamedTuple):
 
     mark: str
     live_B: int  # of tensors: the allocator's live bytes
-    reserved_B: int | None  # CUDA: what the caching allocator holds from the device
-    resident_B: int  # of the process, more than before; with the profiler's own buffers, so never the truth
+    reserved_B: int | None  # CUDA: what the caching allocator has reserved
+    resident_B: int  # growth of the process; includes the profiler's own buffers, so never the answer
 
 
 class AllocatorWatch:
-    """Made by `watch`; `mark` begins a span, and `peaks` has one entry a span once the watch has ended."""
+    """Made by `watch`; `mark` begins a span, and `peaks` has one entry per span after the watch has ended."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -38,7 +38,7 @@ class AllocatorWatch:
         self._resident_before_B = psutil.Process().memory_info().rss
 
     def mark(self, name: str) -> None:
-        """What follows, until the next mark, is `name`. Names may come again; each is a span of its own."""
+        """Begin a span `name`, until the next mark. Names may repeat; each is a separate span."""
         self._close_span()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -68,8 +68,8 @@ class AllocatorWatch:
 def watch(device: torch.device) -> Iterator[AllocatorWatch]:
     """Follow `device`'s allocator. Enter it before the first tensor is made.
 
-    On the CPU only what is made within is counted; CUDA's peaks are of all that the process holds there.
-    One at a time, and no other profiler within: there is one profiler in a process.
+    On the CPU only tensors made inside the block are counted; CUDA's peaks include all that the process has
+    there. One watch at a time, and no other profiler inside: a process has one profiler.
     """
     found = AllocatorWatch(device)
     if device.type == "cuda":
@@ -77,7 +77,7 @@ def watch(device: torch.device) -> Iterator[AllocatorWatch]:
         found._close_span()
         found._finish(None)
         return
-    gc.collect()  # what is let go of later must have been made within
+    gc.collect()  # what is released later must have been made inside the block
     with memory_profile() as profile:
         yield found
         found._close_span()
@@ -86,7 +86,9 @@ def watch(device: torch.device) -> Iterator[AllocatorWatch]:
 
 @contextmanager
 def memory_profile() -> Iterator[Any]:
-    """The profiler, following every allocation of the CPU's allocator. Kineto's own log is kept quiet."""
+    """Return a profiler that follows every allocation of the CPU's allocator, with Kineto's own log
+    silenced.
+    """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
@@ -94,7 +96,9 @@ def memory_profile() -> Iterator[Any]:
 
 
 def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
-    """Allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, in order of time."""
+    """Return allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, ordered by
+    time.
+    """
     events = [
         (event.start_ns(), event.name(), event.nbytes())
         for event in profile.profiler.kineto_results.events()
@@ -105,7 +109,7 @@ def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
 
 
 def _live_peaks(profile: Any) -> list[int]:
-    """Most live bytes from each mark to the next."""
+    """Return the most live bytes from each mark to the next."""
     live_B = 0
     peaks: list[int] = []
     for name, delta_B in memory_events(profile, _MARK):
@@ -119,7 +123,7 @@ def _live_peaks(profile: Any) -> list[int]:
 
 
 def _reset_resident_peak() -> None:
-    """Linux: the kernel's peak of resident memory begins anew; elsewhere nothing can be reset."""
+    """Reset the kernel's peak of resident memory on Linux; elsewhere nothing can be reset."""
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -128,7 +132,7 @@ def _reset_resident_peak() -> None:
 
 
 def _resident_peak() -> int:
-    """Bytes. Linux: the peak since the last reset; elsewhere what is resident now."""
+    """Return bytes: on Linux the peak since the last reset, elsewhere what is resident now."""
     if os.path.exists("/proc/self/status"):
         with open("/proc/self/status") as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""What autograd does in place in a real run and out of place under a dispatch mode, for `fake_tensors`.
+"""What autograd does in place in a real run but out of place under a dispatch mode, for `fake_tensors`.
 
 Under any mode `isTensorSubclassLike` is true of every tensor (ATen/TensorSubclassLikeUtils.h), and autograd
 writes into none.
@@ -20,17 +20,18 @@ SCATTERED = {
     "aten::scatter_add": "gather",  # gather_backward, TensorAdvancedIndexing.cpp
     "aten::index_add": "indexselect",  # index_select_backward_symint, the same
 }
-"""Operations into zeros that a derivative has just made, and the derivative of what they belong to."""
+"""Operations into zeros that a derivative has just made, and the operation whose derivative uses them."""
 
 
 def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:
-    """Whether a real run writes the operation's result over its first argument, if nothing else holds that.
+    """Return whether a real run writes the operation's result over its first argument, if nothing else uses
+    it.
 
     The sum of two gradients: `accumulate` in torch/csrc/autograd/input_buffer.cpp adds in place if gradients
-    are not recorded and the tensor lies dense, without overlap, and is held by the buffer alone, storage and
-    all: a view (the gradient of a linear layer's weight is one) shares it with what it is a view of. The
-    caller knows the last when the storage goes before the next operation. A derivative in C++ that
-    itself adds out of place to a tensor of its own is not told apart.
+    are not recorded and the tensor is dense, without overlap, and owned by the buffer alone, with its
+    storage; a view (such as the gradient of a linear layer's weight) shares its storage. The caller sees the
+    last when the storage goes before the next operation. A derivative in C++ that itself adds out of place to
+    its own tensor is not distinguished.
     """
     name = operation.name()
     derivative = SCATTERED.get(name)
@@ -44,7 +45,7 @@ def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's elements fill a stretch of memory, none twice, in whatever order of axes."""
+    """Return whether the tensor's elements fill a stretch of memory, none twice, in any order of axes."""
     filled = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != filled:

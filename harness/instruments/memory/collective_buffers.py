@@ -1,7 +1,6 @@
-"""Which tensors of a collective operation are communication buffers, for
-`harness.instruments.memory.fake_tensors`.
+"""Which tensors of a collective operation are communication buffers, for `fake_tensors`.
 
-The buffers are made by plain operations (`empty`), so only these operations tell what they are for.
+The buffers are made by plain operations (`empty`), so only the collective operations show what they are for.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ BUFFERS: dict[tuple[str, str], int] = {
     ("c10d", "reduce_"): 0,
     ("c10d", "broadcast_"): 0,
 }
-"""Which argument, keywords last: what is gathered into, what is reduced from.
+"""Index of the buffer argument, keywords last: gathered into, or reduced from.
 
 Gathered parameters are among them (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
 """
 
 
 def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
-    """Tensors among the operation's arguments (keywords last) with their kind, unless that is known better.
+    """Return the operation's buffer arguments (keywords last) with their kind, unless that is known better.
 
-    None for operations that are not collective. FSDP2's gradients before they are reduced enter `chunk_cat`.
+    Empty for operations that are not collective. FSDP2's unreduced gradients enter `chunk_cat`.
     """
     name = (operation.namespace, operation._opname)
     if name == ("fsdp", "chunk_cat"):

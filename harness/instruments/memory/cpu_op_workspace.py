@@ -1,6 +1,6 @@
-"""What operations hold on the CPU while they run, which a walk of results alone cannot see.
+"""Temporary memory inside CPU operations, which a dry run of results alone cannot see.
 
-FSDP2's copies; casts of arguments whose types differ; what operations without a fused kernel make on the way.
+FSDP2's copies, casts of arguments whose types differ, and intermediates of operations without a fused kernel.
 `host_workspace` is a workspace of `harness.instruments.memory.fake_tensors.StorageLog`.
 """
 
@@ -28,16 +28,16 @@ FOREACH = frozenset({"aten::_foreach_add_", "aten::_foreach_mul_", "aten::_forea
 
 
 def host_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """What the CPU's operations hold beside their results, where a rule says it."""
+    """Return the bytes of a CPU operation beyond its results, where a rule gives them."""
     return copy_temporary_bytes(operation, arguments, result) or cast_temporary_bytes(
         operation, arguments, result
     )
 
 
 def copy_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Most bytes that `operation` holds beside its results; `arguments` with keywords last.
+    """Return the most bytes of `operation` beyond its results; `arguments` with keywords last.
 
-    `fsdp::all_gather_copy_in` and `fsdp::split_with_sizes_copy` hold nothing, whatever the types.
+    `fsdp::all_gather_copy_in` and `fsdp::split_with_sizes_copy` need nothing, whatever the types.
     """
     if operation.namespace == "fsdp" and operation._opname == "chunk_cat":
         tensors, dim, chunks, out = arguments
@@ -46,7 +46,8 @@ def copy_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
 
 
 def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tensor) -> int:
-    """Bytes that `torch._chunk_cat` holds: copies of the tensors that need one, then a slice each in turn.
+    """Return the temporary bytes of `torch._chunk_cat`: copies of the tensors that need one, then a slice
+    each.
 
     Source: ATen/native/TensorShape.cpp, `_pad_chunk` (a padded copy where `chunks` does not divide the size,
     a contiguous one where chunks are no view), then `cat_out` (a slice in the old type where types differ).
@@ -64,7 +65,7 @@ def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tenso
 
 
 def _is_view(tensor: Tensor, dim: int, chunks: int) -> bool:
-    """Whether `tensor` can be seen as chunks along `dim` without a copy."""
+    """Return whether `tensor` can be viewed as chunks along `dim` without a copy."""
     try:
         tensor.view(*tensor.shape[:dim], chunks, -1)
     except RuntimeError:
@@ -73,7 +74,7 @@ def _is_view(tensor: Tensor, dim: int, chunks: int) -> bool:
 
 
 def cast_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Most bytes that `operation` holds beside its result on the CPU."""
+    """Return the most bytes of `operation` beyond its result on the CPU."""
     name = operation.name().partition(".")[0]
     if name in POINTWISE and isinstance(result, Tensor):
         tensors = [one for one in arguments if isinstance(one, Tensor)]
@@ -84,7 +85,7 @@ def cast_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
         return _number_bytes(arguments[0][0]) if _of_numbers(arguments[1]) else 0
     if name == "aten::_safe_softmax":
         rows = result.numel() // max(result.shape[-1], 1)
-        return int(result.numel() + rows)  # which scores are -inf, and which rows are all so: one byte each
+        return int(result.numel() + rows)  # masks of -inf scores and of rows that are all -inf: one byte each
     return 0
 
 
@@ -93,12 +94,14 @@ def _of_numbers(value: Any) -> bool:
 
 
 def _number_bytes(tensor: Tensor) -> int:
-    """A number is made a tensor of one fp64, then one of the other argument's type."""
+    """Return the bytes of a number, which becomes a tensor of one fp64, then one of the other argument's
+    type."""
     return 8 + tensor.element_size()
 
 
 def _cast_bytes(argument: Tensor, result: Tensor) -> int:
-    """A copy in the result's type of an argument in another: TensorIterator makes one on the CPU alone.
+    """Return the bytes of an argument's copy in the result's type, which TensorIterator makes on the CPU
+    only.
 
     Source: ATen/TensorIterator.cpp, `compute_types` (casts of operands to the common type on the CPU).
     """

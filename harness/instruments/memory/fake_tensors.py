@@ -1,6 +1,6 @@
-"""Follows every storage of a run on fake tensors and logs what came and went, for `suites.memory.walk`.
+"""Follow every storage of a run on fake tensors and log each allocation and release, for dry runs.
 
-Nothing is allocated: the log says what the allocator would have been asked for, operation by operation.
+Nothing is allocated: the log has what the allocator would have been asked for, operation by operation.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional"
 
 
 Workspace = Callable[[Any, Sequence[Any], Any], int]
-"""(operation, its arguments with keywords last, its result) to bytes that it holds beside its result.
+"""(operation, its arguments with keywords last, its result) to its temporary bytes beyond the result.
 
-They are given back before it ends."""
+They are released before it ends."""
 
 
 def no_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Operations hold nothing beside their results."""
+    """Return 0: operations need nothing beyond their results."""
     return 0
 
 
 class _InPlace(NamedTuple):
-    """An operation whose result is its first argument's storage in a real run, should that be let go now."""
+    """An operation whose result reuses its first argument's storage in a real run, if that is released
+    now.
+    """
 
     written: int  # storages by address
     result: int
@@ -43,12 +45,12 @@ class _InPlace(NamedTuple):
 
 
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Entered over a fake tensor mode: logs storages as they are made, resized and let go.
+    """Logs storages as they are made, resized and released; entered over a fake tensor mode.
 
-    `round_to_B`: the allocator's granularity (1: the CPU's; 512: CUDA's caching allocator). `ask_host`: what
-    matrix products and attention take within themselves is asked of this host (`instruments.workspaces`).
-    A storage gets its kind when it is known (`label`), for its whole life; what the forward computation makes
-    and still holds when the computation turns elsewhere is an activation.
+    `round_to_B`: the allocator's granularity (1: the CPU's; 512: CUDA's caching allocator). `ask_host`: the
+    temporary memory of matrix products and attention is measured on this host (`workspaces`). A storage gets
+    its kind when it is known (`label`), for its entire life; what the forward pass makes and still keeps when
+    it ends is an activation.
     """
 
     def __init__(self, workspace: Workspace = no_workspace, round_to_B: int = 1, ask_host: bool = False):
@@ -59,20 +61,20 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake_mode: Any = None
         self._phase = "build"
         self._forward = False
-        self._fresh: set[int] = set()  # made in the forward computation under way, still alive
+        self._fresh: set[int] = set()  # made in the current forward pass, still alive
         self._place = OpSite("build", "", ())
         self._in_place: _InPlace | None = None
 
-    # -- what the walk tells it
+    # -- called by the dry run
 
     def enter_phase(self, phase: str) -> None:
-        """What follows belongs to `phase`; a phase whose name begins with "forward" makes activations."""
+        """Begin `phase`; a phase whose name begins with "forward" makes activations."""
         self._end_forward()
         self._phase = phase
         self._place = OpSite(phase, "", ())
 
     def label(self, tensor: torch.Tensor, kind: str) -> None:
-        """The tensor's storage is of `kind`, from first byte to last; a storage unknown so far is logged."""
+        """Set the kind of the tensor's storage, from first byte to last; an unknown storage is logged."""
         for inner in torch_internals.inner_tensors(tensor):
             number = self._see(inner)
             if number is not None:
@@ -80,15 +82,15 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._fresh.discard(number)
 
     def hold(self, tensor: torch.Tensor) -> None:
-        """Log a tensor that came to be outside of any operation."""
+        """Log a tensor that was made outside of any operation."""
         self._see(tensor)
 
     def reserve(self, size_B: int) -> None:
-        """Log bytes that a library takes and keeps."""
+        """Log bytes that a library allocates and keeps."""
         self.ledger.enter(self.ledger.open("temporaries"), size_B, self._place)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Log that a known storage has another size now."""
+        """Log that a known storage has a new size."""
         key = torch_internals.storage_key(storage)
         if key in self._alive:
             reference, number, before_B = self._alive[key]
@@ -96,7 +98,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive[key] = (reference, number, size_B)
             self.ledger.enter(number, size_B - before_B, self._place)
 
-    # -- what torch tells it
+    # -- called by torch
 
     def __enter__(self) -> StorageLog:
         self._fake_mode = torch_internals.active_fake_mode()
@@ -106,7 +108,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run the operation, then log what its results brought."""
+        """Run the operation, then log the storages of its results."""
         if any(torch_internals.is_distributed_tensor(kind) for kind in types):
             return NotImplemented  # its operations on local tensors follow
         if func is torch.ops._c10d_functional.wait_tensor.default:
@@ -144,7 +146,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # -- storages
 
     def _see(self, tensor: torch.Tensor, kind: str | None = None) -> int | None:
-        """The number of the tensor's storage, logged if it is new; None for one without storage."""
+        """Return the number of the tensor's storage, logged if it is new; None for one without storage."""
         if tensor.device.type == "meta":
             return None  # deepspeed keeps shapes so
         try:
@@ -177,7 +179,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ledger.enter(number, -size_B, self._place)
 
     def _taken_over(self, key: int, number: int, size_B: int) -> bool:
-        """Whether the storage lives on as the result just logged, which is withdrawn."""
+        """Return whether the storage lives on as the result just logged, which is withdrawn."""
         found = self._in_place
         if found is None or found.written != key or found.result not in self._alive:
             return False
@@ -195,9 +197,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
-    """Fake tensors within, with `log` over them; resized storages are logged too.
+    """Run the block on fake tensors with `log` over them; resized storages are logged too.
 
-    `random_states`: so are saved states of the CPU's generator, which are in the CPU's memory alone.
+    `random_states`: also log saved states of the CPU's generator, which are in the CPU's memory only.
     """
     states = _random_states(log) if random_states else nullcontext()
     with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
@@ -206,7 +208,7 @@ def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
 
 @contextmanager
 def _resizes(log: StorageLog) -> Iterator[None]:
-    """`UntypedStorage.resize_` is no operation; FSDP2 frees and brings back storages by it."""
+    """Log `UntypedStorage.resize_`, which is no operation; FSDP2 frees and restores storages with it."""
     original = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
@@ -223,7 +225,9 @@ def _resizes(log: StorageLog) -> Iterator[None]:
 
 @contextmanager
 def _random_states(log: StorageLog) -> Iterator[None]:
-    """The CPU generator's state is made by no operation (5,056 bytes); checkpointing keeps one a block."""
+    """Log the CPU generator's state (5,056 bytes), made by no operation; checkpointing keeps one per
+    block.
+    """
     original = torch.get_rng_state
 
     def get_rng_state() -> torch.Tensor:

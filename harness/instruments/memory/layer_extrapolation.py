@@ -1,7 +1,7 @@
-"""Carries a walk of few layers on to many alike ones, for walks on fake tensors.
+"""Extrapolate a dry run of few layers to many uniform ones.
 
-At one place of the step (phase, operation, shape of its first result) the most live bytes grow linearly with
-the number of layers; the peak of the whole step does not, for it moves from place to place.
+At one site of the step (phase, operation, shape of its first result) the most live bytes grow linearly with
+the number of layers; the peak of the step does not, because it moves from site to site.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FEWEST_WITH_RANKS = 3  # prefetching crosses layers
 
 
 def layers_to_walk(layers: int, ranks: int) -> int | None:
-    """With how many layers to walk, and again with one more; None where there are too few to gain by it."""
+    """Return the number of layers to trace, and again with one more; None where there are too few to gain."""
     fewest = FEWEST_WITH_RANKS if ranks > 1 else FEWEST
     return None if layers <= fewest + 1 else fewest
 
@@ -23,10 +23,10 @@ def layers_to_walk(layers: int, ranks: int) -> int | None:
 def extrapolate_layers(
     fewer: Mapping[OpSite, Snapshot], more: Mapping[OpSite, Snapshot], fewer_layers: int, layers: int
 ) -> dict[OpSite, Snapshot] | None:
-    """Each place's largest moment at `layers`, from those at `fewer_layers` and at one more.
+    """Return each site's largest snapshot at `layers`, from those at `fewer_layers` and at one more.
 
-    Places whose shape counts layers (a stack of one norm for each parameter) are matched without their shape.
-    None where the two walks still differ in their places: the layers are not alike.
+    Sites whose shape counts layers (a stack of one norm per parameter) are matched without their shape. None
+    where the two runs still differ in their sites: the layers are not uniform.
     """
     both = fewer.keys() & more.keys()
     fewer, more = _without_shape(fewer, both), _without_shape(more, both)
@@ -37,7 +37,7 @@ def extrapolate_layers(
 
 
 def _without_shape(moments: Mapping[OpSite, Snapshot], keep: Set[OpSite]) -> dict[OpSite, Snapshot]:
-    """Places not in `keep` become one for each phase and operation, with its largest moment."""
+    """Merge sites not in `keep` into one per phase and operation, with its largest snapshot."""
     found: dict[OpSite, Snapshot] = {}
     for place, moment in moments.items():
         key = place if place in keep else place._replace(shape=())

@@ -1,4 +1,4 @@
-"""The ledger of a run's bytes: what came and went, where, for what; `instruments.fake_tensors` keeps it."""
+"""The timeline of a run's bytes: allocations and releases, where and for what; filled by `fake_tensors`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from harness.instruments.memory.workspaces import Call, workspaces
 
 KINDS = ("parameters", "gradients", "optimizer_states", "activations", "temporaries", "communication")
-"""What a live byte is for. Parameters: buffers too. Activations: made by the forward computation and kept."""
+"""Kinds of live bytes. Parameters include buffers. Activations: made by the forward pass and kept."""
 
 
 class OpSite(NamedTuple):
-    """Where in a step an allocation happened: the same for alike layers, so that walks can be compared."""
+    """Where in a step an allocation happened: the same for uniform layers, so that runs can be compared."""
 
     phase: str
     operation: str
@@ -27,7 +27,7 @@ class Event(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Live bytes at one instant, and what they are for (in the order of `KINDS`; they sum to `total_B`)."""
+    """Live bytes at one instant, by kind (in the order of `KINDS`; they add up to `total_B`)."""
 
     total_B: int
     by_kind_B: tuple[int, ...]
@@ -36,45 +36,46 @@ class Snapshot(NamedTuple):
 class Ledger:
     """Storages by number, each with its kind, and their events in order.
 
-    A storage has one kind for its whole life, whenever that becomes known.
+    A storage has one kind for its entire life, whenever that becomes known.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.kinds: list[str] = []  # by storage number
-        self._calls: dict[int, Call] = {}  # by number of the event that stands for what the call takes
+        self._calls: dict[int, Call] = {}  # by number of the event that stands for the call's workspace
 
     def open(self, kind: str) -> int:
-        """The number of a new storage."""
+        """Return the number of a new storage."""
         if kind not in KINDS:
-            raise ValueError(f"{kind!r} is none of {', '.join(KINDS)}")
+            raise ValueError(f"kind {kind!r}; allowed: {', '.join(KINDS)}")
         self.kinds.append(kind)
         return len(self.kinds) - 1
 
     def enter(self, number: int, delta_B: int, place: OpSite) -> None:
-        """Storage `number` took `delta_B` bytes, or gave them back (below zero)."""
+        """Record that storage `number` took `delta_B` bytes, or released them (below zero)."""
         if delta_B:
             self.events.append(Event(number, delta_B, place))
 
     def withdraw(self, index: int) -> None:
-        """Event `index` did not take place; its number stays, for calls are noted by number."""
+        """Remove event `index`, which did not take place; its number stays, because calls refer to it."""
         self.events[index] = self.events[index]._replace(delta_B=0)
 
     def record_transient(self, size_B: int, place: OpSite) -> None:
-        """An operation took `size_B` within itself and gave them back before it ended."""
+        """Record that an operation took `size_B` inside itself and released them before it ended."""
         number = self.open("temporaries")
         self.enter(number, size_B, place)
         self.enter(number, -size_B, place)
 
     def enter_call(self, call: Call, place: OpSite) -> None:
-        """An operation took within itself what `harness.instruments.memory.workspaces` will say."""
+        """Record an operation's temporary memory, which `harness.instruments.memory.workspaces` measures
+        later."""
         self._calls[len(self.events)] = call
-        self.events += [Event(self.open("temporaries"), 0, place)] * 2  # taken, given back
+        self.events += [Event(self.open("temporaries"), 0, place)] * 2  # taken, released
 
     def largest(self, since: int = 0) -> dict[OpSite, Snapshot]:
-        """For each place, the moment of most live bytes among the events from number `since` on.
+        """Return, for each site, the snapshot of most live bytes among the events from number `since` on.
 
-        The first of equals; places in the order met.
+        The first of equals; sites in the order met.
         """
         found: dict[OpSite, Snapshot] = {}
         kinds = [KINDS.index(kind) for kind in self.kinds]
@@ -88,7 +89,7 @@ class Ledger:
         return found
 
     def _with_workspaces(self) -> list[Event]:
-        """The events, with what the host answered for each call."""
+        """Return the events, with the measured workspace of each call."""
         events, answers = list(self.events), workspaces(self._calls.values())
         for index, call in self._calls.items():
             events[index] = events[index]._replace(delta_B=answers[call])

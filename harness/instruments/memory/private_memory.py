@@ -11,16 +11,17 @@ from pathlib import Path
 from harness.records import Unavailable
 
 EXACT = {"MALLOC_MMAP_THRESHOLD_": "8192", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
-"""The environment of a process whose private memory is to be that of what lives in it: each large allocation
-has a mapping of its own, which is given back at once (mallopt(3))."""
+"""The environment of a process whose private memory follows its live data: each large allocation has its own
+mapping, which is returned at once (mallopt(3))."""
 
 STACK_KIB = 1024
 SMALL_STACKS = ("sh", "-c", f'ulimit -S -s {STACK_KIB} && exec "$@"', "sh")
-"""Before the command of such a process: what stacks of threads reserve is private memory too, used or not."""
+"""Prefix of such a process's command: stacks that threads reserve are private memory too, used or not."""
 
 
 def private_bytes() -> int:
-    """Bytes of private writable memory that this process has mapped, as the kernel counts them (VmData)."""
+    """Return the bytes of private writable memory that this process has mapped, by the kernel's count
+    (VmData)."""
     found = re.search(r"^VmData:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     if found is None:
         raise Unavailable("a limit on memory needs the kernel's VmData, which /proc/self/status lacks here")
@@ -29,10 +30,10 @@ def private_bytes() -> int:
 
 @contextmanager
 def private_limit(most_B: int) -> Iterator[None]:
-    """Let allocations fail once this process has `most_B` bytes of private memory (RLIMIT_DATA).
+    """Make allocations fail once this process has `most_B` bytes of private memory (RLIMIT_DATA).
 
-    Memory shared with other processes, and files mapped to be shared, do not count; the stack of each thread
-    does, by its full size. Processes that are started within inherit the limit, each for itself.
+    Memory shared with other processes and shared file mappings do not count; the stack of each thread does,
+    with its full size. Processes started inside the block inherit the limit, each for itself.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most_B if hard < 0 else min(most_B, hard), hard))
