@@ -131,6 +131,7 @@ class Run:
     executor: str
     workers: int
     out: Path
+    reference_workloads: tuple[str, ...] = ()  # measured of the baseline alone: bounds of the others
     plan_only: bool = False  # print the plan, run nothing
 
 
@@ -266,6 +267,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         executor=executor,
         workers=1 if suite["interleave"] else config["executor"]["workers"],  # timed: nothing beside it
         out=Path(config["out"] or f"results/{name}"),
+        reference_workloads=tuple(suite["reference_workloads"]),
         plan_only=config["plan"],
     )
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from harness.executors import CellFinished, CellStarted, CellTurn, Event, now
 from harness.failure_classification import HARMLESS
 from harness.interleaved_sampler import Rounds
+from harness.protocols import close
 from harness.records import Cell, Note, Reading, Sampling, Status
 
 WARM_UP = "warm_up"
@@ -27,7 +28,7 @@ class WorkerHooks(NamedTuple):
     """What the worker lends: the suite, setting a cell up, naming its faults, passing on what it says."""
 
     suite: Any
-    set_up: Callable[[Cell], Any]  # the subject: built, applied, checked
+    set_up: Callable[[Cell], Any]  # the session: built, applied, prepared, checked
     fault: Callable[[BaseException], tuple[Status, str]]
     say: Callable[[Cell, Any], None]
     emit: Callable[[Event], None]
@@ -35,11 +36,11 @@ class WorkerHooks(NamedTuple):
 
 @dataclass(slots=True)
 class CellState:
-    """One cell of the group: its subject, the seconds that its turns have taken, what it said in the last."""
+    """One cell of the group: its session, the seconds that its turns have taken, what it said in the last."""
 
     cell: Cell
     taken_s: float = 0.0
-    subject: Any = None
+    session: Any = None
     said: Sequence[Said] = field(default=())
 
 
@@ -51,7 +52,7 @@ def run_together(cells: Sequence[Cell], sampling: Sampling, tools: WorkerHooks) 
     """Run the group. After a bad end of one, those that have none are left to a fresh process."""
     try:
         members = [member for cell in cells if _begin(member := CellState(cell), tools)]
-        _take_rounds([one for one in members if tools.suite.timed(one.subject)], sampling, tools)
+        _take_rounds([one for one in members if _timed(tools.suite, one.session)], sampling, tools)
         closed = [member for member in members if _guarded(member, tools, partial(_close, member, tools))]
         for member in closed:  # not before all are closed: those that go to a fresh process go together
             tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
@@ -65,15 +66,21 @@ def _begin(member: CellState, tools: WorkerHooks) -> bool:
 
 
 def _prepare(member: CellState, tools: WorkerHooks) -> bool:
-    member.subject = tools.set_up(member.cell)
-    for said in tools.suite.prepare(member.subject):
-        tools.say(member.cell, said)
+    member.session = tools.set_up(member.cell)
+    if hasattr(tools.suite, "read_once"):
+        for said in tools.suite.read_once(member.session):
+            tools.say(member.cell, said)
     return True
+
+
+def _timed(suite: Any, session: Any) -> bool:
+    return bool(suite.timed(session)) if hasattr(suite, "timed") else True
 
 
 def _close(member: CellState, tools: WorkerHooks) -> bool:
     tools.emit(CellTurn(member.cell.id))
-    tools.suite.close(member.subject)
+    close(tools.suite, member.session)
+    member.session = None
     return True
 
 
@@ -101,7 +108,7 @@ def _turn(member: CellState, metric: str, tools: WorkerHooks) -> float:
 
 
 def _sample(member: CellState, metric: str, suite: Any) -> float:
-    member.said = tuple(suite.sample(member.subject))
+    member.said = tuple(suite.sample(member.session))
     found = [one.value for one in member.said if isinstance(one, Reading) and one.metric == metric]
     if not found or not found[0] > 0:
         raise TypeError(f"sample() yielded no positive {metric!r}, which is what is compared: {member.said}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config import Run
-from harness.optimizations import Variant
+from harness.optimizations import AGAIN, BASELINE, Variant
 from harness.records import Cell, Group, Sampling, digest
 from harness.validation import ConfigError
 
@@ -22,8 +22,8 @@ NEVER = "never"
 def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Group]:
     """The cells of `run` in groups: workload by workload, baseline first.
 
-    `environment` is the digest of the host, `code(variant)` the digest of the sources that make a variant's
-    figures.
+    Reference workloads are planned for the baseline alone. `environment` is the digest of the host,
+    `code(variant)` the digest of the sources that make a variant's readings.
     """
     tails = [
         (variant, digest([variant.name, config_of(variant), code(variant), environment]))
@@ -43,6 +43,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
             )
             for repeat in range(run.repeats)
             for column, (variant, tail) in enumerate(tails)
+            if name not in run.reference_workloads or variant.module in (BASELINE, AGAIN)
         ]  # fmt: skip
         if sampling is not None:
             groups.extend(by_repeat(cells, sampling))

@@ -1,17 +1,221 @@
-"""What a suite and an optimization have to have, and how an optimization is applied."""
+"""What a suite and an optimization have to have; checked by reading their modules, before any cell runs.
+
+A suite is the package `suites/<suite>/`, an optimization the module `suites/<suite>/<optimization>.py`.
+docs/adding-a-suite.md shows both. mypy checks each module's types against these protocols
+(tests/test_protocols.py).
+"""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.records import HostInfo, Json
+from harness.code_fingerprint import ROOT, file_of
+from harness.records import HostInfo, Json, Note, Reading
+from harness.validation import ConfigError
+
+Subject = TypeVar("Subject")
+Built = TypeVar("Built", covariant=True)
+Given = TypeVar("Given", contravariant=True)
+Session = TypeVar("Session", contravariant=True)
+Started = TypeVar("Started", covariant=True)
+
+Techniques = Sequence[tuple[str, Json]]
+"""Techniques of a training step, by name, each with its settings."""
+
+
+class Suite(Protocol[Built, Session]):
+    """Builds the baseline, and measures a subject whatever was done to it.
+
+    A subject is a plain description. A session is what `prepare` makes of it: processes, networks, tensors.
+    Without `prepare` the session is the subject.
+    """
+
+    def build(self, workload: Json, seed: int) -> Built:
+        """Return the baseline for `workload`; nothing is started."""
+
+    def check(self, session: Session) -> None:
+        """Compare the result with the baseline's or a reference's; raises `WrongResult`."""
+
+    def conditions(self, session: Session) -> Mapping[str, str]:
+        """Return under which conditions its readings were taken, for the judge to compare with a claim's."""
+
+    def sample(self, session: Session) -> Iterable[Reading | Note]:
+        """Do the work once; yield one reading of each metric as soon as it is taken.
+
+        In a suite with `interleave: true` it is called once per round.
+        """
+
+
+class Prepares(Protocol[Given, Started]):
+    """A suite that has something to start."""
+
+    def prepare(self, subject: Given) -> Started:
+        """Start what the subject needs. What it took is given back where it raises."""
+
+
+class Closes(Protocol[Session]):
+    """A suite that has something to give back."""
+
+    def close(self, session: Session) -> None:
+        """Give back what `prepare` took, also after a failure."""
+
+
+class ReadsOnce(Protocol[Session]):
+    """An interleaved suite with readings that need no rounds: bytes, peak memory, time to compile."""
+
+    def read_once(self, session: Session) -> Iterable[Reading | Note]:
+        """Yield what is read once per cell, before the first round."""
+
+
+class TimesSome(Protocol[Session]):
+    """An interleaved suite in which some variants are checked and not timed."""
+
+    def timed(self, session: Session) -> bool:
+        """Return whether `sample` is to be called."""
+
+
+class AppliesTechniques(Protocol[Subject]):
+    """A suite whose optimizations may list techniques of `suites.training.techniques`."""
+
+    def apply_techniques(self, subject: Subject, techniques: Techniques) -> Subject:
+        """Return the subject with the techniques applied."""
+
+
+class Optimization(Protocol[Subject]):
+    """One way to do the work. With a class `Settings` beside it, `apply` takes an instance of it too."""
+
+    def apply(self, subject: Subject) -> Subject:
+        """Return the subject with the optimization applied."""
+
+
+class ConfiguredOptimization(Protocol[Subject]):
+    """An optimization with settings: those of its YAML fill the dataclass `Settings`."""
+
+    Settings: type
+
+    def apply(self, subject: Subject, settings: Any) -> Subject:
+        """Return the subject with the optimization applied as `settings` say."""
+
+
+class Restricted(Protocol):
+    """An optimization that cannot run everywhere."""
+
+    def unavailable(self, host: HostInfo) -> str | None:
+        """Return why it cannot run on `host`, for a person to read; None where it can."""
+
+
+class Function(NamedTuple):
+    """A function of a protocol: the names of its parameters, and whether a module must have it."""
+
+    parameters: tuple[str, ...]
+    required: bool = True
+
+
+SUITE = {
+    "build": Function(("workload", "seed")),
+    "prepare": Function(("subject",), required=False),
+    "check": Function(("session",)),
+    "conditions": Function(("session",)),
+    "read_once": Function(("session",), required=False),
+    "timed": Function(("session",), required=False),
+    "sample": Function(("session",)),
+    "close": Function(("session",), required=False),
+    "apply_techniques": Function(("subject", "techniques"), required=False),
+}
+OPTIMIZATION = {
+    "apply": Function(("subject", "settings")),
+    "unavailable": Function(("host",), required=False),
+}
+UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
+
+GUIDE = "docs/adding-a-suite.md"
+
+
+def check_modules(
+    suite: str, optimizations: Iterable[str], techniques: bool = False, suites: Path = ROOT / "suites"
+) -> None:
+    """Raise ConfigError, one line, where a suite or a module of its optimizations lacks something.
+
+    An optimization need not have a module. With `techniques` the suite has to apply them.
+    """
+    check_suite(suites / suite, techniques)
+    for name in optimizations:
+        file = suites / suite / f"{name}.py"
+        if file.is_file():
+            _refuse(file, OPTIMIZATION if _find(file, "Settings") else UNCONFIGURED)
+
+
+def check_suite(package: Path, techniques: bool = False) -> None:
+    """Raise ConfigError, one line, where a suite's package lacks something."""
+    wanted = SUITE["apply_techniques"]._replace(required=techniques)
+    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": wanted})
+
+
+def _refuse(file: Path, wanted: Mapping[str, Function]) -> None:
+    faults = [fault for name, function in wanted.items() if (fault := _fault(file, name, function))]
+    if faults:
+        module = file.parent if file.stem == "__init__" else file
+        where = module.relative_to(module.parents[1] if file.stem == "__init__" else module.parents[2])
+        raise ConfigError(f"{where}: {'; '.join(faults)}. {GUIDE} lists what a suite has")
+
+
+def _fault(file: Path, name: str, function: Function) -> str:
+    signature = f"{name}({', '.join(function.parameters)})"
+    found = _find(file, name)
+    if found is None:
+        return f"{signature} is missing" if function.required else ""
+    if isinstance(found, ast.FunctionDef) and not _takes(found.args, len(function.parameters)):
+        return f"{name}({ast.unparse(found.args)}) is there, expected {signature}"
+    return ""
+
+
+def _takes(given: ast.arguments, count: int) -> bool:
+    """Return whether a function can be called with so many positional arguments."""
+    positional = len(given.posonlyargs) + len(given.args)
+    most = count if given.vararg else positional
+    return positional - len(given.defaults) <= count <= most and None not in given.kw_defaults
+
+
+def _find(file: Path, name: str) -> ast.stmt | None:
+    """Return the statement that gives a module its `name`, in the module that an import takes it from."""
+    for node in _statements(file):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
+            return node
+        if isinstance(node, ast.ImportFrom):
+            original = next((one.name for one in node.names if (one.asname or one.name) == name), None)
+            source = file_of(node.module or "") if original and not node.level else None
+            if original:
+                return (_find(source, original) if source else None) or node
+    return None
+
+
+@cache
+def _statements(file: Path) -> tuple[ast.stmt, ...]:
+    return tuple(ast.parse(file.read_text(), filename=str(file)).body) if file.is_file() else ()
 
 
 def unavailable(module: ModuleType, host: HostInfo) -> str | None:
     """Return why an optimization cannot run on `host`; None where it can, or does not say."""
     reason: str | None = module.unavailable(host) if hasattr(module, "unavailable") else None
     return reason
+
+
+def prepared(suite: Any, subject: Any) -> Any:
+    """Return the session of a subject: the subject itself where the suite has nothing to start."""
+    return suite.prepare(subject) if hasattr(suite, "prepare") else subject
+
+
+def close(suite: Any, session: Any) -> None:
+    """Close a session, where the suite has something to give back."""
+    if hasattr(suite, "close"):
+        suite.close(session)
 
 
 def apply(module: ModuleType, subject: Any, settings: Json) -> Any:

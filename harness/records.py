@@ -1,4 +1,4 @@
-"""The nouns of the harness, as plain data, and its two protocols; everything else is built on this module.
+"""The nouns of the harness, as plain data; everything else is built on this module.
 
 It is at the bottom of the import graph and uses the standard library alone. Claims and verdicts are in
 `harness.claim_model`.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 SCHEMA = 2
 """Version of the line that one record is; a reader refuses any other."""
@@ -154,50 +154,6 @@ class WrongResult(Exception):
 
 class Unavailable(Exception):
     """A cell cannot run here; the text says why, and what would bring it."""
-
-
-Subject = TypeVar("Subject")
-
-
-class Suite(Protocol[Subject]):
-    """The package `suites/<suite>/`: builds the baseline, and measures a subject whatever was done to it."""
-
-    def build(self, workload: Json, seed: int) -> Subject:
-        """The baseline for `workload`, ready to run."""
-
-    def check(self, subject: Subject, module: Any) -> None:
-        """Hold the subject's result against the baseline's; raises `WrongResult`."""
-
-    def conditions(self, subject: Subject) -> Mapping[str, str]:
-        """Under which conditions its figures stand, for the judge to compare with a claim's."""
-
-    def sample(self, subject: Subject) -> Iterable[Reading | Note]:
-        """Do the work once; one reading of each metric, each yielded as soon as it is had."""
-
-    def close(self, subject: Subject) -> None:
-        """Give back what `build` and `apply` took."""
-
-
-class TimedSuite(Suite[Subject], Protocol[Subject]):
-    """A suite whose cells are timed together (`together: true`): `sample` is called once a round."""
-
-    def prepare(self, subject: Subject) -> Iterable[Reading | Note]:
-        """What is read once a cell, before the first round: bytes, peak memory, time to compile."""
-
-    def timed(self, subject: Subject) -> bool:
-        """Whether `sample` is to be called: not where a variant can be checked here and must not be timed."""
-
-
-class Optimization(Protocol[Subject]):
-    """The module `suites/<suite>/<optimization>.py`: one way to do the work."""
-
-    Settings: type  # a dataclass; its fields are the `settings` of the optimization's YAML
-
-    def unavailable(self, host: HostInfo) -> str | None:
-        """Why it cannot run on `host`, for a person to read; None where it can."""
-
-    def apply(self, subject: Subject, settings: Any) -> Subject:
-        """The subject with the optimization done to it."""
 
 
 def digest(data: Any) -> str:

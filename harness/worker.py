@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +41,8 @@ from harness.executors import (
 )
 from harness.failure_classification import HARMLESS
 from harness.instruments.memory.private_memory import private_bytes, private_limit
-from harness.protocols import apply, unavailable
+from harness.optimizations import AGAIN, BASELINE
+from harness.protocols import apply, check_suite, close, prepared, unavailable
 from harness.records import (
     UNITS,
     Cell,
@@ -183,9 +185,9 @@ def _fault(error: BaseException, package: str, limits: Limits) -> tuple[Status, 
 def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
     suite, _ = _load(cell, package)
     with memory_limit(limits.memory_B):
-        subject = _set_up(cell, package, emit)
-        with _closing(suite, subject):
-            for said in suite.sample(subject):
+        session = _set_up(cell, package, emit)
+        with _closing(suite, session):
+            for said in suite.sample(session):
                 emit(_said(cell.id, said))
 
 
@@ -193,47 +195,50 @@ def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
     """Return the suite, and the optimization's module: None where it has none, as the baseline."""
     name = f"{package}.{cell.suite}"
     suite = importlib.import_module(name)
-    if importlib.util.find_spec(f"{name}.{cell.module}") is None:
+    if suite.__file__ is not None:
+        check_suite(Path(suite.__file__).parent, "techniques" in cell.config)
+    alone = cell.module in (BASELINE, AGAIN) or "techniques" in cell.config
+    if alone and importlib.util.find_spec(f"{name}.{cell.module}") is None:
         return suite, None
     return suite, importlib.import_module(f"{name}.{cell.module}")
 
 
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
-    """Return the cell's subject: built, module and techniques applied, its result checked."""
+    """Return the cell's session: module and techniques applied, prepared, its result checked."""
     suite, module = _load(cell, package)
     if module is not None and (reason := unavailable(module, host(sys.modules.get("torch")))):
         raise Unavailable(reason)
     subject = suite.build(cell.config["workload"], cell.seed)
-    try:
-        if module is not None:
-            subject = apply(module, subject, cell.config["settings"])
-        if techniques := cell.config.get("techniques"):
-            subject = suite.apply_techniques(subject, [(name, settings) for name, settings in techniques])
-        suite.check(subject, module)
-        emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(subject).items()}))
-    except BaseException as error:
-        _close_after(suite, subject, error)
-        raise
-    return subject
+    if module is not None:
+        subject = apply(module, subject, cell.config["settings"])
+    if techniques := cell.config.get("techniques"):
+        subject = suite.apply_techniques(subject, [(name, settings) for name, settings in techniques])
+    session = prepared(suite, subject)
+    with _closing_after_failure(suite, session):
+        suite.check(session)
+        emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(session).items()}))
+    return session
 
 
 @contextmanager
-def _closing(suite: Any, subject: Any) -> Iterator[None]:
-    """Close the subject at the end. Where both fail, the first failure is the cell's reason."""
+def _closing(suite: Any, session: Any) -> Iterator[None]:
+    """Close the session at the end."""
+    with _closing_after_failure(suite, session):
+        yield
+    close(suite, session)
+
+
+@contextmanager
+def _closing_after_failure(suite: Any, session: Any) -> Iterator[None]:
+    """Close the session of a cell that fails; where that fails too, the first failure is the reason."""
     try:
         yield
     except BaseException as error:
-        _close_after(suite, subject, error)
+        try:
+            close(suite, session)
+        except BaseException as second:
+            error.add_note(f"close() failed too: {second}")
         raise
-    suite.close(subject)
-
-
-def _close_after(suite: Any, subject: Any, error: BaseException) -> None:
-    """Close the subject of a cell that failed with `error`."""
-    try:
-        suite.close(subject)
-    except BaseException as second:
-        error.add_note(f"close() failed too: {second}")
 
 
 def _said(cell_id: str, said: Any) -> Event:

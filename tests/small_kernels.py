@@ -42,5 +42,5 @@ def applied(variant, subject):
     if reason:
         raise Unavailable(reason)
     subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
-    kernels.check(subject, module)
+    kernels.check(subject)
     return subject

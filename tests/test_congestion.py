@@ -219,9 +219,9 @@ def test_half_the_step_changes_little_until_chance_has_grown(variant):
 
 @pytest.mark.parametrize("variant", ARMS)
 def test_an_arms_readings_agree_with_one_another(variant):
-    subject = under(variant, incast(jitter_s=2e-6))
-    congestion.check(subject, None)
-    said = list(congestion.sample(subject))
+    session = congestion.prepare(under(variant, incast(jitter_s=2e-6)))
+    congestion.check(session)
+    said = list(congestion.sample(session))
     found = {one.metric: one.value for one in said if one.method == congestion.METHOD}
     bound_s = next(one.value for one in said if one.method == "bound")
     assert all(one.unit in UNITS and np.isfinite(one.value) for one in said)
@@ -234,9 +234,7 @@ def test_an_arms_readings_agree_with_one_another(variant):
     assert found["unpaused_share"] == 1 - found["pause_share"]
     assert (found["pauses"] == 0) == (found["pause_time"] == 0)
     assert 0 <= found["step_error"] < (0.5 if variant.startswith("dcqcn") else 0.05)
-    assert congestion.conditions(subject)["network"] == "simulated"
-    congestion.close(subject)
-    assert not subject.held
+    assert congestion.conditions(session)["network"] == "simulated"
 
 
 def test_what_is_faster_than_the_port_is_caught(monkeypatch):
@@ -246,7 +244,7 @@ def test_what_is_faster_than_the_port_is_caught(monkeypatch):
 
     monkeypatch.setattr(congestion, "simulate", hurried)
     with pytest.raises(WrongResult, match="but a port needs"):
-        congestion.check(under("baseline", incast()), None)
+        congestion.check(congestion.prepare(under("baseline", incast())))
 
 
 def test_a_simulation_that_never_ends_is_ended():

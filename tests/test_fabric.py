@@ -110,9 +110,9 @@ def told(subject):
 
 def sampled(name, rounds, workload=ZONE):
     subject = variant(name, workload)
-    fabric.check(subject, None)
+    fabric.check(subject)
     try:
-        list(fabric.prepare(subject))
+        list(fabric.read_once(subject))
         return [told(subject) for _ in range(rounds)]
     finally:
         fabric.close(subject)
@@ -178,7 +178,7 @@ def test_a_message_that_does_not_split_evenly_is_unavailable():
     with pytest.raises(
         Unavailable, match="592 B do not split into numbers of 4 B for 4 ranks and 4 queue pairs each"
     ):
-        fabric.check(subject, None)
+        fabric.check(subject)
 
 
 def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
@@ -200,7 +200,7 @@ def small(request, any_rate):
     """A workload whose network and ranks stand for all variants."""
     workload = {**SMALL, "collective": request.param}
     held = variant("baseline", workload)
-    fabric.check(held, None)
+    fabric.check(held)
     yield workload
     fabric.close(held)
     assert fabric.shared_fabric.cache_info().currsize == 0
@@ -211,7 +211,7 @@ def small(request, any_rate):
 def test_packets_go_where_the_kernel_says(name, small):
     """Bytes that each uplink carried, each way, are those of the flows that the kernel says go there."""
     collective, subject = small["collective"], variant(name, small)
-    fabric.check(subject, None)
+    fabric.check(subject)
     try:
         net = subject.held["fabric"]
         for round_ in range(3):

@@ -60,10 +60,11 @@ def test_the_reference_is_the_closed_form(p, g):
 @pytest.mark.parametrize("variant", ARMS)
 def test_an_arm_gives_what_the_closed_form_gives(variant, tensors):
     ours = applied(variant, tensors=tensors)
-    begun = [one.parameter.detach().clone() for one in subject.shared(ours)]
-    host_optimizer.check(ours, None)
-    assert 0 < ours.held["max_error"] <= correctness.TOLERANCE
-    for before, (parameter, *moments) in zip(begun, subject.shared(ours), strict=True):
+    session = host_optimizer.prepare(ours)
+    begun = [one.parameter.detach().clone() for one in session.tensors]
+    host_optimizer.check(session)
+    assert 0 < session.max_error <= correctness.TOLERANCE
+    for before, (parameter, *moments) in zip(begun, session.tensors, strict=True):
         assert parameter.numel() == 50_000 // tensors
         for place in (0, 7, -1):
             p, g, *found = (
@@ -107,13 +108,13 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_update_is_caught(wrong):
     with pytest.raises(WrongResult, match="of the largest movement, allowed 1e-03"):
-        host_optimizer.check(replace(applied("baseline"), make=WRONG[wrong]), None)
+        host_optimizer.check(host_optimizer.prepare(replace(applied("baseline"), make=WRONG[wrong])))
 
 
 def test_moments_that_start_elsewhere_are_caught():
     late = replace(applied("baseline"), count=partial(torch.tensor, 1.0))
     with pytest.raises(WrongResult, match="parameter 0 of three vectors"):
-        host_optimizer.check(late, None)
+        host_optimizer.check(host_optimizer.prepare(late))
 
 
 def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
@@ -125,15 +126,15 @@ def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
     assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
 
 
-def test_all_arms_update_the_same_tensors_until_the_last_is_closed():
-    first, second = applied("baseline"), applied("adamw_fused")
+def test_all_arms_update_the_same_tensors_until_the_last_is_gone():
+    first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
     for one in (first, second):
-        host_optimizer.check(one, None)
-    assert subject.shared(first) is subject.shared(second)
-    assert subject.shared(first) is not subject.shared(applied("baseline", parameters=50_001))
-    host_optimizer.close(first)
-    assert subject.shared(applied("baseline")) is subject.shared(second)
-    host_optimizer.close(second)
+        host_optimizer.check(one)
+    assert first.tensors is second.tensors
+    assert first.tensors is not subject.shared(applied("baseline", parameters=50_001))
+    del first, one
+    assert subject.shared(applied("baseline")) is second.tensors
+    del second
     gc.collect()
     assert not list(subject._shared)
 
@@ -149,9 +150,9 @@ def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "temporaries_B"), [("baseline", 8), ("adamw_fused", 0)])
 def test_readings_agree_with_one_another_and_with_the_formula(variant, temporaries_B):
-    ours = applied(variant)
-    host_optimizer.check(ours, None)
-    once = list(host_optimizer.prepare(ours))
+    ours = host_optimizer.prepare(applied(variant))
+    host_optimizer.check(ours)
+    once = list(host_optimizer.read_once(ours))
     found = {one.metric: one.value for one in once}
     assert found["bytes_moved"] == 4 * (3 + 4) * 50_000
     assert found["peak_memory"] == pytest.approx(temporaries_B * 50_000, abs=2_000)
@@ -165,16 +166,16 @@ def test_readings_agree_with_one_another_and_with_the_formula(variant, temporari
 
 
 def test_values_stay_finite():
-    ours = applied("baseline", parameters=1_000)
-    host_optimizer.check(ours, None)
+    ours = host_optimizer.prepare(applied("baseline", parameters=1_000))
+    host_optimizer.check(ours)
     for _ in range(2_000):
-        ours.held["optimizer"].step()
-    assert all(bool(one.isfinite().all()) for one in subject.shared(ours)[0])
+        ours.optimizer.step()
+    assert all(bool(one.isfinite().all()) for one in ours.tensors[0])
 
 
 @pytest.mark.parametrize("variant", ARMS)
 def test_conditions_name_the_implementation(variant):
-    said = host_optimizer.conditions(applied(variant))
+    said = host_optimizer.conditions(host_optimizer.prepare(applied(variant)))
     assert all(isinstance(value, str) and value for value in said.values())
     loops = {"baseline": "for-loop", "baseline_again": "for-loop", "cpu_adam": "DeepSpeedCPUAdam"}
     assert said["implementation"] == loops.get(variant, variant.removeprefix("adamw_"))

@@ -55,7 +55,7 @@ def _calibrated_quickly():
 def workload(request):
     given = {**RUN.workloads[request.param], **SMALL}
     held = interconnect.build(given, 1)
-    interconnect.check(held, None)  # one variant stays, so that all others find its ranks
+    interconnect.check(held)  # one variant stays, so that all others find its ranks
     yield given
     interconnect.close(held)
     assert interconnect.shared_ranks.cache_info().currsize == 0
@@ -79,9 +79,9 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
             subject_of(workload, name)
         return
     subject = subject_of(workload, name)
-    interconnect.check(subject, None)
+    interconnect.check(subject)
     request.addfinalizer(lambda: interconnect.close(subject))
-    told = readings(interconnect.prepare(subject))
+    told = readings(interconnect.read_once(subject))
     sampled = readings(interconnect.sample(subject))
     ranks = interconnect.cluster_for(subject)
     rate = told["link_rate", "scaled"].value
@@ -123,17 +123,17 @@ def test_a_wrong_arm_is_caught(settings, said):
     changes = (("tests.wrong_on_ranks", settings),)
     try:
         with pytest.raises(WrongResult, match=said):
-            interconnect.check(replace(subject, plan=replace(subject.plan, changes=changes)), None)
+            interconnect.check(replace(subject, plan=replace(subject.plan, changes=changes)))
     finally:
         interconnect.close(subject)
 
 
 def test_an_arm_that_does_not_learn_is_caught():
     subject = subject_of({**RUN.workloads["ddp"], **SMALL, "learning_rate": 0.0}, "local_sgd")
-    interconnect.check(subject, None)
+    interconnect.check(subject)
     try:
         with pytest.raises(WrongResult, match=r"it does not learn: loss 3\..* first, 3\..* after 8 updates"):
-            list(interconnect.prepare(subject))
+            list(interconnect.read_once(subject))
     finally:
         interconnect.close(subject)
 
@@ -166,7 +166,7 @@ def test_bytes_on_the_link_are_those_of_the_collectives(workload):
     if subject.workload.ranks_per_node > 1 or subject.plan.strategy == "zero3":
         pytest.skip("two ranks a node, and what deepspeed sends beside, are not counted by hand")
     ranks = interconnect.cluster_for(subject)
-    interconnect.check(subject, None)
+    interconnect.check(subject)
     sent_B = ranks.link_B(subject.held["key"], 4)
     interconnect.close(subject)
     events = ranks.trace(subject.workload, subject.plan, subject.seed)

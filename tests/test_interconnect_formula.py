@@ -21,7 +21,7 @@ def values_of(workload, name):
         module = import_module(f"suites.interconnect_formula.{variant.module}")
         given = [module.Settings(**variant.settings)] if variant.settings else []
         subject = module.apply(subject, *given)
-    interconnect_formula.check(subject, None)
+    interconnect_formula.check(subject)
     readings = list(interconnect_formula.sample(subject))
     assert {one.origin for one in readings} == {Origin.CALCULATED}
     return {(one.metric, one.method): one.value for one in readings if one.method != "band"}

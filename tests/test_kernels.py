@@ -53,7 +53,7 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
             applied(variant, subject)
         return
     subject = applied(variant, subject)
-    readings = [one for one in kernels.prepare(subject) if isinstance(one, Reading)]
+    readings = [one for one in kernels.read_once(subject) if isinstance(one, Reading)]
     found = {one.metric: one.value for one in readings}
     assert 0 <= found["max_error"] <= subject.tolerance
     assert found["bytes_moved"] > 0
@@ -69,7 +69,7 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
 
 def test_what_our_kernels_take_of_each_gpu_is_the_most_that_one_of_them_takes():
     subject = applied("triton", subject_of("softmax"))
-    readings = [one for one in kernels.prepare(subject) if isinstance(one, Reading)]
+    readings = [one for one in kernels.read_once(subject) if isinstance(one, Reading)]
     told = {(one.metric, one.method): one.value for one in readings}
     for target in TARGETS:
         taken = [usage(kernel, target) for kernel in triton.MODULES["softmax"].kernels("fp32")]
@@ -142,7 +142,7 @@ def test_attention_that_cannot_fit_is_not_begun(monkeypatch):
     subject = subject_of("attention", seq_len=64)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000})())
     with pytest.raises(MemoryError, match="takes some"):
-        kernels.check(subject, import_module("suites.kernels.baseline"))
+        kernels.check(subject)
     kernels.require_memory(replace(subject, attention="sdpa"))
 
 
@@ -150,7 +150,7 @@ def test_peak_memory_of_explicit_attention_is_its_scores():
     subject = applied("baseline", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
     sdpa = applied("sdpa", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
     found = [
-        next(one.value for one in kernels.prepare(each) if one[0] == "peak_memory")
+        next(one.value for one in kernels.read_once(each) if one[0] == "peak_memory")
         for each in (subject, sdpa)
     ]
     scores_B = 2 * 512 * 512 * 4

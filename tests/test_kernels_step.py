@@ -38,7 +38,7 @@ def subject_of(**changes):
 def applied(variant, subject):
     module = import_module(f"suites.kernels.{ARMS[variant].module}")
     subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
-    kernels.check(subject, module)
+    kernels.check(subject)
     return subject
 
 
@@ -78,7 +78,7 @@ def test_a_part_with_a_wrong_gradient_is_caught(part):
         return result.detach() + (result - result.detach()) * 1.01
 
     with pytest.raises(WrongResult, match=r"gradient of .* is off by .* of its norm"):
-        kernels.check(replace(subject_of(), replace={part: wrong}), import_module("suites.kernels.baseline"))
+        kernels.check(replace(subject_of(), replace={part: wrong}))
 
 
 def test_an_optimizer_that_does_not_decay_enough_is_caught():
@@ -88,9 +88,7 @@ def test_an_optimizer_that_does_not_decay_enough_is_caught():
         return OPERATIONS["adamw"].eager(parameters, gradients, exp_avgs, exp_avg_sqs, step_1)
 
     with pytest.raises(WrongResult, match=r"loss of step 1 is .*, the baseline's"):
-        kernels.check(
-            replace(subject_of(), replace={"adamw": wrong}), import_module("suites.kernels.baseline")
-        )
+        kernels.check(replace(subject_of(), replace={"adamw": wrong}))
 
 
 FOR_THE_STEP = {
@@ -113,7 +111,7 @@ def test_an_arm_trains_as_the_baseline_or_says_why_not(variant, part):
             applied(variant, subject)
         return
     subject = applied(variant, subject)
-    found = {one.metric: one.value for one in kernels.prepare(subject) if isinstance(one, Reading)}
+    found = {one.metric: one.value for one in kernels.read_once(subject) if isinstance(one, Reading)}
     assert found["tokens_per_step"] == 48
     assert found["max_error"] < 10 * subject.tolerance
     assert next(iter(kernels.sample(subject))).value > 0
@@ -188,7 +186,7 @@ def test_a_steps_weights_are_counted_by_the_model_itself():
 @pytest.mark.parametrize("seq_len", [64, 512])
 def test_what_a_step_holds_at_once_is_about_its_formula(seq_len):
     subject = applied("baseline", subject_of(micro_batch_size=1, seq_len=seq_len, num_key_value_heads=4))
-    peak_B = next(one.value for one in kernels.prepare(subject) if one[0] == "peak_memory")
+    peak_B = next(one.value for one in kernels.read_once(subject) if one[0] == "peak_memory")
     held_B = peak_B + 12 * llama(subject.workload).parameters
     assert held_B <= OPERATION.eager_B(subject.workload) <= 1.6 * held_B
 

@@ -18,7 +18,7 @@ def test_an_optimization_gives_what_the_baseline_gives(variant, workload):
     suite, module = import_module("suites.memory"), import_module(f"suites.memory.{variant.module}")
     subject = suite.build(RUN.workloads[workload], seed=1)
     subject = module.apply(subject, module.Settings(**variant.settings))
-    suite.check(subject, module)
+    suite.check(subject)
 
 
 WRONG = {
@@ -41,7 +41,7 @@ def test_wrong_gradients_are_caught(variant, wrong):
         return model
 
     with pytest.raises(WrongResult, match="loss of step"):
-        suite.check(replace(subject, wrap=(*subject.wrap, spoil)), module)
+        suite.check(replace(subject, wrap=(*subject.wrap, spoil)))
 
 
 def test_every_workload_is_described_by_its_conditions():

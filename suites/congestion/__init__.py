@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,19 +26,29 @@ def build(workload: Json, seed: int) -> Subject:
     return Subject(given, seed)
 
 
-def check(subject: Subject, module: Any) -> None:
-    """Simulate and keep the trace; raises WrongResult where bytes are lost or arrive faster than they can.
+class Session(NamedTuple):
+    """What was simulated. `coarse` has twice the time step, which shows how much the step changes it."""
 
-    A second run with twice the step shows how much the step changes the result.
-    """
-    workload = subject.workload
-    trace, control = run(subject, workload)
-    if trace.completion_s < workload.bound_s - workload.dt_s:
+    subject: Subject
+    trace: Trace
+    coarse: Trace
+    notifications: int
+
+
+def prepare(subject: Subject) -> Session:
+    """Simulate; raises WrongResult where bytes are lost."""
+    trace, control = run(subject, subject.workload)
+    coarse, _ = run(subject, replace(subject.workload, dt_s=2 * subject.workload.dt_s))
+    return Session(subject, trace, coarse, control.notifications)
+
+
+def check(session: Session) -> None:
+    """Raise WrongResult where bytes arrive faster than they can."""
+    workload, completion_s = session.subject.workload, session.trace.completion_s
+    if completion_s < workload.bound_s - workload.dt_s:
         raise WrongResult(
-            f"completed after {trace.completion_s:g} s, but a port needs at least {workload.bound_s:g} s"
+            f"completed after {completion_s:g} s, but a port needs at least {workload.bound_s:g} s"
         )
-    coarse = replace(workload, dt_s=2 * workload.dt_s)
-    subject.held.update(trace=trace, control=control, coarse=run(subject, coarse)[0])
 
 
 def run(subject: Subject, workload: Workload) -> tuple[Trace, Control]:
@@ -47,9 +57,9 @@ def run(subject: Subject, workload: Workload) -> tuple[Trace, Control]:
     return simulate(workload, control, subject.seed), control
 
 
-def conditions(subject: Subject) -> Mapping[str, str]:
+def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim about a network may name."""
-    workload = subject.workload
+    workload = session.subject.workload
     return {
         "network": "simulated",
         "pattern": "incast",
@@ -57,13 +67,13 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "senders": str(workload.senders),
         "rate": f"{workload.rate_B_per_s * 8e-9:g} Gbit/s",
         "message": f"{workload.message_B:g} B",
-        "control": subject.name,
+        "control": session.subject.name,
     }
 
 
-def sample(subject: Subject) -> Iterator[Reading]:
+def sample(session: Session) -> Iterator[Reading]:
     """Yield completion and its bound, queue, pauses and the error of the time step."""
-    workload, trace = subject.workload, subject.held["trace"]
+    workload, trace = session.subject.workload, session.trace
     yield Reading("completion", "s", workload.bound_s, Origin.CALCULATED, "bound")
     for metric, unit, value in (
         ("completion", "s", trace.completion_s),
@@ -71,8 +81,8 @@ def sample(subject: Subject) -> Iterator[Reading]:
         ("goodput", "1", goodput(workload, trace)),
         *queue(trace),
         *pauses(workload, trace),
-        ("notifications", "1", float(subject.held["control"].notifications)),
-        ("step_error", "1", step_error(trace, subject.held["coarse"])),
+        ("notifications", "1", float(session.notifications)),
+        ("step_error", "1", step_error(trace, session.coarse)),
     ):
         yield Reading(metric, unit, value, Origin.SIMULATED, METHOD)
 
@@ -107,8 +117,3 @@ def step_error(trace: Trace, coarse: Trace) -> float:
     DCQCN a notification that falls elsewhere changes all that follows, as another seed does.
     """
     return abs(coarse.completion_s / trace.completion_s - 1)
-
-
-def close(subject: Subject) -> None:
-    """Release the trace."""
-    subject.held.clear()

@@ -6,8 +6,8 @@ Shape letters: N senders, K time steps. Bytes and seconds throughout.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +109,12 @@ class LineRate:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An incast under a variant's control. `held` keeps the trace."""
+    """An incast under a variant's control."""
 
     workload: Workload
     seed: int
     control: Callable[[Workload, int], Control] = LineRate
     name: str = "PFC only"
-    held: dict[str, Any] = field(default_factory=dict)
 
 
 class Delay:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -89,7 +88,7 @@ def fabric_of(workload: Workload, share: float = 1.0) -> Clos:
     )
 
 
-def check(subject: Subject, module: Any) -> None:
+def check(subject: Subject) -> None:
     """Compare every rank's result with a closed formula, in this and in each later turn (packets only)."""
     subject.held["round"] = 0
     if not subject.workload.emulated:
@@ -130,7 +129,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Note]:
+def read_once(subject: Subject) -> Iterator[Reading | Note]:
     """Yield what is the same for all placements."""
     workload = subject.workload
     yield Reading("queue_pairs", "1", subject.plan.queue_pairs, Origin.CALCULATED)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any
 
 import torch
 
@@ -19,7 +18,15 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Origin, Reading
 from suites.host_optimizer import correctness
-from suites.host_optimizer.subject import COPY_B, Subject, Workload, torch_adamw
+from suites.host_optimizer.subject import (
+    COPY_B,
+    Session,
+    Subject,
+    Workload,
+    optimizer_of,
+    shared,
+    torch_adamw,
+)
 
 CPU = torch.device("cpu")
 
@@ -39,15 +46,21 @@ def build(workload: Json, seed: int) -> Subject:
     return Subject(Workload(**workload), seed, torch_adamw(foreach=False, fused=False), "for-loop")
 
 
-def check(subject: Subject, module: Any) -> None:
-    """Compare the variant's updates with float64; raises `WrongResult`, or MemoryError where they do not
-    fit.
-    """
-    correctness.check(subject)
+def prepare(subject: Subject) -> Session:
+    """Create the tensors, which all variants of a process share; raises MemoryError where they do not fit."""
+    tensors = shared(subject)
+    optimizer = optimizer_of(subject, tensors)
+    return Session(subject, tensors, optimizer, stopwatch(optimizer.step, CPU))
 
 
-def conditions(subject: Subject) -> Mapping[str, str]:
+def check(session: Session) -> None:
+    """Compare the variant's updates with float64; raises `WrongResult`."""
+    session.max_error = correctness.check(session)
+
+
+def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim about speed may name."""
+    subject = session.subject
     return {
         "device": "cpu",
         "cpu": cpu_model(),
@@ -65,17 +78,16 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown")
 
 
-def prepare(subject: Subject) -> Iterator[Reading]:
+def read_once(session: Session) -> Iterator[Reading]:
     """Yield what is read once: traffic and FLOPs by formula, the check's error, the host's bandwidth, and the
-    page faults and memory of one update; create the stopwatch for the rounds."""
-    update = subject.held["optimizer"].step
-    yield Reading("bytes_moved", "B", BYTES * subject.workload.parameters, Origin.CALCULATED)
-    yield Reading("flops", "1", FLOPS * subject.workload.parameters, Origin.CALCULATED)
-    yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "float64")
+    page faults and memory of one update."""
+    update, workload = session.optimizer.step, session.subject.workload
+    yield Reading("bytes_moved", "B", BYTES * workload.parameters, Origin.CALCULATED)
+    yield Reading("flops", "1", FLOPS * workload.parameters, Origin.CALCULATED)
+    yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "float64")
     yield from copy_bandwidth()
     yield Reading("page_faults", "1", page_faults(update), Origin.MEASURED)
     yield Reading("peak_memory", "B", peak_memory(update), Origin.MEASURED)
-    subject.held["stopwatch"] = stopwatch(update, CPU)
 
 
 def copy_bandwidth() -> Iterator[Reading]:
@@ -103,20 +115,10 @@ def peak_memory(update: Callable[[], object]) -> float:
     return float(watched.peaks[0].live_B)
 
 
-def timed(subject: Subject) -> bool:
-    """Return True: whatever can be checked here can be timed."""
-    return True
-
-
-def sample(subject: Subject) -> Iterator[Reading]:
+def sample(session: Session) -> Iterator[Reading]:
     """Time one window of updates: seconds per update, and the bandwidth reached with the least traffic."""
-    for reading in subject.held["stopwatch"].window():
+    for reading in session.stopwatch.window():
         yield reading
         if reading.metric == "time":
-            moved_B = BYTES * subject.workload.parameters
+            moved_B = BYTES * session.subject.workload.parameters
             yield Reading("bandwidth", "B/s", moved_B / reading.value, Origin.MEASURED)
-
-
-def close(subject: Subject) -> None:
-    """Release the tensors, which are freed with the last variant that uses them."""
-    subject.held.clear()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites.host_optimizer.subject import ADAMW, Subject, Tensors, Workload, made, optimizer_of, shared
+from suites.host_optimizer.subject import ADAMW, Session, Tensors, Workload, made, optimizer_of
 
 UPDATES = 3
 """Number of updates; several, so that wrongly kept moments show."""
@@ -41,20 +41,19 @@ def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, T
     return p_N, m_N, v_N
 
 
-def check(subject: Subject) -> None:
-    """Raise WrongResult where a tensor is off by more than `TOLERANCE`, or not finite.
+def check(session: Session) -> float:
+    """Return the worst error; raise WrongResult where one is above `TOLERANCE`, or not finite.
 
-    Checks awkward lengths, and the timed tensors with the timed optimizer, which `held` keeps together with
-    the worst error.
+    Checks awkward lengths, and the tensors that are timed, with the optimizer that is timed.
     """
+    subject = session.subject
     awkward = made(AWKWARD, subject.seed)
-    worst = held(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
-    subject.held["optimizer"] = optimizer_of(subject, shared(subject))
-    own = held(subject.held["optimizer"], shared(subject), f"{subject.workload.parameters:,} parameters")
-    subject.held["max_error"] = max(worst, own)
+    worst = worst_error(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
+    own = worst_error(session.optimizer, session.tensors, f"{subject.workload.parameters:,} parameters")
+    return max(worst, own)
 
 
-def held(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> float:
+def worst_error(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> float:
     """Return the worst error after `UPDATES` updates; raises WrongResult."""
     before = [wide(tensors, index) for index in range(len(tensors))]
     for _ in range(UPDATES):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -11,6 +12,8 @@ from weakref import WeakValueDictionary
 import psutil
 import torch
 from torch import Tensor, nn
+
+from harness.instruments.timing.stopwatch import Stopwatch
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 """Settings of every variant, so that the work is equal: torch.optim.AdamW's defaults."""
@@ -61,7 +64,6 @@ class Subject:
     make: Make
     implementation: str
     count: Callable[[], Any] = in_a_tensor
-    held: dict[str, Any] = field(default_factory=dict)
 
 
 def torch_adamw(**how: Any) -> Make:
@@ -88,6 +90,17 @@ def made(workload: Workload, seed: int) -> Tensors:
     return tensors
 
 
+@dataclass(slots=True)
+class Session:
+    """One variant at work on the tensors of its workload. `check` leaves its worst error."""
+
+    subject: Subject
+    tensors: Tensors
+    optimizer: torch.optim.Optimizer
+    stopwatch: Stopwatch
+    max_error: float = math.nan
+
+
 _shared: WeakValueDictionary[tuple[Workload, int], Tensors] = WeakValueDictionary()
 
 
@@ -98,11 +111,10 @@ def shared(subject: Subject) -> Tensors:
     fit. Raises MemoryError where even one does not.
     """
     key = subject.workload, subject.seed
-    tensors = subject.held.get("tensors") or _shared.get(key)
+    tensors = _shared.get(key)
     if tensors is None:
         require_memory(subject.workload)
         tensors = _shared[key] = made(*key)
-    subject.held["tensors"] = tensors
     return tensors
 
 

@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from statistics import fmean
-from typing import Any
 
 from harness.instruments.distributed.launcher_env import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
@@ -59,7 +58,7 @@ def refuse_uneven(subject: Subject) -> None:
         )
 
 
-def check(subject: Subject, module: Any) -> None:
+def check(subject: Subject) -> None:
     """Start the variant's trainers on the ranks and hold their losses against plain PyTorch's."""
     refuse_uneven(subject)
     if launch() is not None:
@@ -85,7 +84,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Note]:
+def read_once(subject: Subject) -> Iterator[Reading | Note]:
     """The link here, computation alone, bytes on the link, and the loss after so many batches."""
     cluster = cluster_for(subject)
     if isinstance(cluster, Cluster):

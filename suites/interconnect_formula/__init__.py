@@ -7,7 +7,6 @@ computation is calibrated by one measured step, that of the run which Table III 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from harness.records import Json, Origin, Reading, Unavailable
 from suites.interconnect_formula.comm_model import (
@@ -40,7 +39,7 @@ def build(workload: Json, seed: int) -> Subject:
     return Subject(given, given.link_B_per_s)
 
 
-def check(subject: Subject, module: Any) -> None:
+def check(subject: Subject) -> None:
     """Raise `Unavailable` for shards that do not fit into the GPUs of one node."""
     ranks = subject.workload.ranks_per_node
     share_B = STATE_B * subject.workload.parameters / ranks

@@ -7,7 +7,6 @@ harness/interleaved_group.py for the order of the calls below.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import psutil
 import torch
@@ -28,8 +27,6 @@ FREE_SHARE = 0.8
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
 """fp32: sums of some thousands of products at 2^-24 each. bf16: several roundings of 2^-9 each."""
-
-MEASURES = ("baseline", "baseline_again")
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -73,13 +70,11 @@ def head_size(workload: Workload) -> int:
     return workload.hidden_size // workload.num_attention_heads if step else workload.head_size
 
 
-def check(subject: Subject, module: Any) -> None:
+def check(subject: Subject) -> None:
     """Hold the variant's results against float64's, a step's against the baseline's; raises `WrongResult`.
 
-    Raises `Unavailable` where there is nothing to gain, MemoryError where eager attention cannot fit.
+    Raises MemoryError where eager attention cannot fit.
     """
-    if subject.operation.measures_host and module.__name__.rpartition(".")[2] not in MEASURES:
-        raise Unavailable(f"{subject.operation.name} measures this host, and is no work to be done faster")
     require_memory(subject)
     if subject.operation is training_step.OPERATION:
         against_baseline.check_step(subject)
@@ -130,7 +125,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def prepare(subject: Subject) -> Iterator[Reading | Note]:
+def read_once(subject: Subject) -> Iterator[Reading | Note]:
     """What is read once: traffic and arithmetic by formula, the check's error, peak memory, compile time."""
     workload, operation = subject.workload, subject.operation
     yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)

@@ -75,7 +75,6 @@ class Operation:
     by formula: the least traffic between chip and memory in bytes, and floating-point operations, of the
     forward pass and, where the workload has one, the backward pass; causal attention counts half.
     `eager_B`: about what `eager` holds at once, where that may be more than a machine has.
-    `measures_host`: a bound for the others, which nothing is to be gained on.
     """
 
     name: str
@@ -84,7 +83,6 @@ class Operation:
     bytes_moved: Callable[[Workload], float]
     flops: Callable[[Workload], float]
     eager_B: Callable[[Workload], float] = lambda workload: 0.0
-    measures_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from typing import Any
 
 import psutil
 import torch
@@ -41,7 +40,7 @@ def build(workload: Json, seed: int) -> TrainingStep:
     return huggingface.adopt(step) if step.workload.hf_config is not None else step
 
 
-def check(subject: TrainingStep, module: Any) -> None:
+def check(subject: TrainingStep) -> None:
     """Hold the step's losses against the baseline's; raises `WrongResult`."""
     check_losses(subject)
 

@@ -46,7 +46,7 @@ def build(workload: Json, seed: int) -> Subject:
     return Subject(given, seed, plan, TOLERANCES[given.precision])
 
 
-def check(subject: Subject, module: Any) -> None:
+def check(subject: Subject) -> None:
     """Start the ranks; where one model is trained, train it and hold its losses against plain PyTorch's."""
     workload = subject.workload
     sought = workload.budget_B is not None

@@ -35,7 +35,7 @@ def prepared(workload, variant):
         )
     except Unavailable as reason:
         pytest.skip(str(reason))
-    SUITE.check(subject, module)
+    SUITE.check(subject)
     if not SUITE.timed(subject):
         pytest.skip(f"{variant.name} is checked here and never timed")
     return subject

@@ -36,4 +36,4 @@ def flops(workload: Workload) -> float:
     return product * (3 if workload.backward else 1)
 
 
-OPERATION = Operation("matmul", inputs, eager, bytes_moved, flops, measures_host=True)
+OPERATION = Operation("matmul", inputs, eager, bytes_moved, flops)

@@ -2,7 +2,7 @@
 
 import os
 
-from harness.records import Note, Reading
+from harness.records import Note, Reading, WrongResult
 
 
 def log(workload, line):
@@ -18,10 +18,9 @@ def build(workload, seed):
     return {"workload": workload, "seed": seed, "work": lambda: None}
 
 
-def check(subject, module):
-    hold = getattr(module, "hold", None)
-    if hold:
-        hold(subject)
+def check(subject):
+    if subject.get("act") == "be_wrong":
+        raise WrongResult("loss 2.5 against 2.0, more than 1e-5 apart")
 
 
 def conditions(subject):

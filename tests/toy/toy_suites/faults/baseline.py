@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from harness.records import Reading, Unavailable, WrongResult
+from harness.records import Reading, Unavailable
 
 
 @dataclass
@@ -24,11 +24,6 @@ def unavailable(host):
 def apply(subject, settings):
     acts = globals()
     return subject | {"work": lambda: acts[settings.act](subject, settings.amount), "act": settings.act}
-
-
-def hold(subject):
-    if subject["act"] == "be_wrong":
-        raise WrongResult("loss 2.5 against 2.0, more than 1e-5 apart")
 
 
 def nothing(subject, amount):

@@ -14,7 +14,7 @@ def build(workload, seed):
     return {"workload": workload, "turns": 0, "time_s": 1.0, "act": "", "at": 0}
 
 
-def check(subject, module):
+def check(subject):
     if subject["act"] == "wrong":
         raise WrongResult("output: off by 1")
     if subject["act"] == "absent":
@@ -25,7 +25,7 @@ def conditions(subject):
     return {"device": "toy"}
 
 
-def prepare(subject):
+def read_once(subject):
     yield Reading("flops", "1", 7.0, "calculated")
     yield Note("prepared")
     if subject["act"] == "fills in prepare":
