@@ -1,1 +1,1 @@
-"""Runs every cell of a sweep alone, measures it, judges it and reports it."""
+"""The harness: plan cells, run each in a child process, store records, judge claims, write reports."""

@@ -1,4 +1,4 @@
-"""Names the code that makes a figure: the files a module imports, found by reading, not by running."""
+"""Identify the code behind a number: the files that a module imports, found by reading, not running."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def file_of(module: str, root: Path = ROOT) -> Path | None:
-    """The file of a dotted module below `root`, or None where it is somebody else's."""
+    """Return the file of a dotted module below `root`, or None for an external module."""
     base = root.joinpath(*module.split("."))
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
 @cache
 def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
-    """The dotted names of this project that a file imports, wherever in the file; relative ones resolved."""
+    """Return this project's dotted names that a file imports, anywhere in the file; relative ones
+    resolved.
+    """
     package = list(file.relative_to(root).with_suffix("").parts[:-1])
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
@@ -33,7 +35,7 @@ def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
 
 
 def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:
-    """Every file of this project that importing `modules` would run, their packages' included."""
+    """Return every file of this project that importing `modules` would run, including their packages'."""
     seen: set[Path] = set()
     waiting = list(modules)
     while waiting:
@@ -50,7 +52,7 @@ def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:
 
 
 def source_digest(modules: tuple[str, ...], root: Path = ROOT) -> str:
-    """Sixteen hexadecimal digits that change when any file in the closure of `modules` does."""
+    """Return sixteen hexadecimal digits that change when any file in the closure of `modules` does."""
     whole = hashlib.sha256()
     for file in sorted(closure(modules, root)):
         whole.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")

@@ -1,6 +1,6 @@
-"""How a cell's end is called: an exception (told by the worker), an exit or a signal (told by the executor).
+"""Classify a cell's end: an exception (from the worker), or an exit or a signal (from the executor).
 
-Pure; gives a status and a reason that a person can read, without any path of the machine.
+Pure; returns a status and a readable reason, without any path of the machine.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ LINE_LENGTH = 300
 TEXT_LENGTH = 2000
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory|not enough memory|out of memory|bad_alloc", re.I)
-"""As said by torch's CPU allocator (c10/core/impl/alloc_cpu.cpp), its CUDA allocator, errno 12, libstdc++."""
+"""Messages of torch's CPU allocator (c10/core/impl/alloc_cpu.cpp), its CUDA allocator, errno 12,
+libstdc++.
+"""
 
 STACK = re.compile(r"^(?!.*C stack).*\(most recent call first\):$")
-"""The line before the frames of a stack that faulthandler prints, innermost first."""
+"""Line before the frames of a stack that faulthandler prints, innermost first."""
 
 TERMINATED = re.compile(r"terminate called after throwing(.*)", re.S)
 """Printed by libstdc++ before it aborts on an exception that nothing caught."""
 
 
 HARMLESS = (Status.OK, Status.UNAVAILABLE, Status.WRONG_RESULT)
-"""After any other end a process is no longer to be trusted with the next cell."""
+"""Ends after which the process may run the next cell."""
 
 
 def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
-    """Status and reason of a cell that raised; `package` is the one that holds the suites."""
+    """Return status and reason of a cell that raised; `package` contains the suites."""
     if isinstance(error, Unavailable):
         return Status.UNAVAILABLE, clean(str(error))
     if isinstance(error, WrongResult):
@@ -54,10 +56,10 @@ def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
 
 
 def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, str]:
-    """Status and reason of a cell whose process ended before it did.
+    """Return status and reason of a cell whose process ended before it did.
 
-    `returncode` is negative for a signal; `oom_kills` is by how much the kernel's count of
-    processes killed for memory rose meanwhile.
+    `returncode` is negative for a signal; `oom_kills` is the increase of the kernel's count of processes
+    killed for memory.
     """
     text = printed.decode("utf-8", "replace")
     if returncode == -signal.SIGKILL and oom_kills > 0:
@@ -73,12 +75,12 @@ def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, st
 
 
 def begin_mark(cell_id: str) -> bytes:
-    """What a worker prints before a cell, so that what follows can be told to be the cell's."""
+    """Return what a worker prints before a cell, so that later output can be attributed to the cell."""
     return b"\x1e" + cell_id.encode() + b"\n"
 
 
 def last_lines(text: str) -> str:
-    """The last lines printed, each cut to a sane length, as the end of a reason; "" where there are none.
+    """Return the last printed lines, each shortened, as the end of a reason; "" where there are none.
 
     Where faulthandler has printed a stack, the lines around its innermost frames.
     """
@@ -90,14 +92,16 @@ def last_lines(text: str) -> str:
 
 
 def clean(text: str, length: int = TEXT_LENGTH) -> str:
-    """`text` without this machine's folders, control characters and lone surrogates, cut to `length`."""
+    """Return `text` without this machine's folders, control characters and lone surrogates, cut to
+    `length`.
+    """
     text = below_roots(text.encode("utf-8", "replace").decode())
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: 2 * length]).strip()
     return text if len(text) <= length else text[: length - 2] + " …"
 
 
 def below_roots(text: str) -> str:
-    """`text` with each path in it cut to what lies below the folder that Python imports it from."""
+    """Return `text` with each path relative to the folder that Python imports it from."""
     roots = {os.path.abspath(root) + os.sep for root in sys.path} - {os.sep}
     for root in sorted(roots, key=len, reverse=True):
         text = text.replace(root, "")
@@ -105,7 +109,7 @@ def below_roots(text: str) -> str:
 
 
 def missing_library(error: BaseException) -> str | None:
-    """What to install, where `error` says that a library is not installed at all; else None."""
+    """Return what to install where `error` means that a library is not installed at all; else None."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     library = error.name.partition(".")[0]
@@ -124,7 +128,7 @@ def missing_library(error: BaseException) -> str | None:
 
 
 def extra_of(library: str, requirements: Sequence[str]) -> str | None:
-    """The extra whose requirement, as in `Requires-Dist`, names `library`."""
+    """Return the extra whose requirement, as in `Requires-Dist`, names `library`."""
     wanted = library.replace("_", "-").lower()
     for requirement in requirements:
         name = re.match(r"[\w.-]+", requirement)
@@ -152,7 +156,7 @@ def _text(error: BaseException) -> str:
 
 
 def _place(error: BaseException, package: str) -> str:
-    """Where it was raised, and from which line of the suite."""
+    """Return where it was raised, and from which line of the suite."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [f"{below_roots(frame.f_code.co_filename)}:{line}" for frame, line in frames]
     places = [place for place in places if not place.startswith("<frozen ")]

@@ -1,7 +1,7 @@
-"""Reads a user's own model, a Hugging Face config.json, as far as the parent can: without torch.
+"""Read a user's own model, a Hugging Face config.json, as far as the parent can without torch.
 
 `harness.config` calls it for `suite.workload_from=`, so that a malformed file is refused before a run;
-whether transformers knows the model is found out in the worker.
+the worker finds out whether transformers knows the model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "
 """Names under which config.json files give a size; transformers' config classes map each to one attribute."""
 
 USUAL_SEQ_LEN = 2048
-"""What a step is asked about where nobody says: `suite.hf_defaults.seq_len`."""
+"""Sequence length where `suite.hf_defaults.seq_len` is not given."""
 
 LARGEST_FILE_B = 10_000_000
-"""No config.json comes near it; weights given by mistake are not read."""
+"""No config.json comes near this size; weights given by mistake are not read."""
 
 
 def read_workload_file(path: str | Path) -> dict[str, Any]:
-    """The object in the config.json at `path`, or in the folder `path`; sizes are checked, nothing is added.
+    """Return the object in the config.json at `path`, or in the folder `path`; sizes are checked.
 
     Raises ValueError with one line that names the file, what is wrong and what is allowed.
     """
@@ -72,7 +72,7 @@ def _parse(file: Path, text: str) -> Any:
 
 
 def _size(file: Path, config: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    """The first of `names` that the config gives, a whole number above 0; None where it gives none."""
+    """Return the first of `names` that the config gives, an integer above 0; None where it gives none."""
     for name in names:
         value = config.get(name)
         if value is None:
@@ -89,11 +89,11 @@ def _kind(value: Any) -> str:
 
 
 def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
-    """A name for the workload that the file describes, and its fields: the config itself, and its sizes.
+    """Return a name for the workload that the file describes, and its fields: the config and its sizes.
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
-    to its architecture's defaults are those most have: four hidden sizes between the two matrices of an MLP,
-    a key-value head for each head. They label the workload; the figures come from the model itself.
+    to its architecture's defaults get common values: an MLP of four hidden sizes, a key-value head per head.
+    They label the workload; the numbers come from the model itself.
     """
     config = read_workload_file(path)
     file = path / "config.json" if path.is_dir() else path

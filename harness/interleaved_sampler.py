@@ -1,8 +1,8 @@
-"""Samples several things side by side: each once a round, in random order, until their ratios are known, or
-without a budget as many rounds as asked for.
+"""Sample several things in interleaved rounds: each once per round, in random order.
 
-Interleaving keeps drift out of the ratios: what slows one slows its neighbours of the same round.
-Between worker and statistics; the clock is injected, so that a test needs none.
+Rounds continue until the ratios are known, or without a budget for a given number of rounds. Interleaving
+keeps drift out of the ratios: what slows one slows its neighbours of the same round. Between worker and
+statistics; the clock is injected, so that a test needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from harness.records import Sampling
 from harness.statistics import is_narrow, is_steady
 
 WARM_UP_SHARE = 1.0
-"""Warming up may take as long as sampling; then sampling begins whether times have settled or not."""
+"""Warm-up budget relative to the sampling budget; after it sampling begins whether times have settled or
+not.
+"""
 
 
 class Sample(NamedTuple):
@@ -27,11 +29,11 @@ class Sample(NamedTuple):
 
 
 class Rounds:
-    """Iterating takes the samples, and yields each as soon as it is had; the first taker is the baseline.
+    """Takes the samples on iteration and yields each at once; the first taker is the baseline.
 
-    A taker does its work once and returns a positive figure, in any unit. After the end, `settled` says
-    whether every taker's figures had settled before the first round that counts, `narrow` whether every
-    ratio to the baseline is known within the half width asked for, `warm_ups` and `taken` how many rounds.
+    A taker does its work once and returns a positive value, in any unit. Afterwards `settled` states whether
+    every taker's values had settled before the first counted round, `narrow` whether every ratio to the
+    baseline is known within the requested half-width, and `warm_ups` and `taken` the numbers of rounds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The words KEY=VALUE of the command line, in Hydra's grammar, and how each changes a composed config."""
+"""The KEY=VALUE arguments of the command line, in Hydra's grammar, applied to a composed config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADD_OR_DELETE = "+ adds and ~ leaves out suite.workloads.NAME, nothing else"
 
 
 def parse(words: Sequence[str]) -> list[Override]:
-    """The overrides that the words are, in Hydra's grammar; raises ConfigError."""
+    """Return the overrides of the command line, in Hydra's grammar; raises ConfigError."""
     parser = OverridesParser.create()
     found = []
     for word in words:
@@ -41,15 +41,15 @@ def parse(words: Sequence[str]) -> list[Override]:
         if override.is_delete() and "." not in override.key_or_group:
             raise ConfigError(f"{word}: {ADD_OR_DELETE}")
         if "claims" in override.key_or_group.split("."):
-            raise ConfigError(f"{override.key_or_group}: claims are read-only; they are the paper's figures")
+            raise ConfigError(f"{override.key_or_group}: claims are read-only; they quote the paper")
         found.append(override)
     return found
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
-    """One KEY=VALUE onto the config; a key that is not there is refused by name.
+    """Apply one KEY=VALUE to the config; an unknown key is refused by name.
 
-    `+suite.workloads.NAME={...}` brings a workload, `~suite.workloads.NAME` leaves one out.
+    `+suite.workloads.NAME={...}` adds a workload, `~suite.workloads.NAME` removes one.
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
@@ -94,10 +94,10 @@ def _expected(holder: DictConfig, key: str) -> str:
 
 
 def keys_of(node: Any) -> list[str]:
-    """The keys of a node of the config, none where it is no mapping."""
+    """Return the keys of a node of the config, none where it is not a mapping."""
     return [str(k) for k in node] if isinstance(node, DictConfig) else []
 
 
 def first_line(error: Exception) -> str:
-    """What an exception of a library says, in one line."""
+    """Return a library exception's message in one line."""
     return " ".join(str(error).split("\n")[0].split()) or type(error).__name__

@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 
 
 class Origin(StrEnum):
-    """How a figure came to be. Printed beside it."""
+    """How a number came to be; printed next to it."""
 
     MEASURED = "measured"  # this hardware, the real work
     EMULATED = "emulated"  # real code under imposed or scaled conditions
@@ -43,7 +43,7 @@ class Status(StrEnum):
 
 
 class Reading(NamedTuple):
-    """One sample of one metric, in a base unit; `method` tells several ways to one quantity apart."""
+    """One sample of one metric, in a base unit; `method` distinguishes several methods for one quantity."""
 
     metric: str
     unit: str
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a suite says about a cell in words: a method that did not apply, and why."""
+    """A suite's note about a cell in words: for example a method that did not apply, and why."""
 
     text: str
 
@@ -69,7 +69,7 @@ class Measurement(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Workload x optimization x repeat: the least that can be run.
+    """Workload x variant x repeat: the smallest unit that is run.
 
     `id` is the hash of the resolved config, the code's version and the host, so that
     equal ids mean interchangeable records.
@@ -101,7 +101,7 @@ class Sampling(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Cells that one child process runs: in order, or with `sampling` together, the baseline first.
+    """Cells that one child process runs: in order, or with `sampling` interleaved, the baseline first.
 
     `package` holds the suites.
     """
@@ -112,7 +112,7 @@ class Group(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What one cell may take before it is ended: seconds, and bytes of private memory (None: no limit).
+    """Limits after which one cell is ended: seconds, and bytes of private memory (None: no limit).
 
     Memory counts beyond what Python and the libraries hold once imported.
     """
@@ -138,7 +138,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What a worker knows of its machine, for `Optimization.unavailable`. Bytes, counts."""
+    """What a worker knows about its machine, for `Optimization.unavailable`. Bytes, counts."""
 
     device: str  # "cpu" or "cuda"
     device_name: str
@@ -149,21 +149,21 @@ class HostInfo:
 
 
 class WrongResult(Exception):
-    """An optimization's result differs from the baseline's by more than it declares; the text says where."""
+    """An optimization's result differs from the baseline's by more than it declares; the text names where."""
 
 
 class Unavailable(Exception):
-    """A cell cannot run here; the text says why, and what would bring it."""
+    """A cell cannot run here; the text names why, and what would help."""
 
 
 def digest(data: Any) -> str:
-    """Sixteen hexadecimal digits that name `data`, whatever the order of its keys."""
+    """Return sixteen hexadecimal digits that identify `data`, whatever the order of its keys."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def record_to_json(record: Record) -> str:
-    """One line of JSON, without its end of line."""
+    """Return one line of JSON, without its end of line."""
     data: dict[str, Any] = {"schema": SCHEMA, **record._asdict()}
     data["cell"] = record.cell._asdict()
     data["measurements"] = [list(m) for m in record.measurements]
@@ -172,7 +172,7 @@ def record_to_json(record: Record) -> str:
 
 
 def record_from_json(data: Json) -> Record:
-    """The record that a parsed line holds; raises KeyError, TypeError or ValueError where it is not one."""
+    """Return the record of a parsed line; raises KeyError, TypeError or ValueError where it is not one."""
     fields = {name: data[name] for name in Record._fields}
     fields["cell"] = Cell(**data["cell"])
     fields["limits"] = Limits(**data["limits"])
@@ -187,7 +187,7 @@ def record_from_json(data: Json) -> Record:
 
 
 def measurement(record: Record, metric: str, method: str | None = None) -> Measurement | None:
-    """The record's measurement of `metric` by `method` (None: the first there is)."""
+    """Return the record's measurement of `metric` by `method` (None: the first one)."""
     for one in record.measurements:
         if one.metric == metric and (method is None or one.method == method):
             return one
@@ -195,7 +195,7 @@ def measurement(record: Record, metric: str, method: str | None = None) -> Measu
 
 
 def gather(readings: Sequence[Reading]) -> tuple[Measurement, ...]:
-    """Readings of one cell as measurements: by metric and method, samples in the order taken."""
+    """Return readings of one cell as measurements: by metric and method, samples in the order taken."""
     found: dict[tuple[str, str, str, str], list[float]] = {}
     for reading in readings:
         key = (reading.metric, reading.unit, reading.origin, reading.method)

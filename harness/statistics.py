@@ -1,27 +1,25 @@
-"""The ratio of two times with its interval, and what may be said of it; pure, on plain numbers.
+"""The ratio of two times with its interval and effect; pure, on plain numbers.
 
-The report and the judge come here with a record's samples, the worker with the rounds taken so far.
+The report and the judge call it with a record's samples, the worker with the rounds taken so far.
 
 Times are compared as logarithms of ratios within a round, so drift that both variants share cancels and
-swapping
-the variants inverts the ratio. The samples have two levels: processes, each with its own memory layout and
-its
-share of luck, and rounds in each. A process's location is the interquartile mean of its log ratios, or their
-mean where rounds are draws and what lies far off is no disturbance; the ratio is the mean over processes, and
-its interval comes from the processes, which are what was drawn afresh.
+swapping the variants inverts the ratio. The samples have two levels: processes, each with its own memory
+layout and luck, and rounds in each. A process's location is the interquartile mean of its log ratios, or
+their mean where rounds are draws and outliers are not disturbances. The ratio is the mean over processes, and
+its interval comes from the processes, which are the independent draws.
 
-Why the interval is not the percentile interval of a hierarchical bootstrap: with few processes that one is
-wrong on three counts, each of which can be put right in closed form.
+The interval is not the percentile interval of a hierarchical bootstrap. With few processes that one is wrong
+in three ways, each of which has a closed correction.
 
 - Resampling k processes yields a variance (k - 1)/k of the right one (Hesterberg 2015, "What Teachers Should
   Know About the Bootstrap", section 4.2): multiplied by k/(k - 1).
-- Resampling the rounds too counts their noise twice, for it is in the spread between processes already
+- Resampling the rounds too counts their noise twice, because it is in the spread between processes already
   (Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8): that stage is left out.
 - Its tails are those of a normal distribution, where the variance of five processes is hardly known:
   Student's t with k - 1 degrees of freedom takes their place.
 
-What is left is mean +- t(k - 1) s/sqrt(k) of the processes' locations. `tests/benchmarks/coverage.py` holds
-it against the bootstrap itself, on samples with drift, outliers and two modes.
+What remains is mean +- t(k - 1) s/sqrt(k) of the processes' locations. `tests/benchmarks/coverage.py`
+compares it with the bootstrap itself, on samples with drift, outliers and two modes.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ from typing import NamedTuple
 CONFIDENCE = 0.95
 
 LEAST_BAND = 0.01
-"""A difference within 1 % is held to be none, however quiet the machine. Sampling aims no closer."""
+"""A difference within 1 % counts as none, however quiet the machine. Sampling aims no closer."""
 
 MOST_BAND = 0.05
-"""Where the noise is wider than this, an interval inside it says only that nothing is known."""
+"""Where the noise is wider than this, an interval inside it only shows that nothing is known."""
 
 LEAST_WINDOW = 4
-"""Samples in each of the two windows that tell whether a process has settled."""
+"""Samples in each of the two windows that decide whether a process has settled."""
 
 STEADY_WITHIN = 0.01
-"""A fall from window to window by less than this is no warm-up: it is within `LEAST_BAND`."""
+"""A decrease from window to window by less than this is not warm-up: it is within `LEAST_BAND`."""
 
 
 class Ratio(NamedTuple):
@@ -54,18 +52,18 @@ class Ratio(NamedTuple):
     low: float
     high: float
     processes: int
-    rounds: int  # of all processes together
+    rounds: int  # of all processes
     basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.paired_ratio.compare`
 
 
 def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draws: bool = False) -> Ratio:
-    """Our times over the base's; one inner sequence a process, paired round by round. Seconds, or any unit.
+    """Return our times over the base's; one inner sequence per process, paired round by round, in any unit.
 
-    With one process the interval is that of its rounds: it does not know how much processes differ, and is
-    too narrow by as much. With a single round of a single process it is 0 to infinity. `draws`: rounds are
-    independent draws, and the mean of all is meant; of one process the interval is Student's t of them. No
-    chance is in it: equal samples give equal intervals. Raises ValueError where the samples do not pair, are
-    none, or are not positive and finite.
+    With one process the interval is that of its rounds: it ignores how much processes differ, and is too
+    narrow by as much. With a single round of a single process it is 0 to infinity. `draws`: rounds are
+    independent draws, and the mean of all is used; for one process the interval is Student's t of them. The
+    result is deterministic. Raises ValueError where the samples do not pair, are missing, or are not positive
+    and finite.
     """
     logs = _log_ratios(ours, base)
     locations = [_mean(one) if draws else _interquartile_mean(one) for one in logs]
@@ -77,11 +75,12 @@ def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draw
 
 
 def effect(ratio: Ratio, noise: Ratio | None) -> str:
-    """What a variant does to a quantity of which less is better: pays, costs, no difference or undecided.
+    """Return what a variant does to a quantity of which less is better: pays, costs, no difference,
+    undecided.
 
-    `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, taken both ways,
-    is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no difference:
-    the whole interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`.
+    `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, in both
+    directions, is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no
+    difference: the interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`.
     undecided: the rest, and always where no noise was measured.
     """
     if noise is None or noise.low <= 0:
@@ -96,15 +95,15 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Whether a process's time has settled: its warm-up is over, as far as `samples` (all so far) can tell.
+    """Return whether a process's time has settled, its warm-up being over by `samples` (all so far).
 
-    The newest quarter of the samples, at least four, is held against as many before it. Settled: neither the
+    The newest quarter of the samples, at least four, is compared with as many before it. Settled: neither the
     median nor the minimum has fallen by more than 1 %, or by more than two standard errors of the difference
-    of two medians. The median says where the window lies; the minimum sees a step that has only just come,
-    for other processes' noise adds time and takes none away. The standard error is from the newest window's
-    median absolute deviation alone (times 1.4826 for sigma, times sqrt(pi/2) for a median): the older window
-    holds the fall that is looked for. A rise is not waited for: that is drift, which pairs share. Fewer than
-    two windows are never steady.
+    of two medians. The median gives the window's location; the minimum sees a step that has only just come,
+    because other processes' noise adds time and takes none away. The standard error is from the newest
+    window's median absolute deviation alone (times 1.4826 for sigma, times sqrt(pi/2) for a median): the
+    older window contains the decrease in question. An increase is not waited for: that is drift, which pairs
+    share. Fewer than two windows are never steady.
     """
     window = max(LEAST_WINDOW, len(samples) // 4)
     if len(samples) < 2 * window:
@@ -119,17 +118,16 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 
 def is_narrow(ours: Sequence[float], base: Sequence[float], target_ci_half_width: float) -> bool:
-    """Whether, within one process, the interval of the rounds' ratio reaches no farther than
-    `target_ci_half_width`.
+    """Return whether the interval of the rounds' ratio in one process is within `target_ci_half_width`.
 
-    `target_ci_half_width` is relative. It tells when to stop sampling, and nothing about other processes.
+    `target_ci_half_width` is relative. It decides when to stop sampling, and ignores other processes.
     """
     (logs,) = _log_ratios([ours], [base])
     return _half_width_of_rounds(logs) <= math.log1p(target_ci_half_width)
 
 
 def interval_of_mean(samples: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of two independent samples or more, and its 95 % interval by Student's t."""
+    """Return the mean of at least two independent samples and its 95 % interval by Student's t."""
     centre = _mean(samples)
     half = _half_width(samples)
     return centre, centre - half, centre + half
@@ -159,7 +157,7 @@ def _refuse_not_positive(samples: Sequence[float]) -> None:
 
 
 def _trimmed(count: int) -> int:
-    """How many samples the interquartile mean leaves out at each end: a quarter; of three, one."""
+    """Return how many samples the interquartile mean leaves out at each end: a quarter; of three, one."""
     return (count + 1) // 4
 
 
@@ -173,7 +171,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _half_width(values: Sequence[float]) -> float:
-    """Of the interval of a mean: Student's t times the standard error; of one value infinite."""
+    """Return a mean's interval half-width: Student's t times the standard error; infinite for one value."""
     if len(values) < 2:
         return math.inf
     centre = _mean(values)
@@ -182,7 +180,7 @@ def _half_width(values: Sequence[float]) -> float:
 
 
 def _half_width_of_rounds(logs: Sequence[float]) -> float:
-    """Of the interval of an interquartile mean: Student's t times the winsorized standard error.
+    """Return an interquartile mean's interval half-width: Student's t times the winsorized standard error.
 
     Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures for location based on a
     single sample": se = s_w n/(h sqrt(n)), h - 1 degrees of freedom, h of n values left after trimming.
@@ -200,7 +198,7 @@ def _half_width_of_rounds(logs: Sequence[float]) -> float:
 
 @lru_cache
 def _student(degrees: int) -> float:
-    """The quantile of Student's t for a two-sided interval of `CONFIDENCE`."""
+    """Return the quantile of Student's t for a two-sided interval of `CONFIDENCE`."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))

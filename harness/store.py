@@ -1,6 +1,6 @@
-"""Records on disk: one line of JSON each, appended whole, read back with what is no record set aside.
+"""Records on disk: one line of JSON each, appended atomically; broken lines are set aside on reading.
 
-The runner writes through `Store`, which holds the folder for itself; the judge reads with `read_records`.
+The runner writes through `Store`, which locks the folder; the judge reads with `read_records`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOCK_WAIT_S = 0.1
 
 
 class StoreError(Exception):
-    """A folder of records cannot be read or written; the text is one line for a person."""
+    """A folder of records cannot be read or written; the text is one readable line."""
 
 
 class Store:
@@ -69,14 +69,14 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Give the folder free for another sweep."""
+        """Release the folder for another sweep."""
         for fd in (self._file, self._lock):
             if fd >= 0:
                 os.close(fd)
         self._file = self._lock = -1
 
     def append(self, record: Record) -> None:
-        """Write `record` as one line, on the disk at return; else raise `StoreError` and leave no part."""
+        """Write `record` as one line, durably; raise `StoreError` and leave no part of it otherwise."""
         line = record_to_json(record).encode() + b"\n"
         try:
             written = os.write(self._file, line)
@@ -93,7 +93,7 @@ class Store:
         self.records[record.cell.id] = record
 
     def write_environment(self, environment: Environment) -> None:
-        """Keep what `Record.environment` names, once."""
+        """Write the environment that `Record.environment` names, once."""
         name = f"environment-{environment.digest}.json"
         if not (self.folder / name).exists():
             text = json.dumps(environment.to_dict(), indent=1) + "\n"
@@ -103,7 +103,7 @@ class Store:
                 raise StoreError(f"cannot write {self.folder / name}: {error.strerror}") from error
 
     def _take_lock(self) -> None:
-        """Wait a moment for a sweep that is just being killed."""
+        """Take the folder's lock, waiting briefly for a sweep that is just being killed."""
         for attempt in range(LOCK_ATTEMPTS):
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +120,8 @@ class Store:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _mend(self) -> dict[str, Record]:
-        """The records that stand; lines that are none move to `records.torn`, first there, then from here."""
+        """Return the valid records; move other lines to `records.torn`, written there before they are removed
+        here."""
         path = self.folder / RECORDS
         records, broken = _parse(path)
         if not broken and _is_ended(path):
@@ -145,7 +146,7 @@ class Store:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """The latest record of each cell in `folder`, which is left as it is; raises `StoreError`."""
+    """Return the latest record of each cell in `folder`, which is not changed; raises `StoreError`."""
     path = folder / RECORDS
     if not path.is_file():
         raise StoreError(f"{folder} holds no {RECORDS}")
@@ -159,7 +160,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
-    """Records by cell, and the numbers of lines that are none.
+    """Return records by cell, and the numbers of lines that are no records.
 
     Raises `StoreError` at a line of another schema version.
     """
@@ -183,7 +184,7 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
 
 
 def _record(line: bytes) -> Record | Any:
-    """The record on `line`, or its schema version if that is another's; raises where it is no record."""
+    """Return the record on `line`, or its schema version if that differs; raises where it is no record."""
     data = json.loads(line.decode())
     if data["schema"] != SCHEMA:
         return data["schema"]
@@ -194,7 +195,7 @@ def _record(line: bytes) -> Record | Any:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends, read as they are used; the last may be torn."""
+    """Yield the lines of a file without their ends, read lazily; the last may be incomplete."""
     if path.exists():
         with open(path, "rb") as file:
             for line in file:
@@ -202,7 +203,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_ended(path: Path) -> bool:
-    """Whether the last line has its end."""
+    """Return whether the last line is complete."""
     if not path.exists() or not path.stat().st_size:
         return True
     with open(path, "rb") as file:

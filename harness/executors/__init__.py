@@ -1,6 +1,6 @@
-"""What any executor tells the runner: events, plain data that may cross a pipe, a file or a network.
+"""Events that any executor reports to the runner: plain data that may cross a pipe, a file or a network.
 
-`local` runs the children here; others run them elsewhere and hand back the same lines.
+`local` runs the children here; others run them elsewhere and return the same lines.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from harness.records import Group, Limits, Reading
 
 
 class CellStarted(NamedTuple):
-    """A cell is under way. `at` is ISO 8601, UTC."""
+    """A cell has started. `at` is ISO 8601, UTC."""
 
     cell: str
     at: str
 
 
 class CellTurn(NamedTuple):
-    """Of the cells that are timed together, this one is under way from here on."""
+    """Among interleaved cells, this one is running from here on."""
 
     cell: str
 
 
 class CellReading(NamedTuple):
-    """The cell took one reading."""
+    """The cell produced one reading."""
 
     cell: str
     reading: Reading
 
 
 class CellNote(NamedTuple):
-    """The cell said something in words."""
+    """The cell produced a note in words."""
 
     cell: str
     text: str
 
 
 class Conditions(NamedTuple):
-    """Under which conditions the cell's figures stand."""
+    """The conditions of the cell's readings."""
 
     cell: str
     conditions: Mapping[str, str]
 
 
 class CellFinished(NamedTuple):
-    """The cell is over; `status` is one of `records.Status`, `reason` for a person to read."""
+    """The cell has ended; `status` is one of `records.Status`, `reason` a readable text."""
 
     cell: str
     status: str
@@ -63,7 +63,7 @@ KINDS: Mapping[str, Any] = {
 
 
 class ExecutorError(Exception):
-    """An executor cannot run here; the text is one line for a person, with what to do."""
+    """An executor cannot run here; the text is one line with what to do."""
 
 
 class Executor(Protocol):
@@ -78,29 +78,30 @@ class Executor(Protocol):
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.
 
-        A group is asked for when it can start. A cell that is timed together with others begins again,
-        from nothing, where one of those ended their process.
-        Closing the generator ends every process that it started.
+        A group is requested when it can start. An interleaved cell starts again from nothing where another of
+        its group ended their process. Closing the generator ends every process that it started.
         """
 
 
 def now() -> str:
-    """The time, ISO 8601, UTC, in milliseconds."""
+    """Return the time, ISO 8601, UTC, in milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def event_to_json(event: Event) -> str:
-    """One line of JSON, without its end of line; raises ValueError on what strict JSON cannot hold."""
+    """Return one line of JSON, without its end of line; raises ValueError on what strict JSON cannot
+    express.
+    """
     return json.dumps([type(event).__name__, *event], allow_nan=False, separators=(",", ":"))
 
 
 def event_from_json(line: str | bytes) -> Event:
-    """The event that a line holds; raises ValueError where it holds none."""
+    """Return the event on a line; raises ValueError where there is none."""
     try:
         kind, *fields = json.loads(line)
         if kind == CellReading.__name__:
             fields[1] = Reading(*fields[1])
         event: Event = KINDS[kind](*fields)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"no event: {line[:200]!r}") from error
+        raise ValueError(f"not an event: {line[:200]!r}") from error
     return event

@@ -1,7 +1,7 @@
-"""One child process of the local executor: start it, hear it, end it, and say how it died.
+"""One child process of the local executor: start it, read its events, end it, and report how it died.
 
-The child leads a process group of its own, and its folder for temporary files marks, in the environment,
-whatever it starts.
+The child leads its own process group, and its folder for temporary files marks, in the environment, every
+process that it starts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXIT_GRACE_S = 10.0
 
 
 class Child:
-    """A worker running one group, which makes itself heard through `selector`, with itself as the data."""
+    """A worker that runs one group; registers its descriptors in `selector`, with itself as the data."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Child:
         self._temporary = temporary
         self._selector = selector
         self._left = {cell.id: cell for cell in group.cells}  # those that have not ended, in order
-        self._begun_s: dict[str, float] = {}  # when each of them began
-        self._current: str | None = None  # the one under way
+        self._begun_s: dict[str, float] = {}  # when each of them started
+        self._current: str | None = None  # the running one
         self._overdue = False
         self._to_blame: str | None = None  # the cell for which it was killed
         self._killed_s = math.inf
@@ -70,7 +70,7 @@ class Child:
 
     @property
     def deadline_s(self) -> float:
-        """When its patience ends, on the monotonic clock."""
+        """Return when its time limit ends, on the monotonic clock."""
         if self._overdue:
             return self._killed_s + EXIT_GRACE_S
         patience_s = self._limits.timeout_s if self._left else min(self._limits.timeout_s, EXIT_GRACE_S)
@@ -78,11 +78,11 @@ class Child:
 
     @property
     def rest(self) -> Group:
-        """The cells that have not ended, perhaps none."""
+        """Return the cells that have not ended, possibly none."""
         return self._group._replace(cells=tuple(self._left.values()))
 
     def attend(self, fd: int) -> Iterator[Event]:
-        """See to its descriptor `fd`, which is ready; never waits."""
+        """Handle its descriptor `fd`, which is ready; never waits."""
         if fd == self._pidfd:
             self.dead = True
         elif fd == self._output:
@@ -93,7 +93,7 @@ class Child:
                 yield from self._on_event_line(line)
 
     def kill_if_overdue(self) -> None:
-        """End its whole group once its patience is over; give it up where the kernel cannot end it."""
+        """End its process group once its time limit is over; give up where the kernel cannot end it."""
         if time.monotonic() < self.deadline_s:
             return
         if not self._overdue:
@@ -106,13 +106,13 @@ class Child:
             self.dead = True
 
     def _request_stack_dump(self) -> None:
-        """Have it print its stack and die, so that the record says where it hung."""
+        """Make it print its stack and die, so that the record shows where it hung."""
         with suppress(OSError, subprocess.TimeoutExpired):
             self._process.send_signal(signal.SIGUSR1)
             self._process.wait(timeout=STACK_GRACE_S)
 
     def reap(self) -> Iterator[Event]:
-        """After its death: clear what it left, and end the cell that was under way."""
+        """Clear what a dead child left, and end the cell that was running."""
         self.clear()
         for fd in tuple(self._open):
             yield from self.attend(fd)
@@ -121,7 +121,7 @@ class Child:
             yield from self._end(cell)
 
     def clear(self) -> None:
-        """Kill its group and whatever else bears its mark; remove its temporary files."""
+        """Kill its group and everything else with its mark; remove its temporary files."""
         self._kill()
         kill_by_tmpdir(self._temporary)
         with suppress(subprocess.TimeoutExpired):
@@ -132,7 +132,7 @@ class Child:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _on_event_line(self, line: bytes) -> Iterator[Event]:
-        """The event on `line`, if it is one of the cell under way."""
+        """Handle the event on `line`, if it belongs to the running cell."""
         try:
             event = event_from_json(line)
         except ValueError:
@@ -154,7 +154,8 @@ class Child:
             yield event
 
     def _blamed(self) -> str | None:
-        """The cell that is why the process died; None where all had ended, or the one before is to blame."""
+        """Return the cell that caused the process's death; None where all had ended, or the one before caused
+        it."""
         if self._overdue:
             return self._to_blame if self._to_blame in self._left else None
         if self._current is None and len(self._left) == len(self._group.cells):
@@ -162,7 +163,7 @@ class Child:
         return self._current
 
     def _end(self, cell: str) -> Iterator[Event]:
-        """The end of a cell that could not say so itself."""
+        """Return the end of a cell that could not report it itself."""
         if cell not in self._begun_s:
             yield CellStarted(cell, now())
         took_s = time.monotonic() - self._begun_s.get(cell, self._since_s)
@@ -177,7 +178,7 @@ class Child:
         yield CellFinished(cell, status, reason, took_s)
 
     def _take(self, fd: int) -> bytes:
-        """What can be read from `fd` at once, in bounds; forgets it at its end."""
+        """Read what is available from `fd`, bounded; unregister it at its end."""
         chunks = []
         with suppress(BlockingIOError):
             for _ in range(READS):
@@ -194,7 +195,7 @@ class Child:
             os.close(fd)
 
     def _kill(self) -> None:
-        """Kill the group; not once its number may be another's."""
+        """Kill the group, unless its number may have been reused."""
         with suppress(ProcessLookupError):
             if self._process.returncode is None:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -203,7 +204,7 @@ class Child:
 def _start(
     group: Group, limits: Limits, temporary: Path, threads: int
 ) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    """A worker, and this process's ends of its events, its output and its lifeline."""
+    """Start a worker; return it with this process's ends of its events, output and lifeline."""
     temporary.mkdir(parents=True)
     events, events_write = os.pipe2(os.O_CLOEXEC)
     output, output_write = os.pipe2(os.O_CLOEXEC)
@@ -237,9 +238,10 @@ def _start(
 
 
 def _environ(temporary: Path, threads: int) -> dict[str, str]:
-    """The child's environment: this one's, its own temporary files and share of cores, this harness.
+    """Return the child's environment: this process's, its own temporary files, its share of cores, this
+    harness.
 
-    What one child compiles, those after it find: in a folder that goes with the sweep.
+    Compiled code is shared by later children, in a folder that is removed with the sweep.
     """
     compiled = str(temporary.parent / COMPILED)
     here = str(Path(__file__).parents[2])
@@ -253,7 +255,7 @@ def _environ(temporary: Path, threads: int) -> dict[str, str]:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory since it started; 0 where it does not count."""
+    """Return how many processes the kernel has killed for memory since boot; 0 where it does not count."""
     try:
         found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     except OSError:
@@ -262,7 +264,7 @@ def oom_kills() -> int:
 
 
 def kill_by_tmpdir(temporary: Path) -> None:
-    """Kill every process whose TMPDIR is `temporary` or lies below it, in whatever group it is."""
+    """Kill every process whose TMPDIR is `temporary` or lies below it, in any process group."""
     mark = b"TMPDIR=" + os.fsencode(temporary)
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():

@@ -1,4 +1,4 @@
-"""Runs each group of cells in a child process on this machine; the default executor."""
+"""Run each group of cells in a child process on this machine; the default executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEMPORARY = ".tmp"
 
 
 class LocalExecutor:
-    """Children on this machine, `workers` at once. `folder` is the sweep's, and locked by it.
+    """Runs children on this machine, `workers` at once. `folder` is the sweep's, and locked by it.
 
     Whatever a killed sweep left in `folder`, processes and temporary files, is cleared first.
     """
@@ -34,7 +34,9 @@ class LocalExecutor:
         self._numbers = count()
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
-        """See `Executor.run`. A cell that ends its process leaves the rest of its group to a new one."""
+        """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
+        one.
+        """
         self._clear()
         waiting, left = iter(groups), deque[Group]()
         children: list[Child] = []
@@ -68,14 +70,14 @@ class LocalExecutor:
 
 
 def _next(left: deque[Group], waiting: Iterator[Group]) -> Group | None:
-    """The group to start now: what a dead child left, else the next that has cells."""
+    """Return the group to start now: what a dead child left, else the next that has cells."""
     if left:
         return left.popleft()
     return next((group for group in waiting if group.cells), None)
 
 
 def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[Event]:
-    """Wait until a child speaks, prints, ends or is overdue, and see to it."""
+    """Wait until a child sends, prints, ends or is overdue, and handle it."""
     deadline_s = min(child.deadline_s for child in children)
     wait_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())
     for key, _ in selector.select(wait_s):
