@@ -78,6 +78,7 @@ class SuiteSchema:
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     workloads: dict[str, Any] = field(default_factory=dict)
+    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
 
 
@@ -133,6 +134,9 @@ class Run:
     out: Path
     reference_workloads: tuple[str, ...] = ()  # measured of the baseline alone: bounds of the others
     plan_only: bool = False  # print the plan, run nothing
+    slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # these where bf16 is slow
 
 
 def names(group: str) -> list[str]:
@@ -252,10 +256,11 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
+    picked = workloads(suite, config["workloads"], config["hardware"]["memory_B"])
     return Run(
         suite=name,
         question=suite["question"],
-        workloads=workloads(suite, config["workloads"], config["hardware"]["memory_B"]),
+        workloads=picked,
         variants=variants(name, suite, config["only"]),
         isolate_if=suite["isolate_if"],
         sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
@@ -269,6 +274,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         plan_only=config["plan"],
+        slow_bf16_workloads=slow_bf16_workloads(suite, picked),
     )
 
 
@@ -291,6 +297,21 @@ def workloads(
         picked[name] = check_fields(where, found[name], fields)
         check_relations(where, picked[name], fields)
     return picked
+
+
+def slow_bf16_workloads(
+    suite: Mapping[str, Any], picked: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return what replaces some of the workloads where bf16 products are slow, each field checked."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, changes in suite["slow_bf16_workloads"].items():
+        where = f"suite.slow_bf16_workloads.{name}"
+        if name not in suite["workloads"]:
+            raise unknown(where, name, suite["workloads"])
+        if name in picked:
+            found[name] = check_fields(where, {**picked[name], **changes}, suite["fields"])
+            check_relations(where, found[name], suite["fields"])
+    return found
 
 
 def check_names(suite: Mapping[str, Any]) -> None:

@@ -43,12 +43,13 @@ class Environment(NamedTuple):
     driver: str  # of the GPUs; empty without
     commit: str  # empty outside a git checkout
     dirty: bool  # whether the checkout differs from its commit
-    ranks: str = ""  # nodes and ranks a node that a launcher started; empty where none did
+    ranks: str = ""  # nodes and ranks per node that a launcher started; empty where none did
+    matmul_FLOP_per_s: Mapping[str, float] = {}  # of one thread by dtype; empty where not measured
 
     @property
     def digest(self) -> str:
-        """Names all of it."""
-        return digest(self._asdict())
+        """Name all of it but the rates, which differ a little whenever they are measured."""
+        return digest({name: value for name, value in self._asdict().items() if name != "matmul_FLOP_per_s"})
 
     @property
     def host(self) -> str:

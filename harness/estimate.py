@@ -72,6 +72,15 @@ def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits
     return Estimate(cells, workers)
 
 
+def at_least(expected: Estimate, seconds: Mapping[str, float]) -> Estimate:
+    """Return the estimate with what some cells take at least, whatever earlier cells took elsewhere."""
+    cells = {
+        name: cell._replace(seconds=max(cell.seconds, seconds.get(name, 0.0)))
+        for name, cell in expected.cells.items()
+    }
+    return expected._replace(cells=cells)
+
+
 def _of_cell(
     cell: Cell, earlier: Sequence[Earlier], sampling: Sampling | None, limits: Limits
 ) -> CellEstimate:

@@ -13,25 +13,39 @@ NAMES = 6
 """Names of cells in one line; of more, their number is given."""
 
 
-def announcement(run: Run, groups: Sequence[Group], estimate: Estimate) -> list[str]:
-    """Return what is said before a sweep: the number of cells, the duration, cells that may time out."""
+def announcement(
+    run: Run, groups: Sequence[Group], estimate: Estimate, not_tried: Mapping[str, str]
+) -> list[str]:
+    """Return what is said before a sweep: the number of cells, the duration, cells that may time out.
+
+    `not_tried`: cells that are recorded as unavailable without being run, and why.
+    """
     cells = [cell for group in groups for cell in group.cells]
-    done = len(cells) - len(estimate.cells)
+    done = len(cells) - len(estimate.cells) - len(not_tried)
     counts = f"{run.suite}: {_count(len(cells), 'cell')}" + (f", {done} done already" if done else "")
     if not estimate.cells:
-        return [f"{counts}: nothing to run"]
-    lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
+        lines = [f"{counts}: nothing to run"]
+    else:
+        lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
     if estimate.unknown:
         each = "may take" if len(estimate.unknown) == 1 else "may each take"
         lines.append(f"{_count(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
+    if not_tried:
+        names = _names([cell for cell in cells if cell.id in not_tried])
+        lines.append(f"{_count(len(not_tried), 'cell')} planned as unavailable: {names}")
+        lines += sorted(set(not_tried.values()))[:NAMES]
     return lines
 
 
 def plan_lines(
-    run: Run, groups: Sequence[Group], estimate: Estimate, records: Mapping[str, Record]
+    run: Run,
+    groups: Sequence[Group],
+    estimate: Estimate,
+    records: Mapping[str, Record],
+    not_tried: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield the whole plan, for plan=true."""
     cells = [cell for group in groups for cell in group.cells]
@@ -46,13 +60,14 @@ def plan_lines(
     yield f"{'workload':{width}}  cells   done  to run   about"
     for name in run.workloads:
         own = of_workload[name]
+        finished = sum(cell.id not in estimate.cells and cell.id not in not_tried for cell in own)
         todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
         known = [one.seconds for one in todo if one.source != Source.LIMIT]
         about = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
-        yield f"{name:{width}}  {len(own):5}  {len(own) - len(todo):5}  {len(todo):6}   {about}"
+        yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {about}"
     yield ""
-    yield from announcement(run, groups, estimate)
-    done = [cell for cell in cells if cell.id not in estimate.cells]
+    yield from announcement(run, groups, estimate, not_tried)
+    done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
     ends = Counter(records[cell.id].status for cell in done if cell.id in records)
     if done:
         ended = ", ".join(f"{count} {status}" for status, count in ends.items())

@@ -26,7 +26,7 @@ from harness.executors import (
     now,
 )
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
-from harness.skip_rules import SkipRules
+from harness.skip_rules import NOT_TRIED, SkipRules
 from harness.store import Store
 
 logger = logging.getLogger(__name__)
@@ -56,11 +56,14 @@ def run(
     environment: Environment,
     on_event: Callable[[Event], None] = lambda event: None,
     size_fields: Sequence[str] = (),
+    unavailable: Mapping[str, str] = {},
+    notes: Mapping[str, str] = {},
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
     `on_event` is told each event; a `CellFinished` once its record is on the disk. `size_fields`: see
-    `foretold.SkipRules`, by which cells whose end is known from another's are not tried.
+    `SkipRules`, by which cells whose end is known from another's are not tried. `unavailable`: cells that
+    are not tried, and why; `notes`: what the records of others are to say; both by the cell's id.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.
     """
@@ -68,21 +71,23 @@ def run(
     waiting = pending(groups, store.records, limits, environment.digest)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
-    foretold = SkipRules(size_fields)
+    skip = SkipRules(size_fields, unavailable)
     for group in groups:
         for cell in group.cells:
             if cell.id in store.records and cell.id not in cells:
-                foretold.note(store.records[cell.id])
+                skip.note(store.records[cell.id])
     passed_over: list[Event] = []
     with (
         _Signals() as signals,
-        closing(executor.run(_to_try(waiting, foretold, passed_over), limits)) as events,
+        closing(executor.run(_to_try(waiting, skip, passed_over), limits)) as events,
     ):
         for event in _both(events, passed_over):
             if isinstance(event, CellFinished):
                 draft = drafts.pop(event.cell)
+                if event.cell in notes and event.status == Status.OK:
+                    draft.notes.append(notes[event.cell])
                 record = _record(cells.pop(event.cell), draft, event, limits, environment.digest)
-                foretold.note(record)
+                skip.note(record)
                 with signals.held():
                     store.append(record)
             else:
@@ -92,10 +97,10 @@ def run(
         raise RuntimeError(f"the executor left {len(cells)} cells without an end: {', '.join(cells)}")
 
 
-def _to_try(groups: Iterable[Group], foretold: SkipRules, passed_over: list[Event]) -> Iterator[Group]:
+def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) -> Iterator[Group]:
     """The groups, one by one, without the cells that need not be tried; those go to `passed_over`."""
     for group in groups:
-        ends = {cell.id: foretold.skip_reason(cell) for cell in group.cells}
+        ends = {cell.id: skip.skip_reason(cell) for cell in group.cells}
         for cell, end in ends.items():
             if end is not None:
                 passed_over += [CellStarted(cell, now()), CellFinished(cell, *end, 0.0)]
@@ -136,7 +141,8 @@ def pending(
 def _stands(record: Record | None, limits: Limits, environment: str) -> bool:
     if record is None:
         return False
-    if record.status in (Status.TIMED_OUT, Status.OUT_OF_MEMORY):
+    by_limit = record.status == Status.UNAVAILABLE and record.reason.startswith(NOT_TRIED)
+    if by_limit or record.status in (Status.TIMED_OUT, Status.OUT_OF_MEMORY):
         return record.limits == limits
     return record.status != Status.UNAVAILABLE or record.environment == environment
 

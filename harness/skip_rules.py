@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.records import Cell, Record, Status, digest
 
@@ -16,9 +16,11 @@ class SkipRules:
     A cell that cannot run here cannot in its further repeats. `size_fields`: numeric fields of a workload;
     workloads that agree in every other field but the source are of one kind, and one in which none of these
     is smaller than in another that ran out of memory would too. Without fields every size is tried.
+    `predicted`: the ids of cells that are not to be tried at all, and why.
     """
 
-    def __init__(self, size_fields: Sequence[str]) -> None:
+    def __init__(self, size_fields: Sequence[str], predicted: Mapping[str, str] = {}) -> None:
+        self._predicted = predicted
         self._grows_by = size_fields
         self._too_large: dict[str, list[Cell]] = {}
         self._unavailable: dict[str, str] = {}
@@ -34,6 +36,8 @@ class SkipRules:
 
     def skip_reason(self, cell: Cell) -> tuple[Status, str] | None:
         """How `cell` would end, and why; None where it is to be tried."""
+        if cell.id in self._predicted:
+            return Status.UNAVAILABLE, self._predicted[cell.id]
         if _same(cell) in self._unavailable:
             return Status.UNAVAILABLE, self._unavailable[_same(cell)]
         for known in self._too_large.get(self._kind(cell), ()) if self._grows_by else ():

@@ -1,16 +1,19 @@
-"""One suite from its configuration to its records: plan, estimate, executor, runner."""
+"""One suite from its configuration to its records: plan, probe, estimate, executor, runner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
+from typing import NamedTuple
 
 from harness.code_fingerprint import source_digest
 from harness.config import Run
 from harness.environment import Environment, describe
-from harness.estimate import Estimate, estimate
+from harness.estimate import Estimate, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
+from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
 from harness.optimizations import Variant
 from harness.plan import plan, write_plan
 from harness.plan_view import announcement, plan_lines
@@ -21,49 +24,99 @@ from harness.store import RECORDS, Store, read_records
 from harness.techniques import PACKAGE
 
 
+class Prepared(NamedTuple):
+    """A run on this host: where its cells run, on what machine, which they are, what the host is like."""
+
+    run: Run
+    executor: Executor
+    environment: Environment
+    groups: list[Group]
+    host: HostProbe | None
+    said: tuple[str, ...]  # what a person is to know of the host
+
+
+class Outlook(NamedTuple):
+    """What is expected of the cells that are still to be run; by id those that are not tried, and why."""
+
+    estimate: Estimate
+    not_tried: Mapping[str, str]
+    notes: Mapping[str, str]
+
+
 def sweep(suite_run: Run) -> None:
     """Say how long it will take, then run what is not done yet."""
-    executor, environment, groups = _prepared(suite_run)
+    here = prepare(suite_run)
     with Store(suite_run.out) as store:
-        expected = _expected(suite_run, groups, environment, store.records)
-        announce(announcement(suite_run, groups, expected))
-        with Progress(groups, store, expected) as progress:
-            write_plan(
-                suite_run.out, suite_run.suite, groups, {one.name: one.title for one in suite_run.variants}
+        keep(here.host, here.run.out, here.environment)
+        expected = outlook(here, store.records)
+        announce(here.said)
+        announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried))
+        with Progress(here.groups, store, expected.estimate) as progress:
+            titles = {variant.name: variant.title for variant in here.run.variants}
+            write_plan(here.run.out, here.run.suite, here.groups, titles)
+            run(
+                here.groups,
+                store,
+                here.executor,
+                here.run.limits,
+                here.environment,
+                progress,
+                here.run.size_fields,
+                expected.not_tried,
+                expected.notes,
             )
-            run(groups, store, executor, suite_run.limits, environment, progress, suite_run.size_fields)
 
 
 def planned_sweep(suite_run: Run) -> Iterator[str]:
-    """Yield what `sweep` would do, in lines; runs and writes nothing."""
-    _, environment, groups = _prepared(suite_run)
+    """Yield what `sweep` would do, in lines; runs no cell and writes nothing."""
+    here = prepare(suite_run)
     found = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
     records = {record.cell.id: record for record in found}
-    yield from plan_lines(suite_run, groups, _expected(suite_run, groups, environment, records), records)
+    expected = outlook(here, records)
+    yield from here.said
+    yield from plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
 
 
-def _prepared(suite_run: Run) -> tuple[Executor, Environment, list[Group]]:
-    """Return where cells run, on what machine, and the plan.
-
-    A variant's identity is taken from the sources that its values come out of.
-    """
+def prepare(suite_run: Run) -> Prepared:
+    """Return the run as it is on this host: where bf16 products are slow, with its smaller workloads."""
     executor: Executor = import_module(f"harness.executors.{suite_run.executor}").create(
         suite_run.out, suite_run.workers
     )
     environment = describe(executor.ranks)
+    said: tuple[str, ...] = ()
+    groups = groups_of(suite_run, environment)
+    host = probe(groups, suite_run.out, environment)
+    if host is not None and host.bf16_is_slow:
+        said = (host.sentence,)
+        if smaller := suite_run.slow_bf16_workloads:
+            said += (f"run at a smaller size for that: {', '.join(smaller)}",)
+            suite_run = replace(suite_run, workloads={**suite_run.workloads, **smaller})
+            groups = groups_of(suite_run, environment)
+            host = probe(groups, suite_run.out, environment) or host
+    rates = {} if host is None else host.matmul_FLOP_per_s
+    return Prepared(suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, said)
+
+
+def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
+    """Return the plan, each variant's identity taken from the sources that its values come out of."""
     package = f"suites.{suite_run.suite}"
 
     def code(variant: Variant) -> str:
         techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
         return source_digest(("harness.worker", package, f"{package}.{variant.module}", *techniques))
 
-    return executor, environment, plan(suite_run, environment.host, code)
+    return plan(suite_run, environment.host, code)
 
 
-def _expected(
-    suite_run: Run, groups: Sequence[Group], environment: Environment, records: Mapping[str, Record]
-) -> Estimate:
-    """Return how long the cells take that are still to be run."""
-    left = pending(groups, records, suite_run.limits, environment.digest)
-    earlier = earlier_cells(suite_run.suite, suite_run.out, environment) if left else []
-    return estimate(left, earlier, suite_run.limits, suite_run.workers)
+def outlook(here: Prepared, records: Mapping[str, Record]) -> Outlook:
+    """Return how long the cells take that are still to be run, and which of them are not tried."""
+    limits = here.run.limits
+    left = pending(here.groups, records, limits, here.environment.digest)
+    seconds = product_seconds(left, here.host, here.environment.cores) if here.host is not None else {}
+    not_tried = too_slow(seconds, here.host, limits) if here.host is not None else {}
+    tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
+    to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
+    earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []
+    expected = at_least(estimate(to_run, earlier, limits, here.run.workers), seconds)
+    notes = dict.fromkeys(seconds, here.host.sentence) if here.host is not None else {}
+    return Outlook(expected, not_tried, notes)

@@ -146,6 +146,16 @@ def test_under_a_launcher_of_ranks_its_executor_is_chosen_and_no_other(monkeypat
         load(["suite=memory", "executor=local"])
 
 
+def test_a_suite_names_what_is_smaller_where_bf16_is_slow():
+    run = load(["suite=kernels", "workloads=[softmax_small]"])[0]
+    smaller = run.slow_bf16_workloads["matmul_bf16"]
+    assert smaller.keys() == run.workloads["matmul_bf16"].keys()
+    assert smaller["seq_len"] < run.workloads["matmul_bf16"]["seq_len"]
+    assert load(["suite=memory"])[0].slow_bf16_workloads == {}
+    with pytest.raises(ConfigError, match=r"slow_bf16_workloads.matmul_bf16.seq_len=0: expected a whole"):
+        load(["suite=kernels", "suite.slow_bf16_workloads.matmul_bf16.seq_len=0"])
+
+
 def test_the_baseline_comes_first():
     assert load(["suite=memory"])[0].variants[0].name == "baseline"
 

@@ -138,3 +138,10 @@ def test_ranks_that_an_executor_brings_are_another_host():
     alone, ranked = describe(), describe("2 x 8")
     assert ranked.host != alone.host
     assert ranked.digest != alone.digest
+
+
+def test_rates_are_kept_and_name_nothing():
+    here = describe()
+    rated = here._replace(matmul_FLOP_per_s={"fp32": 5e10, "bf16": 2e9})
+    assert (rated.digest, rated.host) == (here.digest, here.host)
+    assert rated.to_dict()["matmul_FLOP_per_s"]["bf16"] == 2e9

@@ -15,6 +15,7 @@ from harness.estimate import (
     Estimate,
     Source,
     as_time,
+    at_least,
     estimate,
 )
 from harness.history import Earlier
@@ -146,3 +147,9 @@ def test_durations_are_written_as_a_person_says_them(seconds, words):
 @given(st.floats(0, 1e7))
 def test_no_duration_has_sixty_minutes(seconds):
     assert " 60 min" not in as_time(seconds).partition(" h")[2]
+
+
+def test_what_a_cell_takes_at_least_raises_an_estimate_and_never_lowers_it(cell, groups):
+    found = estimate(groups, [before(cell, 20.0)], LIMITS, 1)
+    assert at_least(found, {cell.id: 90.0}).cells[cell.id].seconds == 90.0
+    assert at_least(found, {cell.id: 1.0, "stranger": 9.0}) == found

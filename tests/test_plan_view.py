@@ -22,7 +22,7 @@ def expected(earlier, groups=GROUPS):
 def test_the_number_of_cells_the_time_and_what_it_rests_on():
     earlier = [before(cell, 115.0) for cell in CELLS[1:3]] + [before(CELLS[3], 70.0, same_host=False)]
     # the limit cuts two cells of 115 s in processes of their own; cell 0 is known by nothing
-    assert announcement(RUN_1, GROUPS, expected(earlier)) == [
+    assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
         "toy: 4 cells, 4 to run: about 5 min "
         "(from 2 earlier cells on this kind of host, 1 cell of a run on another host)",
         "1 cell without an earlier run may take up to limits.timeout_s=100",
@@ -31,20 +31,24 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
 
 
 def test_a_first_run_has_no_estimate():
-    assert announcement(RUN_1, GROUPS, expected([])) == [
+    assert announcement(RUN_1, GROUPS, expected([]), {}) == [
         "toy: 4 cells, 4 to run: no estimate, for there is no earlier run",
         "4 cells without an earlier run may each take up to limits.timeout_s=100",
     ]
 
 
 def test_where_all_is_done_there_is_nothing_to_run():
-    assert announcement(RUN_1, GROUPS, expected([], [])) == ["toy: 4 cells, 4 done already: nothing to run"]
+    assert announcement(RUN_1, GROUPS, expected([], []), {}) == [
+        "toy: 4 cells, 4 done already: nothing to run"
+    ]
 
 
 def test_the_plan_names_what_is_skipped_and_why():
     done = {CELLS[0].id: Record(CELLS[0], "ok"), CELLS[1].id: Record(CELLS[1], "unavailable", "needs a GPU")}
     groups = GROUPS[2:]
-    lines = list(plan_lines(RUN_1, GROUPS, expected([before(cell, 50.0) for cell in CELLS], groups), done))
+    lines = list(
+        plan_lines(RUN_1, GROUPS, expected([before(cell, 50.0) for cell in CELLS], groups), done, {})
+    )
     assert lines[0] == "toy: 2 workloads × 2 variants × 1 repeat, into out"
     assert lines[1] == "variants: baseline, fast.x"
     table = [line.split(None, 4) for line in lines[3:6]]
@@ -62,5 +66,17 @@ def test_many_names_are_cut():
     run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, variants=RUN.variants[:1])
     groups = plan(run, "here", lambda variant: "code")
     earlier = [before(group.cells[0], 200.0) for group in groups]
-    said = announcement(run, groups, estimate(groups, earlier, run.limits, 1))[-1]
+    said = announcement(run, groups, estimate(groups, earlier, run.limits, 1), {})[-1]
     assert said.endswith("w4 baseline, w5 baseline and 3 more")
+
+
+def test_cells_that_are_not_tried_are_named_with_the_reason_once():
+    not_tried = {cell.id: "its products are too slow" for cell in GROUPS[0].cells + GROUPS[1].cells}
+    said = announcement(RUN_1, GROUPS, expected([], GROUPS[2:]), not_tried)
+    assert said[0].startswith("toy: 4 cells, 2 to run")
+    assert said[-2:] == [
+        "2 cells planned as unavailable: a baseline, a fast.x",
+        "its products are too slow",
+    ]
+    lines = list(plan_lines(RUN_1, GROUPS, expected([], GROUPS[2:]), {}, not_tried))
+    assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]

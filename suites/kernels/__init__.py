@@ -14,7 +14,7 @@ import torch
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import against_baseline, against_float64, reference, training_step
+from suites.kernels import against_baseline, against_float64, autocast_bf16, reference, training_step
 from suites.kernels.bound_call import seconds_of, shared, work_of
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
@@ -46,6 +46,13 @@ def build(workload: Json, seed: int) -> Subject:
         precision=precision_of(given.dtype, device),
         tolerance=TOLERANCES[given.dtype],
     )
+
+
+def bf16_FLOP(subject: Subject) -> float:
+    """Return the FLOP of the bf16 matrix products in one sample; 0 where a GPU computes them."""
+    products = subject.operation.name in (*autocast_bf16.PRODUCTS, "matmul")
+    narrow = subject.precision == "bf16" and subject.device.type == "cpu"
+    return subject.operation.flops(subject.workload) if narrow and products else 0.0
 
 
 def precision_of(dtype: str, device: torch.device) -> str:

@@ -1,0 +1,146 @@
+"""Before a sweep: how fast this host multiplies matrices, and what that means for cells in bf16.
+
+The measuring and the suite are in a child process (`harness.survey`), for the parent never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.code_fingerprint import ROOT
+from harness.environment import Environment
+from harness.optimizations import SUITES
+from harness.records import Cell, Group, Limits
+from harness.skip_rules import NOT_TRIED
+from harness.survey import HOOK
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 120.0
+"""Importing torch takes seconds, on a busy machine many; the measuring itself a tenth of one."""
+
+MORE_SAMPLES = 2
+"""Per interleaved cell besides its rounds: one to warm up, and one as its first call."""
+
+
+class HostProbe(NamedTuple):
+    """Rates of matrix products of one thread by dtype, and the FLOP of bf16 products by cell where slow."""
+
+    matmul_FLOP_per_s: Mapping[str, float]
+    bf16_is_slow: bool = False
+    bf16_FLOP: Mapping[str, float] = {}
+
+    @property
+    def sentence(self) -> str:
+        """What a person is to know of this CPU; empty where bf16 is not slow."""
+        if not self.bf16_is_slow:
+            return ""
+        times = self.matmul_FLOP_per_s["fp32"] / self.matmul_FLOP_per_s["bf16"]
+        return (
+            f"bf16 matrix products run {times:.0f} times slower than fp32 on this CPU: "
+            "bf16 rows measure that, not a GPU's gain"
+        )
+
+
+def has_bf16_products(suite: str) -> bool:
+    """Return whether a suite tells which of its cells compute bf16 products, read in its source."""
+    source = SUITES / suite / "__init__.py"
+    return source.is_file() and f"\ndef {HOOK}(" in source.read_text()
+
+
+def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> HostProbe | None:
+    """Return what this host is: what `keep` kept in the results folder, else measured now.
+
+    None where products run on a GPU, the suite has none in bf16, or the child failed (a warning says why).
+    Where bf16 is slow the suite is asked about its cells each time.
+    """
+    if environment.gpus or not groups or not has_bf16_products(groups[0].cells[0].suite):
+        return None
+    known = kept(folder, environment)
+    if known is not None and not known.bf16_is_slow:
+        return known
+    found = _measured(groups[0]._replace(cells=tuple(_one_per_variant(groups))))
+    if found is None:
+        return None
+    return found._replace(bf16_FLOP=_for_every_repeat(groups, found.bf16_FLOP))
+
+
+def kept(folder: Path, environment: Environment) -> HostProbe | None:
+    """Return the rates that an earlier sweep measured on this host; None where there are none."""
+    try:
+        return HostProbe(**json.loads(file_of(folder, environment).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def keep(found: HostProbe | None, folder: Path, environment: Environment) -> None:
+    """Keep the rates in the results folder, so that the next sweep need not measure them."""
+    if found is not None and kept(folder, environment) is None:
+        file_of(folder, environment).write_text(json.dumps(found._replace(bf16_FLOP={})._asdict()) + "\n")
+
+
+def file_of(folder: Path, environment: Environment) -> Path:
+    """Return where a host's rates are kept."""
+    return folder / f"host-probe-{environment.host}.json"
+
+
+def product_seconds(groups: Sequence[Group], found: HostProbe, cores: int) -> dict[str, float]:
+    """Return how long each cell's bf16 products take at least, with every core at the probe's rate."""
+    seconds = {}
+    for group in groups:
+        samples = 1 if group.sampling is None else group.sampling.rounds + MORE_SAMPLES
+        for cell in group.cells:
+            if flop := found.bf16_FLOP.get(cell.id):
+                seconds[cell.id] = samples * flop / (found.matmul_FLOP_per_s["bf16"] * cores)
+    return seconds
+
+
+def too_slow(seconds: Mapping[str, float], found: HostProbe, limits: Limits) -> dict[str, str]:
+    """Return the cells whose bf16 products would take longer than their limit, with the reason."""
+    rate = found.matmul_FLOP_per_s["bf16"] / 1e9
+    return {
+        cell: f"{NOT_TRIED}: bf16 products run at {rate:.2g} GFLOP/s per thread of this CPU, and the cell's "
+        f"would take {took_s:.0f} s, more than limits.timeout_s={limits.timeout_s:g}"
+        for cell, took_s in seconds.items()
+        if took_s > limits.timeout_s
+    }
+
+
+def _measured(group: Group) -> HostProbe | None:
+    """Return what the child found; None where it failed."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness.survey"],
+            input=json.dumps(group), capture_output=True, text=True, timeout=TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path}, check=False,
+        )  # fmt: skip
+        return HostProbe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
+    except subprocess.TimeoutExpired:
+        logger.warning("the host probe took longer than %g s; going on without it", TIMEOUT_S)
+    except (ValueError, TypeError):
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        logger.warning("the host probe failed, going on without it: %s", last)
+    return None
+
+
+def _one_per_variant(groups: Sequence[Group]) -> list[Cell]:
+    """Return the first repeat of each cell: its others are alike."""
+    return list({_alike(cell): cell for group in reversed(groups) for cell in group.cells}.values())
+
+
+def _for_every_repeat(groups: Sequence[Group], flop: Mapping[str, float]) -> dict[str, float]:
+    cells = [cell for group in groups for cell in group.cells]
+    of = {_alike(cell): flop[cell.id] for cell in cells if cell.id in flop}
+    return {cell.id: of[_alike(cell)] for cell in cells if _alike(cell) in of}
+
+
+def _alike(cell: Cell) -> tuple[str, str]:
+    return cell.workload, cell.optimization

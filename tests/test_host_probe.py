@@ -1,0 +1,213 @@
+"""What a sweep knows of its host before it starts, and what that makes of cells in bf16."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from test_plan import RUN
+from toy.sweep import LIMITS, cell, group
+
+from harness import host_probe, sweep
+from harness.code_fingerprint import ROOT
+from harness.config import load
+from harness.environment import Gpu, describe
+from harness.executors.local import create
+from harness.host_probe import HostProbe, has_bf16_products, keep, probe, product_seconds, too_slow
+from harness.plan import plan
+from harness.records import Cell, Limits, Sampling, Status
+from harness.runner import pending, run
+from harness.skip_rules import NOT_TRIED
+from harness.store import Store, read_records
+from harness.survey import bf16_FLOP
+
+SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
+FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
+
+
+@pytest.fixture
+def kernels():
+    """Steps and products, planned as on this host."""
+    words = ["suite=kernels", "workloads=[step_5m_128,softmax_small]", "only=[autocast_bf16]", "repeats=2"]
+    return load(words)[0]
+
+
+def groups_of(suite_run):
+    return plan(suite_run, "here", lambda variant: "code")
+
+
+def stub(monkeypatch, found):
+    """Have the child find `found`; returns the groups that it was asked about."""
+    asked = []
+
+    def measured(group):
+        asked.append(group)
+        return found
+
+    monkeypatch.setattr(host_probe, "_measured", measured)
+    return asked
+
+
+def test_a_cpu_that_is_slow_is_told_of_and_another_is_not():
+    assert SLOW.sentence == (
+        "bf16 matrix products run 100 times slower than fp32 on this CPU: "
+        "bf16 rows measure that, not a GPU's gain"
+    )
+    assert FAST.sentence == ""
+
+
+def test_only_suites_with_bf16_products_are_probed(monkeypatch, tmp_path):
+    asked = stub(monkeypatch, FAST)
+    assert has_bf16_products("kernels")
+    assert not has_bf16_products("congestion")
+    assert probe(groups_of(load(["suite=congestion"])[0]), tmp_path, describe()) is None
+    assert probe([], tmp_path, describe()) is None
+    assert asked == []
+
+
+def test_on_a_gpu_nothing_is_measured(monkeypatch, tmp_path, kernels):
+    asked = stub(monkeypatch, SLOW)
+    there = describe()._replace(gpus=(Gpu("H100", 80 << 30),))
+    assert probe(groups_of(kernels), tmp_path, there) is None
+    assert asked == []
+
+
+def test_a_host_is_measured_once_per_folder(monkeypatch, tmp_path, kernels):
+    asked, here = stub(monkeypatch, FAST), describe()
+    found = probe(groups_of(kernels), tmp_path, here)
+    assert found == FAST
+    keep(found, tmp_path, here)
+    assert probe(groups_of(kernels), tmp_path, here) == FAST
+    assert len(asked) == 1
+    assert probe(groups_of(kernels), tmp_path, here._replace(cpu="another")) == FAST
+    assert len(asked) == 2
+
+
+def test_where_bf16_is_slow_the_suite_is_asked_once_per_variant_and_answers_for_every_repeat(
+    monkeypatch, tmp_path, kernels
+):
+    groups = groups_of(kernels)
+    narrow = [one for g in groups for one in g.cells if one.optimization == "autocast_bf16"]
+    first = next(one for one in narrow if one.workload == "step_5m_128")
+    asked = stub(monkeypatch, SLOW._replace(bf16_FLOP={first.id: 3e10}))
+    keep(SLOW, tmp_path, describe())
+    found = probe(groups, tmp_path, describe())
+    repeats = {one.id for one in narrow if one.workload == "step_5m_128"}
+    assert found.bf16_FLOP == dict.fromkeys(repeats, 3e10)
+    assert len(repeats) == 2
+    assert len(asked[0].cells) == len({(one.workload, one.optimization) for one in asked[0].cells})
+
+
+def test_a_child_that_fails_is_a_warning_and_no_end(monkeypatch, tmp_path, kernels, caplog):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert probe(groups_of(kernels), tmp_path, describe()) is None
+    assert "the host probe failed, going on without it: exit code 1" in caplog.text
+
+
+def test_the_child_measures_and_speaks_json():
+    group = json.dumps([[], "suites", None])
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.survey"], input=group, cwd=ROOT, capture_output=True, text=True
+    )
+    found = HostProbe(**json.loads(done.stdout))
+    assert found.bf16_FLOP == {}
+    assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
+
+
+def test_the_kernels_suite_tells_its_bf16_products_and_no_others():
+    """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula."""
+    from suites.kernels import training_step
+    from suites.kernels.subject import Workload
+
+    words = [
+        "suite=kernels",
+        "workloads=[step_5m_128,softmax_small,matmul_bf16]",
+        "only=[autocast_bf16,sdpa]",
+    ]
+    suite_run = load([*words, "repeats=1", "suite.workloads.matmul_bf16.seq_len=100"])[0]
+    cells = [one for group in groups_of(suite_run) for one in group.cells]
+    flop = bf16_FLOP(cells, "suites")
+    by_name = {(one.workload, one.optimization): flop[one.id] for one in cells if one.id in flop}
+    step = training_step.flops(Workload(**suite_run.workloads["step_5m_128"]))
+    assert by_name.pop(("step_5m_128", "autocast_bf16")) == step
+    assert by_name.keys() == {("matmul_bf16", "baseline"), ("matmul_bf16", "baseline_again")}
+    assert set(by_name.values()) == {2.0 * 100 * 2048 * 2048}
+
+
+def test_a_cell_that_cannot_be_built_here_is_left_to_its_run():
+    assert (
+        bf16_FLOP([Cell("x", "no_suite", "w", "baseline", "baseline", 0, 0, {"workload": {}})], "suites")
+        == {}
+    )
+
+
+def test_seconds_count_every_sample_and_all_cores():
+    timed = plan(replace(RUN, sampling=Sampling(rounds=6)), "here", lambda variant: "code")
+    alone = plan(RUN, "here", lambda variant: "code")
+    for groups, samples in ((timed, 8), (alone, 1)):
+        one = groups[0].cells[0]
+        found = SLOW._replace(bf16_FLOP={one.id: 1e9})
+        assert product_seconds(groups, found, cores=2) == {one.id: samples * 1.0}
+
+
+def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
+    seconds = {"long": 700.0, "short": 599.0}
+    (found,) = too_slow(seconds, SLOW, Limits(600.0)).items()
+    assert found == (
+        "long",
+        f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, and the cell's would take "
+        "700 s, more than limits.timeout_s=600",
+    )
+
+
+def test_what_is_not_tried_has_a_record_and_others_have_the_note(tmp_path, toy_suites):
+    one, two = cell("nothing"), cell("nothing", repeat=1)
+    reason = f"{NOT_TRIED}: too slow"
+    here = describe()
+    with Store(tmp_path) as store:
+        executor = create(tmp_path, 1)
+        run(
+            [group(one, two)],
+            store,
+            executor,
+            LIMITS,
+            here,
+            unavailable={one.id: reason},
+            notes={two.id: "slow"},
+        )
+    records = {record.cell.id: record for record in read_records(tmp_path)}
+    assert (records[one.id].status, records[one.id].reason) == (Status.UNAVAILABLE, reason)
+    assert records[one.id].notes == ()
+    assert records[two.id].status == Status.OK
+    assert records[two.id].notes[-1] == "slow"
+    assert pending([group(one, two)], records, LIMITS, here.digest) == []
+    (again,) = pending([group(one, two)], records, Limits(99.0), here.digest)
+    assert again.cells == (one,)
+
+
+def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monkeypatch, tmp_path, kernels):
+    groups = sweep.prepare(replace(kernels, out=tmp_path)).groups
+    slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
+    stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
+    lines = list(sweep.planned_sweep(replace(kernels, out=tmp_path)))
+    assert lines[:2] == [SLOW.sentence, "run at a smaller size for that: matmul_bf16"]
+    here = sweep.prepare(replace(kernels, out=tmp_path))
+    assert here.run.workloads["matmul_bf16"]["seq_len"] == 512
+    assert here.environment.matmul_FLOP_per_s == SLOW.matmul_FLOP_per_s
+    found = sweep.outlook(here, {})
+    left_out = {
+        (one.workload, one.optimization) for g in groups for one in g.cells if one.id in found.not_tried
+    }
+    assert ("step_5m_128", "autocast_bf16") in left_out
+    assert {variant for _, variant in left_out} == {"autocast_bf16"}
+    assert not found.not_tried.keys() & found.estimate.cells.keys()
+    assert any("planned as unavailable" in line for line in lines)
+
+
+def test_on_a_fast_cpu_nothing_is_said_and_nothing_changes(monkeypatch, tmp_path, kernels):
+    stub(monkeypatch, FAST)
+    here = sweep.prepare(replace(kernels, out=tmp_path))
+    assert here.said == ()
+    assert here.run.workloads == kernels.workloads
+    assert sweep.outlook(here, {}).not_tried == {}
