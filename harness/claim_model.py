@@ -22,7 +22,7 @@ class Interpretation(NamedTuple):
     text: str = ""  # in words; the value follows it
     divide_by: str = ""  # a metric of the same cell: bytes per parameter
     relative_to: str = ""  # a variant: the value is its metric over this one's, in pairs: a speed-up
-    stat: str = "median"  # of all samples: median | mean | min | max
+    stat: str = "median"  # of all samples: median | mean | min | max | bounds
     order: tuple[str, ...] = ()  # variants, the metric increasing from each to the next
     requires: Mapping[str, Any] = {}  # fields of the workload, with the values that the claim speaks of
     defaults: Mapping[str, Any] = {}  # the same; a record from before the field existed meets them too
@@ -49,7 +49,7 @@ class Claim:
     conditions: Mapping[str, str]  # those that the claim or its source states
     source_says: str
     source: str
-    provenance: str  # stated | notes | chart | derived
+    provenance: str  # stated | secondary | chart | derived
     caveats: tuple[str, ...] = ()
     upper: float | None = None  # of a range, which begins at `value`
     verbatim: bool = True  # `quoted` is in the source's words, not in ours
@@ -102,12 +102,14 @@ class Verdict:
     ours: float | None = None
     low: float | None = None
     high: float | None = None
-    ratio: float | None = None  # ours over the quoted value; None for a range
+    ratio: float | None = None  # ours over the quoted value; None for a range and for bounds
     origin: str = ""
     cell: str = ""  # id of the cell whose record decided
     differs: tuple[Difference, ...] = ()
     reason: str = ""  # why there is no value
-    basis: str = ""  # samples | mean | min | max, or that of a ratio: see `harness.paired_ratio.compare`
+    basis: str = (
+        ""  # samples | mean | min | max | bounds, or that of a ratio: see `harness.paired_ratio.compare`
+    )
     processes: int = 0
     samples: int = 0
     noise: tuple[float, float] | None = None  # of the baseline against itself, where ours lies within it

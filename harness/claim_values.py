@@ -69,7 +69,7 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
         if len(samples) < 2:
             raise NoValueError(f"one sample of {interpretation.metric}, whose mean has no interval")
         ours, low, high = interval_of_mean(samples)
-    elif basis != "samples":
+    elif basis in ("min", "max"):
         ours = low = high = low if basis == "min" else high
     origin = origin_of(interpretation, usable)
     return ClaimValue(ours, low, high, origin, worst, worst.conditions, basis, len(usable), len(samples))

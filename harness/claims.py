@@ -31,7 +31,7 @@ FILE: _Fields = {
 }
 SOURCE: _Fields = {
     "cite": _TEXT,
-    "provenance": {"type": "str", "one_of": ["stated", "notes", "chart", "derived"]},
+    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]},
 }
 CLAIM: _Fields = {
     "id": _TEXT,
@@ -46,7 +46,7 @@ CLAIM: _Fields = {
     },
     "value": {"type": "float", "default": None},
     "range": {"type": "list", "default": None},
-    "unit": {"type": "str", "one_of": sorted(UNITS)},
+    "unit": {"type": "str", "one_of": sorted(UNITS), "default": "1"},
     "tolerance": {"type": "float", "at_least": 0, "default": None},
     "conditions": {"type": "dict"},
     "requires": {"type": "dict", "default": {}},

@@ -25,7 +25,7 @@ INTERPRETATION: _Fields = {
     "order": {"type": "list", "default": []},
     "divide_by": _OPTIONAL,
     "relative_to": _OPTIONAL,
-    "stat": {"type": "str", "default": "median", "one_of": ["median", "mean", "min", "max"]},
+    "stat": {"type": "str", "default": "median", "one_of": ["median", "mean", "min", "max", "bounds"]},
 }
 _INSTEAD = ("variant", "variants", "divide_by", "relative_to", "stat")
 """What an interpretation with an order of variants does not have."""
@@ -65,7 +65,7 @@ def _entry(
     workloads = _workloads(where, values, context)
     if values["divide_by"] and values["relative_to"]:
         raise ConfigError(f"{where}: divide_by and relative_to are both given; keep one")
-    if values["stat"] in ("min", "max") and values["relative_to"]:
+    if values["stat"] in ("min", "max", "bounds") and values["relative_to"]:
         raise ConfigError(f"{where}: stat {values['stat']} and relative_to are both given; keep one")
     several = "{workload}, {variant}" if len(variants) > 1 else "{workload}"
     for variant in variants:

@@ -91,7 +91,7 @@ def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -
         ours=value.ours,
         low=value.low,
         high=value.high,
-        ratio=None if claim.upper is not None else value.ours / claim.value,
+        ratio=None if claim.upper is not None or value.basis == "bounds" else value.ours / claim.value,
         origin=value.origin,
         cell=value.record.cell.id,
         differs=tuple(differ),

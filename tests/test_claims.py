@@ -12,7 +12,8 @@ import pytest
 import yaml
 from synthetic import claim as claim_of
 
-from harness.claims import CONF, load_claims
+from harness.claims import CLAIM, CONF, FILE, SOURCE, load_claims
+from harness.interpretations import INTERPRETATION
 from harness.records import UNITS
 from harness.validation import ConfigError
 
@@ -203,6 +204,7 @@ def first(claim: dict[str, Any]) -> dict[str, Any]:
         (lambda d, c: c.update(value="many"), ["(first).value"]),
         (lambda d, c: c.update(value=0), ["(first).value", "above 0"]),
         (lambda d, c: c.update(unit="GB"), ["(first).unit", "B/s"]),
+        (lambda d, c: (c.pop("unit"), c.update(relation="up_to", value=0.5)), ["(first).value", "above 1"]),
         (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
         (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
         (lambda d, c: c.update(source="elsewhere"), ["(first).source", "somewhere"]),
@@ -304,7 +306,7 @@ def test_every_claim_says_what_its_source_says(suite: str) -> None:
         assert claim.source
         assert claim.quoted
         assert claim.unit in UNITS
-        assert claim.provenance in ("stated", "notes", "chart", "derived")
+        assert claim.provenance in ("stated", "secondary", "chart", "derived")
         assert claim.interpretations
 
 
@@ -347,3 +349,33 @@ def test_a_count_of_gpus_says_of_which_memory() -> None:
             due = {"device_memory_B": 80e9} if one.metric in counts else {}
             found = {name: v for name, v in one.requires.items() if name == "device_memory_B"}
             assert found == due, (claim.id, one.name)
+
+
+def documented(heading: str) -> dict[str, str]:
+    """The rows of a section's table in docs/claims-language.md: what the key is, and what it means."""
+    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n\n`relation`")[0]
+    rows = [line.split(" | ", 1) for line in section.splitlines() if line.startswith("| `")]
+    return {key.strip("| `"): meaning for key, meaning in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "schema"),
+    [("A file", FILE), ("A source", SOURCE), ("A claim", CLAIM), ("An interpretation", INTERPRETATION)],
+)
+def test_the_documentation_describes_each_key_and_no_other(heading: str, schema: Any) -> None:
+    rows = documented(heading)
+    assert list(rows) == list(schema)
+    for key, field in schema.items():
+        missing = [
+            one for one in field.get("one_of", ()) if f"`{one}`" not in rows[key] and key != "relation"
+        ]
+        assert not missing, f"{key}: {missing}"
+
+
+def test_the_documentation_describes_each_relation() -> None:
+    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    table = page.partition("| relation | accepted |")[2].partition("\n\n")[0]
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == CLAIM["relation"][
+        "one_of"
+    ]

@@ -201,6 +201,12 @@ def test_up_to_is_a_best_case_that_any_gain_below_it_agrees_with(
     assert one(held, figure(*samples, unit="1")).outcome == expected
 
 
+def test_bounds_are_compared_as_bounds_and_have_no_middle() -> None:
+    verdict = one(claim(100.0, stat="bounds"), figure(50.0, 200.0))
+    assert (verdict.outcome, verdict.low, verdict.high, verdict.ratio) == ("undecided", 50.0, 200.0, None)
+    assert verdict.basis == "bounds"
+
+
 def test_a_range_has_no_single_value_to_be_a_ratio_of() -> None:
     assert one(claim(100.0, relation="range", upper=200.0), figure(150.0)).ratio is None
     assert one(claim(100.0), figure(150.0)).ratio == 1.5

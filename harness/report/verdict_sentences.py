@@ -21,7 +21,9 @@ def sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> 
     per = f" per {interpretation.divide_by.removesuffix('s')}" if interpretation.divide_by else ""
     ours = human(verdict.ours, claim.unit, shown) + per
     low, high = (human(end, claim.unit, shown) for end in (verdict.low, verdict.high))
-    if verdict.low != verdict.high and not (interpretation.relative_to and low == high):
+    if verdict.basis == "bounds":
+        ours = f"between {low} and {high}{per}"
+    elif verdict.low != verdict.high and not (interpretation.relative_to and low == high):
         ours += f", from {low} to {high}"
     origin = f"{verdict.origin}, {basis}" if (basis := _basis(verdict)) else verdict.origin
     quoted = _quoted(claim, shown) + per
@@ -57,7 +59,7 @@ def _basis(verdict: Verdict) -> str:
     if verdict.basis in STATS:
         interval = " and its 95 % interval" if verdict.basis == "mean" else ""
         return f"{STATS[verdict.basis]} of {_counted(verdict.samples, 'sample', 's')}{interval}"
-    return "" if verdict.basis == "samples" else _rounds(verdict.processes, verdict.samples)
+    return "" if verdict.basis in ("samples", "bounds") else _rounds(verdict.processes, verdict.samples)
 
 
 def _rounds(processes: int, rounds: int) -> str:
@@ -72,6 +74,7 @@ def _end(claim: Claim, interpretation: Interpretation, outcome: str) -> str:
     bounded = claim.relation in ("at_least", "at_most")
     interval = interpretation.relative_to or interpretation.stat == "mean"
     spread = "the interval lies" if interval else "the samples lie"
+    spread = "the bounds lie" if interpretation.stat == "bounds" else spread
     return {
         "holds": "the claim holds",
         "exceeds": "the claim does not hold" if bounded else "the claim understates it",

@@ -16,7 +16,7 @@ LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "
 RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to ", "range": ""}
 MARKS = {
     "stated": "stated by the source",
-    "notes": "found in others' notes about the source",
+    "secondary": "found in others' notes about the source",
     "chart": "read off a chart",
     "derived": "derived",
 }
@@ -69,6 +69,8 @@ def ours(claim: Claim, verdict: Verdict) -> str:
         return "–"
     text = _figure(claim, verdict.ours)
     low, high = _figure(claim, verdict.low), _figure(claim, verdict.high)
+    if verdict.basis == "bounds":
+        return marked(f"{low} … {high}", verdict.origin)
     if verdict.low != verdict.high and not (low == high == text and _is_ratio(claim)):
         text += f" ({low} … {high})"
     return marked(text, verdict.origin)
