@@ -110,7 +110,7 @@ def test_a_link_that_carries_what_was_asked_is_verified(two, rate):
 
 
 def test_a_link_that_carries_something_else_is_refused(two, monkeypatch):
-    monkeypatch.setattr(module, "LOOKS_S", (0.1, 0.4))
+    monkeypatch.setattr(module, "PROBE_S", (0.1, 0.4))
     two.set_rate(0, 4e6)
     with pytest.raises(Unavailable) as less:
         two.verify(0, RATE_B_PER_S)
@@ -122,7 +122,7 @@ def test_a_link_that_carries_something_else_is_refused(two, monkeypatch):
 
 
 def test_a_rate_above_what_the_machine_carries_is_refused(two, monkeypatch):
-    monkeypatch.setattr(module, "LOOKS_S", (0.4,))
+    monkeypatch.setattr(module, "PROBE_S", (0.4,))
     two.set_rate(0, None)
     with pytest.raises(Unavailable, match=r"shaped to 8e\+06 Mbit/s but carries .*: no more gets"):
         two.verify(0, 1e12)
@@ -149,12 +149,12 @@ def test_bytes_sent_are_those_that_were_given(two):
 def test_a_segment_that_is_lost_is_counted_where_it_is_sent_again():
     """A switch that forwards nothing: TCP asks once, and after a second once more (RFC 6298)."""
     with Network(two_nodes(RATE_B_PER_S)) as network:
-        assert network.sent_again() == [0, 0]
+        assert network.retransmitted() == [0, 0]
         forget = "echo 0 > /proc/sys/net/ipv4/ip_forward"
         subprocess.run(network.command("switch", ["sh", "-c", forget]), check=True, timeout=60)
         knock = script(network, "node0", KNOCK, network.address("node1"))
         assert subprocess.run(knock, capture_output=True, timeout=60).stdout == b"no answer\n"
-        assert network.sent_again() == [1, 0]
+        assert network.retransmitted() == [1, 0]
 
 
 def test_connections_spread_over_all_ways_of_a_fabric():

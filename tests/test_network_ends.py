@@ -91,7 +91,7 @@ def test_a_program_that_is_missing_is_named(tmp_path, monkeypatch, mark):
 
 
 def test_a_kernel_without_tbf_is_told_in_one_line_and_leaves_nothing(monkeypatch, mark):
-    monkeypatch.setattr(module, "INSIDE", "no_tbf")
+    monkeypatch.setattr(module, "SERVER", "no_tbf")
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     with Network(two_nodes(None)):
         pass

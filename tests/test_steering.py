@@ -8,7 +8,7 @@ from moved import needs_namespaces, script
 from test_topology import FABRIC, LEAVES
 
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.routing_rules import Flow, Steer, check_steers
+from harness.instruments.network.routing_rules import Flow, RouteRule, validate_rules
 from harness.instruments.network.topology import TopologyError
 
 COUNT_B = 200_000
@@ -35,27 +35,36 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), source_address=("
 
 
 @pytest.mark.parametrize(
-    ("steer", "said"),
+    ("rule", "said"),
     [
-        (Steer("leaf9", "h2", 4), "at leaf9 to h2: 'leaf9' is not a switch; allowed: leaf0, leaf1, spine0"),
-        (Steer("h0", "h2", 0), "at h0 to h2: 'h0' is not a switch"),
-        (Steer("leaf0", "h9", 4), "at leaf0 to h9: there is no host 'h9'; allowed: h0, h1, h2, h3"),
-        (Steer("leaf0", "h2", 4, "h9"), "there is no host 'h9'"),
-        (Steer("leaf0", "h2", 8), "at leaf0 to h2: link 8 is none of its links, 0, 1, 4, 5, 6, 7"),
-        (Steer("leaf0", "h2", 1), "at leaf0 to h2: by h1 packets come no nearer, and may go in a loop"),
-        (Steer("leaf0", "h1", 5), "at leaf0 to h1: by spine1 packets come no nearer, and may go in a loop"),
-        (Steer("spine0", "h2", 4), "at spine0 to h2: by leaf0 packets come no nearer, and may go in a loop"),
+        (
+            RouteRule("leaf9", "h2", 4),
+            "at leaf9 to h2: 'leaf9' is not a switch; allowed: leaf0, leaf1, spine0",
+        ),
+        (RouteRule("h0", "h2", 0), "at h0 to h2: 'h0' is not a switch"),
+        (RouteRule("leaf0", "h9", 4), "at leaf0 to h9: there is no host 'h9'; allowed: h0, h1, h2, h3"),
+        (RouteRule("leaf0", "h2", 4, "h9"), "there is no host 'h9'"),
+        (RouteRule("leaf0", "h2", 8), "at leaf0 to h2: link 8 is none of its links, 0, 1, 4, 5, 6, 7"),
+        (RouteRule("leaf0", "h2", 1), "at leaf0 to h2: by h1 packets come no nearer"),
+        (
+            RouteRule("leaf0", "h1", 5),
+            "at leaf0 to h1: by spine1 packets come no nearer",
+        ),
+        (
+            RouteRule("spine0", "h2", 4),
+            "at spine0 to h2: by leaf0 packets come no nearer",
+        ),
     ],
 )
-def test_a_way_that_is_none_is_refused_in_one_line(steer, said):
+def test_a_way_that_is_none_is_refused_in_one_line(rule, said):
     with pytest.raises(TopologyError) as error:
-        check_steers(FABRIC, [steer])
+        validate_rules(FABRIC, [rule])
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_way_by_any_spine_is_one():
-    check_steers(FABRIC, [Steer("leaf0", host, link) for host in ("h2", "h3") for link in UPLINKS])
+    validate_rules(FABRIC, [RouteRule("leaf0", host, link) for host in ("h2", "h3") for link in UPLINKS])
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +79,8 @@ def _as_it_was(request):
     yield
     if "fabric" in request.fixturenames:
         network = request.getfixturevalue("fabric")
-        network.spread_by(ports=True)
-        network.steer([])
+        network.hash_ports(ports=True)
+        network.set_rules([])
 
 
 def went(network, source):
@@ -92,13 +101,13 @@ def went(network, source):
     rose = {link: network.sent()[link][0] - before[link] for link in UPLINKS}
     (carried,) = (link for link, count_B in rose.items() if count_B > COUNT_B)
     assert sum(rose.values()) < 1.2 * COUNT_B
-    (told,) = network.ways([Flow("leaf0", FABRIC.link_of(source), source, port, "h2", there)])
+    (told,) = network.egress_links([Flow("leaf0", FABRIC.link_of(source), source, port, "h2", there)])
     return told, carried
 
 
 @pytest.mark.parametrize("ports", [True, False])
 def test_the_kernel_says_which_way_a_connection_goes(fabric, ports):
-    fabric.spread_by(ports)
+    fabric.hash_ports(ports)
     found = [went(fabric, "h0") for _ in range(6)]
     assert all(told == carried for told, carried in found)
     if not ports:
@@ -107,34 +116,34 @@ def test_the_kernel_says_which_way_a_connection_goes(fabric, ports):
 
 def test_addresses_alone_send_all_of_two_hosts_one_way_and_ports_spread_them(fabric):
     flows = [Flow("leaf0", 0, "h0", port, "h2", 5000) for port in range(40000, 40200)]
-    spread = fabric.ways(flows)
+    spread = fabric.egress_links(flows)
     assert set(spread) == set(UPLINKS)
     assert max(map(spread.count, UPLINKS)) < 90
-    fabric.spread_by(ports=False)
-    assert len(set(fabric.ways(flows))) == 1
+    fabric.hash_ports(ports=False)
+    assert len(set(fabric.egress_links(flows))) == 1
 
 
 @pytest.mark.parametrize("link", UPLINKS)
 def test_what_is_steered_goes_there_and_no_more_after_the_next_call(fabric, link):
-    spread = fabric.ways([Flow("leaf0", 0, "h0", port, "h2", 5000) for port in PORTS])
-    fabric.steer([Steer("leaf0", "h2", link)])
+    spread = fabric.egress_links([Flow("leaf0", 0, "h0", port, "h2", 5000) for port in PORTS])
+    fabric.set_rules([RouteRule("leaf0", "h2", link)])
     assert went(fabric, "h0") == (link, link)
     other = UPLINKS[0] if link != UPLINKS[0] else UPLINKS[1]
-    fabric.steer([Steer("leaf0", "h2", other, "h1"), Steer("leaf1", "h0", 8)])
+    fabric.set_rules([RouteRule("leaf0", "h2", other, "h1"), RouteRule("leaf1", "h0", 8)])
     assert went(fabric, "h1") == (other, other)
-    assert fabric.ways([Flow("leaf0", 0, "h0", port, "h2", 5000) for port in PORTS]) == spread
-    fabric.steer([])
+    assert fabric.egress_links([Flow("leaf0", 0, "h0", port, "h2", 5000) for port in PORTS]) == spread
+    fabric.set_rules([])
     assert set(
-        fabric.ways([Flow("leaf0", 1, "h1", port, "h2", 5000) for port in range(40000, 40100)])
+        fabric.egress_links([Flow("leaf0", 1, "h1", port, "h2", 5000) for port in range(40000, 40100)])
     ) == set(UPLINKS)
 
 
 def test_a_source_of_its_own_goes_before_what_holds_for_all(fabric):
-    fabric.steer([Steer("leaf0", "h2", 4), Steer("leaf0", "h2", 6, "h1")])
-    assert fabric.ways([Flow("leaf0", i, f"h{i}", 40000, "h2", 5000) for i in range(2)]) == [4, 6]
+    fabric.set_rules([RouteRule("leaf0", "h2", 4), RouteRule("leaf0", "h2", 6, "h1")])
+    assert fabric.egress_links([Flow("leaf0", i, f"h{i}", 40000, "h2", 5000) for i in range(2)]) == [4, 6]
 
 
 def test_a_loop_is_refused_before_a_kernel_hears_of_it(fabric):
     with pytest.raises(TopologyError, match="in a loop"):
-        fabric.steer([Steer(LEAVES[0], "h2", 0)])
+        fabric.set_rules([RouteRule(LEAVES[0], "h2", 0)])
     assert went(fabric, "h0")[1] in UPLINKS

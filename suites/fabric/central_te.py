@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from harness.records import HostInfo
-from suites.fabric.subject import Plan, Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """No settings."""
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from suites.fabric.subject import Subject
 
 
-def unavailable(host: HostInfo) -> str | None:
-    """Return None: the network reports what is missing."""
-    return None
-
-
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """Return the subject with computed routes."""
-    return replace(subject, plan=Plan("central"))
+    return replace(subject, policy=RoutingPolicy("central"))

@@ -14,13 +14,15 @@ import psutil
 
 from harness.instruments.distributed.rank_pool import Place, Pool
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.routing_rules import Flow, Steer
+from harness.instruments.network.leaf_spine import routing
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
+from harness.instruments.network.leaf_spine.collectives import Flows
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from harness.instruments.network.routing_rules import Flow, RouteRule
 from harness.instruments.network.topology import Link, Topology
 from harness.records import Unavailable
-from suites.fabric import on_rank, routing
-from suites.fabric.clos import IN_RACK, Clos, Real, Whole
-from suites.fabric.collectives import Flows
-from suites.fabric.subject import Plan, Workload
+from suites.fabric import on_rank
+from suites.fabric.subject import Workload
 
 TIMEOUT_S = 120.0
 
@@ -34,18 +36,19 @@ STEAL_LAST = 8
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class Turn(NamedTuple):
-    """One collective: the slowest rank's seconds, the spine of each flow (F,), and the bytes from racks to
-    spines and back (2, racks, spines), including frame headers, acknowledgements, barriers and notices.
+class CollectiveRun(NamedTuple):
+    """One collective: the slowest rank's seconds, the spine of each flow (F,), and the load of uplinks.
 
-    It also has what may have disturbed it, from before receives are posted until results are checked:
-    segments retransmitted, and the share of this machine's processor time that its hypervisor took (steal).
+    `load_B` are the bytes from racks to spines and back (2, racks, spines), including frame headers,
+    acknowledgements, barriers and notices. The run also has what may have disturbed it, from before receives
+    are posted until results are checked: segments retransmitted, and the share of this machine's processor
+    time that its hypervisor took (steal).
     """
 
     time_s: float
-    spines: Whole
-    load_B: Real
-    sent_again: int
+    spines: IntArray
+    load_B: FloatArray
+    retransmitted: int
     stolen: float
 
 
@@ -77,14 +80,14 @@ def receive_buffer_B(clos: Clos) -> int:
     return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
 
 
-class Fabric:
+class EmulatedFabric:
     """The network and its ranks, which follow one placement at a time."""
 
     def __init__(self, workload: Workload, clos: Clos) -> None:
-        self.clos, self.most_pairs, self.variants = clos, 1, 0
-        self._standing: tuple[list[int], int] | None = None
+        self.clos, self.max_queue_pairs, self.variants = clos, 1, 0
+        self._connected: tuple[list[int], int] | None = None
         self._connections: list[Any] = []
-        self._routed: tuple[Plan, list[Steer]] | None = None
+        self._routed: tuple[RoutingPolicy, list[RouteRule]] | None = None
         with ExitStack() as stack:
             self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
             hosts = self.network.topology.hosts[: workload.ranks]
@@ -95,7 +98,7 @@ class Fabric:
                 )
                 for host in hosts
             ]
-            self.carried_B_per_s = self._verified()
+            self.carried_B_per_s = self._verify_links()
             self.pool = stack.enter_context(Pool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S))
             stack.pop_all()
 
@@ -104,22 +107,25 @@ class Fabric:
         self.pool.close()
         self.network.close()
 
-    def turn(self, workload: Workload, plan: Plan, flows: Flows, order: Sequence[int]) -> Turn:
-        """Run one collective with the ranks in that order, by the variant's plan; `flows` are its flows."""
-        self._place(list(order))
-        self._route(plan, flows)
-        before_B, again, processors = self._uplinks_B(), sum(self.network.sent_again()), psutil.cpu_times()
-        told = self.pool.call(
+    def run_collective(
+        self, workload: Workload, policy: RoutingPolicy, flows: Flows, order: Sequence[int]
+    ) -> CollectiveRun:
+        """Run one collective with the ranks in that order, by the variant's policy; `flows` are its flows."""
+        self._connect(list(order))
+        self._configure_routing(policy, flows)
+        before_B, before = self._uplinks_B(), sum(self.network.retransmitted())
+        processors = psutil.cpu_times()
+        times_s = self.pool.call(
             f"{on_rank.__name__}:collective",
             kind=workload.collective,
             buffer_B=workload.buffer_B,
-            pairs=plan.queue_pairs,
+            pairs=policy.queue_pairs,
         )
         load_B = (self._uplinks_B() - before_B).T.reshape(2, self.clos.racks, self.clos.spines)
-        again, stolen = sum(self.network.sent_again()) - again, stolen_since(processors)
-        return Turn(max(told), self.spines(flows), load_B, again, stolen)
+        retransmitted, stolen = sum(self.network.retransmitted()) - before, stolen_since(processors)
+        return CollectiveRun(max(times_s), self.spines_of(flows), load_B, retransmitted, stolen)
 
-    def spines(self, flows: Flows) -> Whole:
+    def spines_of(self, flows: Flows) -> IntArray:
         """Return the spine of each flow, as the kernel of its rack's switch reports it."""
         clos, found = self.clos, np.full(len(flows.source), IN_RACK)
         hosts, asked, which = self.network.topology.hosts, [], []
@@ -132,7 +138,7 @@ class Fabric:
             leaf = f"leaf{source // clos.nics_per_rack}"
             asked.append(Flow(leaf, int(source), hosts[source], own, hosts[other], port))
             which.append(number)
-        links = np.array(self.network.ways(asked), dtype=np.int64)
+        links = np.array(self.network.egress_links(asked), dtype=np.int64)
         found[which] = (links - len(hosts)) % clos.spines
         return found
 
@@ -143,43 +149,43 @@ class Fabric:
                 return own, port
         raise Unavailable(f"gloo has no connection from host {source} to {address} in group {pair}")
 
-    def _place(self, order: list[int]) -> None:
+    def _connect(self, order: list[int]) -> None:
         """Order the ranks, in groups with their own connections, unless they are in that order already."""
-        if self._standing != (order, self.most_pairs):
-            self._standing = None
+        if self._connected != (order, self.max_queue_pairs):
+            self._connected = None
             self._connections = self.pool.call(
-                f"{on_rank.__name__}:connect", order=order, count=self.most_pairs, timeout_s=TIMEOUT_S
+                f"{on_rank.__name__}:connect", order=order, count=self.max_queue_pairs, timeout_s=TIMEOUT_S
             )
-            self._standing = (order, self.most_pairs)
+            self._connected = (order, self.max_queue_pairs)
 
-    def _route(self, plan: Plan, flows: Flows) -> None:
-        """Configure the switches to route by the plan, unless they do already."""
-        steers = self._steers(plan, flows)
-        if self._routed != (plan, steers):
+    def _configure_routing(self, policy: RoutingPolicy, flows: Flows) -> None:
+        """Configure the switches to route by the policy, unless they do already."""
+        rules = self._route_rules(policy, flows)
+        if self._routed != (policy, rules):
             self._routed = None
-            self.network.spread_by(plan.ports)
-            self.network.steer(steers)
-            self._routed = (plan, steers)
+            self.network.hash_ports(policy.hash_ports)
+            self.network.set_rules(rules)
+            self._routed = (policy, rules)
 
-    def _steers(self, plan: Plan, flows: Flows) -> list[Steer]:
-        if plan.routing == "hash":
+    def _route_rules(self, policy: RoutingPolicy, flows: Flows) -> list[RouteRule]:
+        if policy.method == "hash":
             return []
         hosts, clos = self.network.topology.hosts, self.clos
-        spines = routing.spines(flows, clos, plan)
-        steers = set()
+        spines = routing.choose_spines(flows, clos, policy)
+        rules = set()
         for source, other, spine in zip(flows.source, flows.destination, spines, strict=True):
             rack = source // clos.nics_per_rack
             if spine != IN_RACK:
                 link = len(hosts) + int(rack) * clos.spines + int(spine)
-                named = hosts[source] if plan.routing == "central" else None
-                steers.add(Steer(f"leaf{rack}", hosts[other], link, named))
-        return sorted(steers, key=str)
+                named = hosts[source] if policy.method == "central" else None
+                rules.add(RouteRule(f"leaf{rack}", hosts[other], link, named))
+        return sorted(rules, key=str)
 
-    def _uplinks_B(self) -> Real:
+    def _uplinks_B(self) -> FloatArray:
         """Return the bytes sent so far on each uplink by rack and by spine (racks x spines, 2)."""
         return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
 
-    def _verified(self) -> float:
+    def _verify_links(self) -> float:
         """Return the slowest uplink's rate; raises `Unavailable` where any link is off by over 5 %."""
         links = self.network.topology.links
         rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]

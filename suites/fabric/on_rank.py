@@ -82,7 +82,7 @@ def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
     for work in works:
         work.wait()
     taken_s = time.perf_counter() - begin_s
-    refuse_wrong(kind, results, place, size)
+    validate_result(kind, results, place, size)
     return taken_s
 
 
@@ -116,7 +116,7 @@ def others(group: Any) -> list[int]:
     return [(place + step) % size for step in range(1, size)]
 
 
-def refuse_wrong(kind: str, results: list[Tensor], place: int, size: int) -> None:
+def validate_result(kind: str, results: list[Tensor], place: int, size: int) -> None:
     """Raise `WrongResult` where a sum or a piece differs from the closed formula."""
     for result in results:
         if kind == "allreduce":

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+
+from harness.instruments.network.leaf_spine.clos import Clos
+from harness.instruments.network.leaf_spine.routing import ECMP, RoutingPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A collective over a fabric; the fields of `conf/suite/fabric.yaml`.
+    """A collective over a fabric of hosts with one rank each; the fields of `conf/suite/fabric.yaml`.
 
-    Each rank has one NIC. Each rack's switch has one uplink to each spine. `emulated`: with packets, on this
-    machine; else by flows only.
+    Each rack's switch has one uplink to each spine.
     """
 
     collective: str  # allreduce | alltoall
     buffer_B: int  # buffer of each rank
     ranks: int
-    ranks_per_node: int  # which reach each other without the network
     racks: int
     nics_per_rack: int
     spines: int
     nic_B_per_s: float
     uplink_B_per_s: float
     placement: str  # aligned | fragmented | shuffled
-    failed_uplinks: int
-    emulated: bool
     placements: int  # random placements, one sample each
     source: str
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a flow gets its spine: hash | pinned | central; a hash of addresses and, with `ports`, of ports
-    too.
-
-    Each message is split over `queue_pairs` connections.
-    """
-
-    routing: str = "hash"
-    ports: bool = False
-    queue_pairs: int = 1
+    def clos(self, share: float = 1.0) -> Clos:
+        """Return the fabric with every link at that share of its rate; raises ValueError for none."""
+        nic_B_per_s, uplink_B_per_s = share * self.nic_B_per_s, share * self.uplink_B_per_s
+        return Clos(self.racks, self.nics_per_rack, self.spines, nic_B_per_s, uplink_B_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +39,4 @@ class Subject:
 
     workload: Workload
     seed: int
-    plan: Plan = Plan()
-    held: dict[str, Any] = field(default_factory=dict)
+    policy: RoutingPolicy = ECMP

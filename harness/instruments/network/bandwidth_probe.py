@@ -63,7 +63,7 @@ def line_rate(begin: Count, end: Count, segment_B: int) -> float:
     return data_B * FRAME_B / segment_B / (end.at_s - begin.at_s)
 
 
-def say(value: float) -> None:
+def report(value: float) -> None:
     """Print a value for the process that started this one."""
     sys.stdout.write(f"{value}\n")
     sys.stdout.flush()
@@ -72,7 +72,7 @@ def say(value: float) -> None:
 def receive(address: str) -> None:
     """Read one connection until it ends."""
     with socket.create_server((address, 0)) as server:
-        say(server.getsockname()[1])
+        report(server.getsockname()[1])
         server.settimeout(WAIT_S)
         connection, _ = server.accept()
         buffer = bytearray(1 << 18)
@@ -90,7 +90,7 @@ def send(address: str, port: int, interface: str, seconds: float) -> None:
         _fill(connection, time.monotonic() + FILL_SHARE * seconds)
         begin = sent(interface)
         _fill(connection, begin.at_s + seconds)
-        say(line_rate(begin, sent(interface), segment_B))
+        report(line_rate(begin, sent(interface), segment_B))
 
 
 def _fill(connection: socket.socket, until_s: float) -> None:

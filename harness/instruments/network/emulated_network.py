@@ -18,16 +18,16 @@ from typing import Any
 
 from harness.instruments.network import bandwidth_probe
 from harness.instruments.network.netns_server import NAMESPACES, interface
-from harness.instruments.network.routing_rules import Flow, Steer, check_steers
-from harness.instruments.network.topology import Topology, check_rate
+from harness.instruments.network.routing_rules import Flow, RouteRule, validate_rules
+from harness.instruments.network.topology import Topology, validate_rate
 from harness.records import Unavailable
 
-INSIDE = "harness.instruments.network.netns_server"
+SERVER = "harness.instruments.network.netns_server"
 PROGRAMS = ("unshare", "nsenter", "mount")
-WHOLE_RATE = 0.05
+RATE_TOLERANCE = 0.05
 """Relative error of a link's rate beyond which it is refused."""
 
-LOOKS_S = (0.4, 0.8, 1.6, 3.2)
+PROBE_S = (0.4, 0.8, 1.6, 3.2)
 """How long a link is filled to measure its rate. If that differs from the requested rate it is filled again,
 for longer: on a busy machine the processes that fill it may have waited for the processor."""
 
@@ -37,10 +37,10 @@ CANNOT = {
     "build": "be made",
     "rate": "be shaped",
     "hash": "be told what to spread by",
-    "steer": "be steered",
-    "ways": "tell ways",
+    "rules": "take routing rules",
+    "egress": "report routes",
     "sent": "be read",
-    "sent_again": "be read",
+    "retransmitted": "be read",
 }
 
 
@@ -48,14 +48,14 @@ class Network:
     """A topology built from namespaces; a context that removes it. Raises `Unavailable` where it cannot be
     built.
 
-    With `receive_buffer_B` connections use credits, see `network_credits`; else by the kernel's own TCP.
+    With `receive_buffer_B` connections use credits, see `tcp_window`; else by the kernel's own TCP.
     """
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
         self.topology = topology
         self._privileges = privileges()
         self._prefix = f"harness{os.getpid()}"
-        self._inside = _start(self._privileges, self._prefix)
+        self._server = _start(self._privileges, self._prefix)
         try:
             links = [list(link) for link in topology.links]
             asked = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
@@ -87,25 +87,25 @@ class Network:
 
     def set_rate(self, link: int, rate_B_per_s: float | None) -> None:
         """Set the link's rate in each direction; None: what the machine can carry."""
-        check_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
+        validate_rate(self.topology.links[link]._replace(rate_B_per_s=rate_B_per_s))
         self._ask("rate", link=link, rate_B_per_s=rate_B_per_s)
 
-    def spread_by(self, ports: bool) -> None:
+    def hash_ports(self, ports: bool) -> None:
         """Make switches hash addresses and ports, as initially, or addresses alone."""
         self._ask("hash", ports=ports)
 
-    def steer(self, steers: Sequence[Steer]) -> None:
+    def set_rules(self, rules: Sequence[RouteRule]) -> None:
         """Route packets by these rules, in place of those of the previous call; what is not named is hashed.
 
         Raises TopologyError for a rule that names no existing link.
         """
-        check_steers(self.topology, steers)
-        self._ask("steer", steers=[list(one) for one in steers])
+        validate_rules(self.topology, rules)
+        self._ask("rules", rules=[list(one) for one in rules])
 
-    def ways(self, flows: Sequence[Flow]) -> list[int]:
+    def egress_links(self, flows: Sequence[Flow]) -> list[int]:
         """Return the link by which each flow leaves its switch, as the kernel there reports it."""
-        told: list[int] = self._ask("ways", flows=[list(one) for one in flows])
-        return told
+        links: list[int] = self._ask("egress", flows=[list(one) for one in flows])
+        return links
 
     def sent(self) -> list[tuple[int, int]]:
         """Return the bytes sent so far by either end of each link, by the kernel's counters.
@@ -115,11 +115,11 @@ class Network:
         """
         return [(one, other) for one, other in self._ask("sent")]
 
-    def sent_again(self) -> list[int]:
+    def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted so far: the kernel's tcpRetransSegs (RFC
         4022)."""
-        told: list[int] = self._ask("sent_again")
-        return told
+        segments: list[int] = self._ask("retransmitted")
+        return segments
 
     def verify(self, link: int, asked_B_per_s: float | None) -> float:
         """Return the rate that the link carries in its slower direction, B/s, as it is shaped now.
@@ -132,16 +132,16 @@ class Network:
 
     def close(self) -> None:
         """Remove the network. A process that still runs on a node keeps only that node until it ends."""
-        stdin = self._inside.stdin
+        stdin = self._server.stdin
         if stdin is not None:
             with suppress(OSError):
                 stdin.close()
         try:
-            self._inside.wait(timeout=GRACE_S)
+            self._server.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
-            self._inside.kill()
-            self._inside.wait()
-        for stream in (self._inside.stdout, self._inside.stderr):
+            self._server.kill()
+            self._server.wait()
+        for stream in (self._server.stdout, self._server.stderr):
             if stream is not None:
                 stream.close()
 
@@ -149,9 +149,9 @@ class Network:
         """Return the rate from sender to receiver, B/s; raises `Unavailable` where it is not the requested
         one."""
         rate = 0.0
-        for seconds in LOOKS_S:
+        for seconds in PROBE_S:
             rate = self._carried(link, sender, receiver, seconds)
-            if asked_B_per_s is None or abs(rate / asked_B_per_s - 1) <= WHOLE_RATE:
+            if asked_B_per_s is None or abs(rate / asked_B_per_s - 1) <= RATE_TOLERANCE:
                 return rate
         assert asked_B_per_s is not None
         most = "no more gets through here" if rate < asked_B_per_s else "it is not shaped to that"
@@ -186,7 +186,7 @@ class Network:
         return float(done.stdout)
 
     def _ask(self, do: str, **what: Any) -> Any:
-        stdin, stdout = self._inside.stdin, self._inside.stdout
+        stdin, stdout = self._server.stdin, self._server.stdout
         assert stdin is not None
         assert stdout is not None
         if stdin.closed:
@@ -198,7 +198,7 @@ class Network:
         except BrokenPipeError:
             line = ""
         if not line:
-            said = self._inside.stderr.read() if self._inside.stderr else ""
+            said = self._server.stderr.read() if self._server.stderr else ""
             raise Unavailable(f"the network's server process ended: {_last_line(said)}")
         reply = json.loads(line)
         if "error" in reply:
@@ -226,7 +226,7 @@ def privileges() -> list[str]:
 def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
     """Start the server process inside, with its own /run for names; it ends with this process."""
     mounted = 'mount -t tmpfs none /run && exec "$@"'
-    inside = [sys.executable, "-m", INSIDE, prefix]
+    inside = [sys.executable, "-m", SERVER, prefix]
     return subprocess.Popen(
         ["unshare", *options, "--fork", "--kill-child", "--", "sh", "-c", mounted, "sh", *inside],
         stdin=subprocess.PIPE,

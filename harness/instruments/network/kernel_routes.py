@@ -17,7 +17,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.instruments.network.routing_rules import Flow, Steer
+from harness.instruments.network.routing_rules import Flow, RouteRule
 from harness.instruments.network.topology import Topology
 
 SYSCTLS = Path("/proc/sys/net/ipv4")
@@ -55,12 +55,12 @@ def hash_here(ports: bool) -> None:
     HASH_POLICY.write_text(BY_FIELDS if ports else BY_ADDRESSES)
 
 
-def steer(topology: Topology, kernels: Mapping[str, IPRoute], steers: Sequence[Steer]) -> None:
+def set_rules(topology: Topology, kernels: Mapping[str, IPRoute], rules: Sequence[RouteRule]) -> None:
     """Install routes for the rules, in place of all earlier ones."""
     for node in topology.switches:
         _forget(kernels[node])
     tables: dict[tuple[str, str | None], int] = {}
-    for one in steers:
+    for one in rules:
         kernel, ends = kernels[one.switch], dict(topology.around(one.switch))
         place = (one.switch, one.source)
         if place not in tables:
@@ -88,7 +88,7 @@ def _source(rule: Any) -> dict[str, Any]:
     return {} if source is None else {"src": source, "src_len": 32}
 
 
-def ways(topology: Topology, entered: Entered, flows: Sequence[Flow], interface: Any) -> list[int]:
+def egress_links(topology: Topology, entered: Entered, flows: Sequence[Flow], interface: Any) -> list[int]:
     """Return the link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
     if shutil.which("ip") is None:
         raise ValueError("asking for a connection's way needs the program ip (Debian: iproute2)")

@@ -20,7 +20,7 @@ from pyroute2 import IPRoute, netns
 from pyroute2.netlink.exceptions import NetlinkError
 
 from harness.instruments.network import kernel_routes, tcp_window
-from harness.instruments.network.routing_rules import Flow, Steer
+from harness.instruments.network.routing_rules import Flow, RouteRule
 from harness.instruments.network.topology import FRAME_B, Link, Topology
 
 NAMESPACES = "/run/netns"
@@ -49,7 +49,7 @@ def interface(link: int) -> str:
     return f"link{link}"
 
 
-class Inside:
+class NetnsServer:
     """The nodes' namespaces, with a netlink socket in each."""
 
     def __init__(
@@ -60,13 +60,13 @@ class Inside:
         self._kernels: dict[str, IPRoute] = {}
         for node, name in self._names.items():
             netns.create(name)
-            self._settle(name, forwards=node in topology.switches)
+            self._configure(name, forwards=node in topology.switches)
             if receive_buffer_B is not None:
                 with entered(name):
-                    tcp_window.credit_here(receive_buffer_B)
+                    tcp_window.limit_window(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
         for index in range(len(topology.links)):
-            self._lay(index)
+            self._add_link(index)
         metrics = {} if receive_buffer_B is None else {"metrics": tcp_window.METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
@@ -94,16 +94,16 @@ class Inside:
             kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
 
     def hash_by(self, ports: bool) -> None:
-        """See `network_ways`."""
+        """See `kernel_routes`."""
         kernel_routes.hash_by(self._topology.switches, self._entered, ports)
 
-    def steer(self, steers: list[Steer]) -> None:
-        """See `network_ways`."""
-        kernel_routes.steer(self._topology, self._kernels, steers)
+    def set_rules(self, rules: list[RouteRule]) -> None:
+        """See `kernel_routes`."""
+        kernel_routes.set_rules(self._topology, self._kernels, rules)
 
-    def ways(self, flows: list[Flow]) -> list[int]:
-        """See `network_ways`."""
-        return kernel_routes.ways(self._topology, self._entered, flows, interface)
+    def egress_links(self, flows: list[Flow]) -> list[int]:
+        """See `kernel_routes`."""
+        return kernel_routes.egress_links(self._topology, self._entered, flows, interface)
 
     def _entered(self, node: str) -> AbstractContextManager[None]:
         return entered(self._names[node])
@@ -114,11 +114,11 @@ class Inside:
             [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
         ]
 
-    def sent_again(self) -> list[int]:
+    def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted."""
         return [self._sent_again(host) for host in self._topology.hosts]
 
-    def _lay(self, index: int) -> None:
+    def _add_link(self, index: int) -> None:
         one, other = self._topology.links[index][:2]
         self._kernels[one].link(
             "add",
@@ -147,7 +147,7 @@ class Inside:
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("RetransSegs")])
 
-    def _settle(self, name: str, forwards: bool) -> None:
+    def _configure(self, name: str, forwards: bool) -> None:
         """Configure a node: a switch forwards packets, and no reverse-path check is made.
 
         Of several routes a connection takes one by its addresses and ports, as in real switches; by the
@@ -189,38 +189,38 @@ def said(error: Exception, doing: str) -> str:
     return f"{kind}{error}".splitlines()[0]
 
 
-def answer(request: dict[str, Any], held: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
+def answer(request: dict[str, Any], state: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
     """Carry out one request and return the answer; for a built network, the process that owns its
     namespaces."""
     if request["do"] == "build":
         given = request["topology"]
         links = tuple(Link(*one) for one in given["links"])
         topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links)
-        held["inside"] = Inside(prefix, topology, request["receive_buffer_B"], stack)
+        state["server"] = NetnsServer(prefix, topology, request["receive_buffer_B"], stack)
         return os.getpid()
-    inside: Inside = held["inside"]
+    server: NetnsServer = state["server"]
     if request["do"] == "rate":
-        return inside.rate(request["link"], request["rate_B_per_s"])
+        return server.rate(request["link"], request["rate_B_per_s"])
     if request["do"] == "hash":
-        return inside.hash_by(request["ports"])
-    if request["do"] == "steer":
-        return inside.steer([Steer(*one) for one in request["steers"]])
-    if request["do"] == "ways":
-        return inside.ways([Flow(*one) for one in request["flows"]])
-    if request["do"] == "sent_again":
-        return inside.sent_again()
-    return inside.sent()
+        return server.hash_by(request["ports"])
+    if request["do"] == "rules":
+        return server.set_rules([RouteRule(*one) for one in request["rules"]])
+    if request["do"] == "egress":
+        return server.egress_links([Flow(*one) for one in request["flows"]])
+    if request["do"] == "retransmitted":
+        return server.retransmitted()
+    return server.sent()
 
 
 def main() -> None:
     """Answer until the input ends."""
-    prefix, held = sys.argv[1], dict[str, Any]()
+    prefix, state = sys.argv[1], dict[str, Any]()
     Path(NAMESPACES).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for line in sys.stdin:
             request = json.loads(line)
             try:
-                reply = {"answer": answer(request, held, prefix, stack)}
+                reply = {"answer": answer(request, state, prefix, stack)}
             except Exception as error:
                 reply = {"error": said(error, request["do"])}
             sys.stdout.write(json.dumps(reply) + "\n")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.instruments.network.topology import Topology, TopologyError
 
 
-class Steer(NamedTuple):
+class RouteRule(NamedTuple):
     """A rule: at `switch` packets for `host` leave by that link; with a source, only those of that host."""
 
     switch: str
@@ -31,21 +31,19 @@ class Flow(NamedTuple):
     destination_port: int
 
 
-def check_steers(topology: Topology, steers: Iterable[Steer]) -> None:
+def validate_rules(topology: Topology, rules: Iterable[RouteRule]) -> None:
     """Raise TopologyError where a rule names what does not exist, or leads no nearer to its host."""
     hosts, switches = (", ".join(nodes) for nodes in (topology.hosts, topology.switches))
-    for steer in steers:
-        said = f"at {steer.switch} to {steer.host}"
-        if steer.switch not in topology.switches:
-            raise TopologyError(f"{said}: '{steer.switch}' is not a switch; allowed: {switches}")
-        for host in (steer.host, steer.source):
+    for rule in rules:
+        said = f"at {rule.switch} to {rule.host}"
+        if rule.switch not in topology.switches:
+            raise TopologyError(f"{said}: '{rule.switch}' is not a switch; allowed: {switches}")
+        for host in (rule.host, rule.source):
             if host is not None and host not in topology.hosts:
                 raise TopologyError(f"{said}: there is no host '{host}'; allowed: {hosts}")
-        ends = dict(topology.around(steer.switch))
-        if steer.link not in ends:
-            raise TopologyError(
-                f"{said}: link {steer.link} is none of its links, {', '.join(map(str, ends))}"
-            )
-        far = topology.distances(steer.host)
-        if far[ends[steer.link]] >= far[steer.switch]:
-            raise TopologyError(f"{said}: by {ends[steer.link]} packets come no nearer, and may go in a loop")
+        ends = dict(topology.around(rule.switch))
+        if rule.link not in ends:
+            raise TopologyError(f"{said}: link {rule.link} is none of its links, {', '.join(map(str, ends))}")
+        far = topology.distances(rule.host)
+        if far[ends[rule.link]] >= far[rule.switch]:
+            raise TopologyError(f"{said}: by {ends[rule.link]} packets come no nearer, and may go in a loop")

@@ -28,7 +28,7 @@ METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": 
 """Metrics of a route, for the kernel: milliseconds, frames."""
 
 
-def credit_here(receive_buffer_B: int) -> None:
+def limit_window(receive_buffer_B: int) -> None:
     """Set the window of connections opened from now on in this thread's namespace (ip-sysctl.rst)."""
     settings = {
         "tcp_congestion_control": "reno",

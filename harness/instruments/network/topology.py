@@ -117,7 +117,7 @@ class Topology:
                 raise TopologyError(f"{said}: there is no node '{end}'; there are {', '.join(self.nodes)}")
         if link.one == link.other:
             raise TopologyError(f"{said} leads from a node to itself")
-        check_rate(link)
+        validate_rate(link)
 
     def _check_reach(self) -> None:
         if len(self.hosts) < 2:
@@ -148,7 +148,7 @@ class Topology:
         return far
 
 
-def check_rate(link: Link) -> None:
+def validate_rate(link: Link) -> None:
     """Raise TopologyError for an impossible rate of a link."""
     rate = link.rate_B_per_s
     if rate is not None and not 0 < rate < math.inf:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.fabric import placements
-from suites.fabric.clos import Clos
-from suites.fabric.collectives import ALONE, bus_bandwidth, flows_of, split
+from harness.instruments.network.leaf_spine import placements
+from harness.instruments.network.leaf_spine.clos import Clos
+from harness.instruments.network.leaf_spine.collectives import ALONE, bus_bandwidth, flows_of, split
 
 few = st.integers(1, 4)
 
@@ -175,5 +175,5 @@ def test_a_job_that_has_no_place_is_refused(hosts, gpus, said):
 
 
 def test_more_failures_than_links_are_refused():
-    with pytest.raises(ValueError, match="of 4 links of the job's racks 5 cannot fail"):
+    with pytest.raises(ValueError, match="failed_uplinks=5: the job's racks have 4 links"):
         placements.failed_links(fabric(), np.array([[0, 1]]), 5, 0)

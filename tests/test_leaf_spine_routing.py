@@ -6,12 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from suites.fabric import placements, routing
-from suites.fabric.clos import IN_RACK, Clos, meta_zone
-from suites.fabric.collectives import ALONE, Flows, flows_of
-from suites.fabric.subject import Plan
+from harness.instruments.network.leaf_spine import placements, routing
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, meta_zone
+from harness.instruments.network.leaf_spine.collectives import ALONE, Flows, flows_of
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 
-ADDRESSES, PORTS, PINNED, CENTRAL = Plan(), Plan(ports=True), Plan("pinned"), Plan("central")
+ADDRESSES, PORTS, PINNED, CENTRAL = (
+    RoutingPolicy(),
+    RoutingPolicy(hash_ports=True),
+    RoutingPolicy("pinned"),
+    RoutingPolicy("central"),
+)
 
 
 def flows_between(source, destination, size_B=1.0, queue_pair=0):
@@ -42,10 +47,10 @@ CLOS = Clos(6, 8, 8, 1.0, 1.0)
 DOWN = Clos(6, 8, 8, 1.0, 1.0, failed=((0, 1), (0, 2), (3, 2), (5, 7)))
 
 
-@pytest.mark.parametrize("plan", [ADDRESSES, PORTS, PINNED, CENTRAL], ids=str)
-def test_flows_within_a_rack_need_no_spine_and_others_have_a_live_one(plan):
+@pytest.mark.parametrize("policy", [ADDRESSES, PORTS, PINNED, CENTRAL], ids=str)
+def test_flows_within_a_rack_need_no_spine_and_others_have_a_live_one(policy):
     flows = random_flows(DOWN, 3000)
-    spine_F = routing.spines(flows, DOWN, plan, seed=3)
+    spine_F = routing.choose_spines(flows, DOWN, policy, seed=3)
     for source, other, spine in zip(flows.source, flows.destination, spine_F, strict=True):
         one, two = source // 8, other // 8
         if one == two:
@@ -57,13 +62,13 @@ def test_flows_within_a_rack_need_no_spine_and_others_have_a_live_one(plan):
 
 def test_what_is_not_known_is_refused():
     with pytest.raises(ValueError, match="no routing 'adaptive': hash, pinned or central"):
-        routing.spines(random_flows(CLOS, 1), CLOS, Plan("adaptive"))
+        routing.choose_spines(random_flows(CLOS, 1), CLOS, RoutingPolicy("adaptive"))
 
 
-@pytest.mark.parametrize("plan", [ADDRESSES, PORTS], ids=str)
-def test_a_hash_hangs_on_its_seed_alone(plan):
+@pytest.mark.parametrize("policy", [ADDRESSES, PORTS], ids=str)
+def test_a_hash_hangs_on_its_seed_alone(policy):
     flows = random_flows(CLOS, 500)
-    one, again, other = (routing.spines(flows, CLOS, plan, seed) for seed in (7, 7, 8))
+    one, again, other = (routing.choose_spines(flows, CLOS, policy, seed) for seed in (7, 7, 8))
     assert (one == again).all()
     assert np.mean(one != other) > 0.7  # 7 of 8 between racks
 
@@ -83,7 +88,7 @@ def test_addresses_in_a_row_are_spread_as_if_at_random(spines):
     """Chi-square over 200 seeds: p values of a fair hash are uniform, so a handful lie below 0.01."""
     clos, sources = Clos(2, 2000, spines, 1.0, 1.0), np.arange(2000)
     flows = flows_between(sources, 2000 + sources)
-    found = [p_value(routing.spines(flows, clos, ADDRESSES, seed), spines) for seed in range(200)]
+    found = [p_value(routing.choose_spines(flows, clos, ADDRESSES, seed), spines) for seed in range(200)]
     assert np.mean(np.array(found) < 0.01) < 0.04
     assert 0.4 < np.mean(found) < 0.6
 
@@ -91,15 +96,15 @@ def test_addresses_in_a_row_are_spread_as_if_at_random(spines):
 def test_queue_pairs_of_one_connection_are_spread_by_ports_and_not_by_addresses():
     clos = Clos(2, 1, 16, 1.0, 1.0)
     flows = flows_between(np.zeros(4096), 1, queue_pair=np.arange(4096))
-    assert len(set(routing.spines(flows, clos, ADDRESSES, 5))) == 1
-    found = [p_value(routing.spines(flows, clos, PORTS, seed), 16) for seed in range(50)]
+    assert len(set(routing.choose_spines(flows, clos, ADDRESSES, 5))) == 1
+    found = [p_value(routing.choose_spines(flows, clos, PORTS, seed), 16) for seed in range(50)]
     assert np.mean(np.array(found) < 0.01) < 0.08
 
 
 def test_live_spines_share_what_a_failed_one_had():
     clos = Clos(2, 4000, 4, 1.0, 1.0, failed=((1, 2),))
     count = np.bincount(
-        routing.spines(flows_between(np.arange(4000), 4000 + np.arange(4000)), clos, ADDRESSES, 1)
+        routing.choose_spines(flows_between(np.arange(4000), 4000 + np.arange(4000)), clos, ADDRESSES, 1)
     )
     assert count[2] == 0
     assert chisquare(count[[0, 1, 3]]).pvalue > 0.001
@@ -114,7 +119,7 @@ def test_a_thousand_flows_on_sixteen_links_load_the_fullest_over_a_fifth_more():
     """As Gangidi et al. simulated; and as numpy's multinomial has it."""
     clos = Clos(2, 1000, 16, 1.0, 1.0)
     flows = flows_between(np.arange(1000), 1000 + np.arange(1000))
-    found = [max_over_mean(routing.spines(flows, clos, ADDRESSES, seed), 16) for seed in range(300)]
+    found = [max_over_mean(routing.choose_spines(flows, clos, ADDRESSES, seed), 16) for seed in range(300)]
     drawn = np.random.default_rng(0).multinomial(1000, [1 / 16] * 16, size=3000).max(axis=1) / (1000 / 16)
     assert np.mean(found) == pytest.approx(drawn.mean(), abs=0.02)
     assert np.quantile(found, 0.1) == pytest.approx(np.quantile(drawn, 0.1), abs=0.03)
@@ -127,7 +132,7 @@ def test_imbalance_falls_with_the_number_of_queue_pairs():
     for pairs in (1, 4, 16, 64):
         flows, found = flows_of("allreduce", nic_HG, 1.0, pairs), []
         for seed in range(10):
-            spine_F = routing.spines(flows, meta_zone(), PORTS, seed)
+            spine_F = routing.choose_spines(flows, meta_zone(), PORTS, seed)
             load = loaded(meta_zone(), flows, spine_F)
             found.append(load.max() / load[load.sum(axis=2) > 0].mean())
         mean.append(np.mean(found))
@@ -147,7 +152,7 @@ def loaded(clos, flows, spine_F):
 
 def test_a_pin_is_the_destinations_place_in_its_rack():
     flows = random_flows(CLOS, 500)
-    spine_F = routing.spines(flows, CLOS, PINNED)
+    spine_F = routing.choose_spines(flows, CLOS, PINNED)
     between = flows.source // 8 != flows.destination // 8
     assert (spine_F[between] == flows.destination[between] % 8).all()
 
@@ -155,12 +160,12 @@ def test_a_pin_is_the_destinations_place_in_its_rack():
 def test_pins_wrap_where_there_are_fewer_spines_than_nics():
     clos = Clos(2, 8, 3, 1.0, 1.0)
     flows = flows_between(np.arange(8), 8 + np.arange(8))
-    assert routing.spines(flows, clos, PINNED).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert routing.choose_spines(flows, clos, PINNED).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
 def test_a_pin_whose_way_is_down_is_hashed_over_what_is_left():
     flows = random_flows(DOWN, 3000)
-    found, hashed = (routing.spines(flows, DOWN, plan, seed=3) for plan in (PINNED, ADDRESSES))
+    found, hashed = (routing.choose_spines(flows, DOWN, policy, seed=3) for policy in (PINNED, ADDRESSES))
     moved = set()
     for source, other, spine, said in zip(flows.source, flows.destination, found, hashed, strict=True):
         one, two, own = source // 8, other // 8, other % 8
@@ -195,21 +200,21 @@ def test_groups_of_pairs_are_placed_as_one_after_the_other(clos, seed):
         rng.integers(1, 4, size=300) * 1.0,
     )
     other = (one + far) % 6
-    groups = routing._apart(clos, one, other, size_B)
+    groups = routing._disjoint_groups(clos, one, other, size_B)
     order = np.concatenate(groups)
     assert sorted(order) == np.flatnonzero(far).tolist()
     assert (np.diff(size_B[order]) <= 0).all()
     for group in groups:
         assert len(set(one[group])) == len(set(other[group])) == len(group)
     expected = one_at_a_time(clos, one, other, size_B, order)
-    found = routing._placed(clos, one, other, size_B)
+    found = routing._place(clos, one, other, size_B)
     assert {pair: found[pair] for pair in order} == expected
 
 
 def test_one_way_for_all_queue_pairs_of_a_pair_by_their_bytes_together():
     flows = flows_between([0, 0, 1, 2], [8, 8, 9, 10], [2.0, 2.0, 3.0, 1.0], [0, 1, 0, 0])
     clos = Clos(2, 8, 2, 1.0, 1.0)
-    assert routing.spines(flows, clos, CENTRAL).tolist() == [0, 0, 1, 1]
+    assert routing.choose_spines(flows, clos, CENTRAL).tolist() == [0, 0, 1, 1]
 
 
 @settings(max_examples=30)
@@ -221,7 +226,7 @@ def test_the_controller_keeps_to_the_bound_of_greedy_choice(racks, nics, spines,
     clos = Clos(racks + 1, nics, spines, 1.0, 1.0)
     order = np.random.default_rng(seed).permutation(clos.nics)
     flows = flows_between(order, np.roll(order, 1))
-    load = per_link(clos, flows, routing.spines(flows, clos, CENTRAL))
+    load = per_link(clos, flows, routing.choose_spines(flows, clos, CENTRAL))
     most = load.sum(axis=2).max()
     assert load.max() <= 2 * max(most - 1, 0) // spines + 1
 
@@ -233,7 +238,7 @@ def test_the_controller_is_no_worse_than_a_hash(hosts):
         nic_HG = placements.shuffled(placements.fragmented(zone, hosts, 8, seed), seed)
         flows = flows_of("allreduce", nic_HG, 1.0)
         hashed, placed = (
-            loaded(zone, flows, routing.spines(flows, zone, plan, seed)).max()
-            for plan in (ADDRESSES, CENTRAL)
+            loaded(zone, flows, routing.choose_spines(flows, zone, policy, seed)).max()
+            for policy in (ADDRESSES, CENTRAL)
         )
         assert placed <= hashed

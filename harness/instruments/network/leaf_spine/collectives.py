@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from suites.fabric.clos import Real, Whole
+from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
 
 Kind = Literal["allreduce", "alltoall"]
 
@@ -36,14 +36,14 @@ class Flows(NamedTuple):
     Flows of one ring advance at one pace; each queue pair has its own rings.
     """
 
-    source: Whole
-    destination: Whole
-    size_B: Real
-    ring: Whole
-    queue_pair: Whole
+    source: IntArray
+    destination: IntArray
+    size_B: FloatArray
+    ring: IntArray
+    queue_pair: IntArray
 
 
-def flows_of(kind: str, nic_HG: Whole, size_B: float, queue_pairs: int = 1) -> Flows:
+def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -> Flows:
     """Return all flows of one collective, each connection split equally over `queue_pairs`.
 
     Raises ValueError for another kind, a size that is not positive and finite, fewer than one queue pair, or
@@ -61,12 +61,12 @@ def flows_of(kind: str, nic_HG: Whole, size_B: float, queue_pairs: int = 1) -> F
 
 def split(flows: Flows, queue_pairs: int) -> Flows:
     """Return each flow split into equal parts; raises ValueError for fewer than one queue pair."""
-    check_pairs(queue_pairs)
+    validate_queue_pairs(queue_pairs)
     parts = [part(flows, number, queue_pairs) for number in range(queue_pairs)]
     return Flows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def check_pairs(queue_pairs: int) -> None:
+def validate_queue_pairs(queue_pairs: int) -> None:
     """Raise ValueError for fewer than one queue pair."""
     if queue_pairs < 1:
         raise ValueError(f"a connection has at least one queue pair, not {queue_pairs}")
@@ -92,19 +92,19 @@ def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
     return size_B / time_s * ways * (ranks - 1) / ranks
 
 
-def _ring(nic_HG: Whole, size_B: float) -> Flows:
+def _ring(nic_HG: IntArray, size_B: float) -> Flows:
     hosts, gpus = nic_HG.shape
     hop_B = 2 * (nic_HG.size - 1) / nic_HG.size * size_B / gpus
     before_HG = np.roll(nic_HG, 1, axis=0)
     return _rows(nic_HG.ravel(), before_HG.ravel(), hop_B, np.tile(np.arange(gpus), hosts))
 
 
-def _pairs(nic_HG: Whole, size_B: float) -> Flows:
+def _pairs(nic_HG: IntArray, size_B: float) -> Flows:
     host_N, nic_N = np.repeat(np.arange(len(nic_HG)), nic_HG.shape[1]), nic_HG.ravel()
     one, other = np.nonzero(host_N[:, None] != host_N)
     return _rows(nic_N[one], nic_N[other], size_B / nic_HG.size, np.full(len(one), ALONE))
 
 
-def _rows(source: Whole, destination: Whole, each_B: float, ring: Whole) -> Flows:
+def _rows(source: IntArray, destination: IntArray, each_B: float, ring: IntArray) -> Flows:
     rows = len(source)
     return Flows(source, destination, np.full(rows, each_B), ring, np.zeros(rows, dtype=np.int64))

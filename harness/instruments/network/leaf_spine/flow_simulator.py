@@ -12,17 +12,25 @@ lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from suites.fabric import max_min, routing
-from suites.fabric.clos import Clos, Real, Whole
-from suites.fabric.collectives import Flows, bus_bandwidth, check_pairs, flows_of, part
-from suites.fabric.subject import Plan
+from harness.instruments.network.leaf_spine import max_min, routing
+from harness.instruments.network.leaf_spine.clos import Clos, FloatArray, IntArray
+from harness.instruments.network.leaf_spine.collectives import (
+    Flows,
+    bus_bandwidth,
+    flows_of,
+    part,
+    validate_queue_pairs,
+)
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from harness.records import Origin, Reading
 
 
-class Result(NamedTuple):
+class CollectiveResult(NamedTuple):
     """Seconds and B/s of one collective, and the bounds that no routing can beat.
 
     `nic_bound_s`: the busiest NIC's bytes at its rate. `uplink_bound_s`: the bytes of the rack that sends or
@@ -34,7 +42,7 @@ class Result(NamedTuple):
     bus_B_per_s: float
     nic_bound_s: float
     uplink_bound_s: float
-    load_B: Real
+    load_B: FloatArray
 
     @property
     def bound_s(self) -> float:
@@ -48,40 +56,56 @@ class Result(NamedTuple):
 
     @property
     def max_over_mean(self) -> float:
-        """Return the fullest uplink, each direction counted, over the mean of the live ones of racks that use
-        any; 1 where none is used."""
+        """Return the fullest uplink's bytes over the mean of the live uplinks of racks that use any.
+
+        Each direction counts. It is 1 where none is used.
+        """
         used_B = self.load_B[np.nansum(self.load_B, axis=2) > 0]
         return float(np.nanmax(used_B) / np.nanmean(used_B)) if used_B.size else 1.0
 
+    def readings(self, origin: Origin, method: str = "") -> Iterator[Reading]:
+        """Yield the readings of this collective."""
+        yield Reading("time", "s", self.time_s, origin, method)
+        yield Reading("bus_bandwidth", "B/s", self.bus_B_per_s, origin, method)
+        yield Reading("of_bound", "1", self.of_bound, origin, method)
+        if np.isfinite(self.max_over_mean):
+            yield Reading("load_max_over_mean", "1", self.max_over_mean, origin, method)
 
-def collective(clos: Clos, nic_HG: Whole, kind: str, size_B: float, plan: Plan, seed: int = 0) -> Result:
-    """Simulate one collective of `size_B` per rank by ranks on those NICs (hosts in the order of ranks,
-    GPUs).
 
-    `seed` is that of the switches' hash. Raises ValueError as `flows_of` and `routing.spines`.
+def simulate(
+    clos: Clos, nic_HG: IntArray, kind: str, size_B: float, policy: RoutingPolicy, seed: int = 0
+) -> CollectiveResult:
+    """Simulate one collective of `size_B` per rank.
+
+    `nic_HG` are the NICs of the ranks (hosts in the order of ranks, GPUs). `seed` is that of the switches'
+    hash. Raises ValueError as `flows_of` and `routing.choose_spines`.
     """
-    check_pairs(plan.queue_pairs)
+    validate_queue_pairs(policy.queue_pairs)
     connections = flows_of(kind, nic_HG, size_B)
-    pairs = plan.queue_pairs if plan.routing == "hash" and plan.ports else 1  # else all take one path
+    pairs = (
+        policy.queue_pairs if policy.method == "hash" and policy.hash_ports else 1
+    )  # else all take one path
     load_B_L = np.zeros(clos.links)
     for number in range(pairs):
         flows = part(connections, number, pairs)
-        load_B_L += loads_B(clos, flows, routing.spines(flows, clos, plan, seed))
+        load_B_L += loads_B(clos, flows, routing.choose_spines(flows, clos, policy, seed))
     return _result(clos, kind, nic_HG.size, size_B, load_B_L)
 
 
-def routed(clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: Whole) -> Result:
-    """Simulate one collective whose flows, all queue pairs of them, use the given spines (F,), as a real
-    switch chose them.
+def simulate_routed(
+    clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: IntArray
+) -> CollectiveResult:
+    """Simulate one collective whose flows use the given spines (F,), as real switches chose them.
 
-    Raises ValueError for flows of unequal bytes, which have to be stepped, and as `Clos.paths`.
+    `flows` are those of all queue pairs. Raises ValueError for flows of unequal bytes, which have to be
+    stepped, and as `Clos.paths`.
     """
     if np.ptp(flows.size_B) > max_min.ROUNDING * flows.size_B.max():
         raise ValueError("flows of a collective have equal bytes; use `stepped_s` for others")
     return _result(clos, kind, ranks, size_B, loads_B(clos, flows, spine_F))
 
 
-def loads_B(clos: Clos, flows: Flows, spine_F: Whole) -> Real:
+def loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
     """Return the bytes by link (L,)."""
     load_B_L = np.zeros(clos.links)
     for link_F in clos.paths(flows.source, flows.destination, spine_F).T:
@@ -90,7 +114,9 @@ def loads_B(clos: Clos, flows: Flows, spine_F: Whole) -> Real:
     return load_B_L
 
 
-def stepped_s(clos: Clos, flows: Flows, spine_F: Whole, tolerance: float = max_min.TOLERANCE) -> Real:
+def stepped_s(
+    clos: Clos, flows: Flows, spine_F: IntArray, tolerance: float = max_min.TOLERANCE
+) -> FloatArray:
     """Return when each ring, or flow outside of rings, ends, by steps: for flows of any bytes.
 
     Raises ValueError as `Clos.paths` and `max_min.completions_s`.
@@ -102,11 +128,11 @@ def stepped_s(clos: Clos, flows: Flows, spine_F: Whole, tolerance: float = max_m
     return max_min.completions_s(crossed, size_B_E, clos.capacities(), tolerance)
 
 
-def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_L: Real) -> Result:
+def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_L: FloatArray) -> CollectiveResult:
     time_s = float((load_B_L / clos.capacities()).max())
     nics_B = np.concatenate([load_B_L[: clos.nics], load_B_L[clos.links - clos.nics :]])
     up_B, live_R = clos.by_uplink(load_B_L), np.maximum(clos.live_RS.sum(axis=1), 1)
-    return Result(
+    return CollectiveResult(
         time_s,
         bus_bandwidth(kind, ranks, size_B, time_s),
         float(nics_B.max() / clos.nic_B_per_s),

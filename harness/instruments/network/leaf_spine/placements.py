@@ -9,10 +9,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from suites.fabric.clos import Clos, Whole
+from harness.instruments.network.leaf_spine.clos import Clos, IntArray
+
+ROUNDS = 1 << 20
+"""Distance between the seeds of two runs, so that their placements differ."""
 
 
-def aligned(clos: Clos, hosts: int, gpus: int) -> Whole:
+def round_seed(seed: int, round_: int) -> int:
+    """Return the seed of one round's placement, different for every run seed and round."""
+    return seed * ROUNDS + round_
+
+
+def place(clos: Clos, order: str, ranks: int, gpus: int, seed: int) -> IntArray:
+    """Place a job's ranks: aligned | fragmented | shuffled; raises ValueError where they do not fit."""
+    hosts, rest = divmod(ranks, gpus)
+    if rest:
+        raise ValueError(f"{ranks} ranks are not a multiple of ranks_per_node={gpus}")
+    if order == "aligned":
+        return aligned(clos, hosts, gpus)
+    nic_HG = fragmented(clos, hosts, gpus, seed)
+    return shuffled(nic_HG, seed) if order == "shuffled" else nic_HG
+
+
+def aligned(clos: Clos, hosts: int, gpus: int) -> IntArray:
     """Return hosts rack after rack, each rack filled.
 
     Raises ValueError where the fabric has fewer hosts, or a rack's NICs are not a multiple of a host's.
@@ -20,31 +39,31 @@ def aligned(clos: Clos, hosts: int, gpus: int) -> Whole:
     return _nics(np.arange(hosts), gpus, clos)
 
 
-def fragmented(clos: Clos, hosts: int, gpus: int, seed: int) -> Whole:
+def fragmented(clos: Clos, hosts: int, gpus: int, seed: int) -> IntArray:
     """Return random hosts of the fabric, in the order of racks; raises as `aligned`."""
     _check(clos, hosts, gpus)
     chosen_H = np.random.default_rng(seed).choice(clos.nics // gpus, hosts, replace=False)
     return _nics(np.sort(chosen_H), gpus, clos)
 
 
-def shuffled(nic_HG: Whole, seed: int) -> Whole:
+def shuffled(nic_HG: IntArray, seed: int) -> IntArray:
     """Return the same hosts in random order: ranks ignore racks."""
     return np.random.default_rng(seed).permutation(nic_HG, axis=0)
 
 
-def failed_links(clos: Clos, nic_HG: Whole, count: int, seed: int) -> tuple[tuple[int, int], ...]:
+def failed_links(clos: Clos, nic_HG: IntArray, count: int, seed: int) -> tuple[tuple[int, int], ...]:
     """Return `count` random links (rack, spine) of the racks that the job uses, in order.
 
     Raises ValueError where there are fewer.
     """
     racks = np.unique(clos.rack(nic_HG))
     if not 0 <= count <= len(racks) * clos.spines:
-        raise ValueError(f"of {len(racks) * clos.spines} links of the job's racks {count} cannot fail")
+        raise ValueError(f"failed_uplinks={count}: the job's racks have {len(racks) * clos.spines} links")
     found = np.random.default_rng(seed).choice(len(racks) * clos.spines, count, replace=False)
     return tuple((int(racks[one // clos.spines]), int(one % clos.spines)) for one in np.sort(found))
 
 
-def _nics(host_H: Whole, gpus: int, clos: Clos) -> Whole:
+def _nics(host_H: IntArray, gpus: int, clos: Clos) -> IntArray:
     _check(clos, len(host_H), gpus)
     return host_H[:, None] * gpus + np.arange(gpus)
 

@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.fabric import max_min
-from suites.fabric.clos import IN_RACK
-from suites.fabric.collectives import ALONE, Flows
-from suites.fabric.max_min import Crossings, completions_s, crossings, entities, shares
+from harness.instruments.network.leaf_spine import max_min
+from harness.instruments.network.leaf_spine.clos import IN_RACK
+from harness.instruments.network.leaf_spine.collectives import ALONE, Flows
+from harness.instruments.network.leaf_spine.max_min import (
+    Crossings,
+    completions_s,
+    crossings,
+    entities,
+    shares,
+)
 
 
 def crossed(*ways):

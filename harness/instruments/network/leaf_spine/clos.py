@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Whole = NDArray[np.int64]
-Real = NDArray[np.float64]
-Truth = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 IN_RACK = -1
 """Stands for a spine and its links where a flow stays in its rack."""
@@ -25,8 +25,8 @@ IN_RACK = -1
 class Live(NamedTuple):
     """Spines that connect two racks: how many (R, R), and which, those first (R, R, S)."""
 
-    count_RR: Whole
-    spine_RRS: Whole
+    count_RR: IntArray
+    spine_RRS: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,24 @@ class Clos:
         return 2 * self.nics + 2 * self.racks * self.spines
 
     @property
-    def live_RS(self) -> Truth:
+    def live_RS(self) -> BoolArray:
         """Return which uplinks are up (R, S)."""
         live = np.ones((self.racks, self.spines), dtype=np.bool_)
         for link in self.failed:
             live[link] = False
         return live
 
-    def rack(self, nic_F: Whole) -> Whole:
+    def rack(self, nic_F: IntArray) -> IntArray:
         """Return the rack of each NIC."""
         return nic_F // self.nics_per_rack
 
-    def capacities(self) -> Real:
+    def capacities(self) -> FloatArray:
         """Return B/s by link (L,), in the order of `links`."""
         rate_L = np.full(self.links, float(self.nic_B_per_s))
         rate_L[self.nics : self.links - self.nics] = self.uplink_B_per_s
         return rate_L
 
-    def paths(self, source_F: Whole, destination_F: Whole, spine_F: Whole) -> Whole:
+    def paths(self, source_F: IntArray, destination_F: IntArray, spine_F: IntArray) -> IntArray:
         """Return the links of each flow (F, 4) from its NIC to the other through its spine.
 
         A flow with `IN_RACK` for a spine has it for both links in the middle. Raises ValueError where a flow

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.fabric.clos import IN_RACK, Real, Whole
-from suites.fabric.collectives import ALONE, Flows
+from harness.instruments.network.leaf_spine.clos import IN_RACK, FloatArray, IntArray
+from harness.instruments.network.leaf_spine.collectives import ALONE, Flows
 
 ROUNDING = 1e-9
 """Relative tolerance: links whose shares differ by less are filled together, so that rounding orders no
@@ -30,18 +30,18 @@ class Crossings(NamedTuple):
     """Which entity crosses which link, and how often for each of its bytes: columns (K,), ordered by
     entity."""
 
-    entity: Whole
-    link: Whole
-    times: Real
+    entity: IntArray
+    link: IntArray
+    times: FloatArray
 
 
-def entities(flows: Flows) -> Whole:
+def entities(flows: Flows) -> IntArray:
     """Return the entity of each flow (F,): its ring, or itself; numbered from 0."""
     own_F = np.where(flows.ring == ALONE, flows.ring.max() + 1 + np.arange(len(flows.ring)), flows.ring)
     return np.unique(own_F, return_inverse=True)[1].astype(np.int64)
 
 
-def crossings(path_FJ: Whole, entity_F: Whole | None = None) -> Crossings:
+def crossings(path_FJ: IntArray, entity_F: IntArray | None = None) -> Crossings:
     """Return the crossings from each flow's links (`IN_RACK` for none); without `entity_F` each flow is an
     entity.
 
@@ -59,7 +59,7 @@ def crossings(path_FJ: Whole, entity_F: Whole | None = None) -> Crossings:
     return found
 
 
-def shares(crossed: Crossings, capacity_L: Real) -> Real:
+def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:
     """Return the max-min fair rate of each entity (E,), exact to `ROUNDING`; 0 for one that crosses nothing.
 
     Progressive filling: links that are no wider than any other on their entities' paths fill first, all of
@@ -87,7 +87,9 @@ def shares(crossed: Crossings, capacity_L: Real) -> Real:
     return rate_E
 
 
-def completions_s(crossed: Crossings, size_B_E: Real, capacity_L: Real, tolerance: float = TOLERANCE) -> Real:
+def completions_s(
+    crossed: Crossings, size_B_E: FloatArray, capacity_L: FloatArray, tolerance: float = TOLERANCE
+) -> FloatArray:
     """Return when each entity (E,) has carried its bytes; all start at 0 and shares change as each ends.
 
     Stepped from completion to completion. Entities that would end in the same step if they were larger by up
@@ -112,14 +114,14 @@ def completions_s(crossed: Crossings, size_B_E: Real, capacity_L: Real, toleranc
     return over_s_E
 
 
-def _share(link_K: Whole, times_K: Real, left_L: Real) -> Real:
+def _share(link_K: IntArray, times_K: FloatArray, left_L: FloatArray) -> FloatArray:
     """Return each link's rate for one crossing by each of its entities."""
     weight_L = np.bincount(link_K, times_K, len(left_L))
-    share_L: Real = np.divide(left_L, weight_L, out=np.full(len(left_L), np.inf), where=weight_L > 0)
+    share_L: FloatArray = np.divide(left_L, weight_L, out=np.full(len(left_L), np.inf), where=weight_L > 0)
     return share_L
 
 
-def _runs(entity_K: Whole) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _runs(entity_K: IntArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return where the crossings of each entity begin, and their number."""
     begin_A = np.flatnonzero(np.diff(entity_K, prepend=-1))
     return begin_A, np.diff(begin_A, append=len(entity_K))

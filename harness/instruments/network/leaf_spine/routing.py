@@ -6,12 +6,13 @@ link to each rack. Shapes: F flows, P pairs of a source and a destination, R rac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.fabric.clos import IN_RACK, Clos, Real, Whole, live_spines
-from suites.fabric.collectives import Flows
-from suites.fabric.subject import Plan
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
+from harness.instruments.network.leaf_spine.collectives import Flows
 
 Hash = NDArray[np.uint64]
 
@@ -19,24 +20,48 @@ TIE = 1e-9
 """Weight of two links' sum relative to the fuller one: it only decides between equals."""
 
 
-def spines(flows: Flows, clos: Clos, plan: Plan, seed: int = 0) -> Whole:
-    """Return the spine of each flow (F,), `IN_RACK` where it needs none; `seed` is that of the switches'
-    hash.
+@dataclass(frozen=True, slots=True)
+class RoutingPolicy:
+    """How a flow gets its spine: hash | pinned | central.
 
-    Raises ValueError for a routing that is none of hash, pinned, central.
+    The hash is one of addresses and, with `hash_ports`, of ports too. Each message is split over
+    `queue_pairs` connections.
     """
-    if plan.routing == "hash":
-        spine_F = ecmp(flows, clos, plan.ports, seed)
-    elif plan.routing == "pinned":
+
+    method: str = "hash"
+    hash_ports: bool = False
+    queue_pairs: int = 1
+
+    @property
+    def hashed_fields(self) -> str:
+        """Return the fields that the hash covers, in words; `none` without a hash."""
+        if self.method != "hash":
+            return "none"
+        return "addresses and ports" if self.hash_ports else "addresses"
+
+
+ECMP = RoutingPolicy()
+"""One connection per pair, its spine by a hash of addresses."""
+
+
+def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0) -> IntArray:
+    """Return the spine of each flow (F,), `IN_RACK` where it needs none.
+
+    `seed` is that of the switches' hash. Raises ValueError for a routing that is none of hash, pinned,
+    central.
+    """
+    if policy.method == "hash":
+        spine_F = ecmp(flows, clos, policy.hash_ports, seed)
+    elif policy.method == "pinned":
         spine_F = pinned(flows, clos, seed)
-    elif plan.routing == "central":
+    elif policy.method == "central":
         spine_F = central(flows, clos)
     else:
-        raise ValueError(f"there is no routing '{plan.routing}': hash, pinned or central")
+        raise ValueError(f"there is no routing '{policy.method}': hash, pinned or central")
     return np.where(clos.rack(flows.source) == clos.rack(flows.destination), IN_RACK, spine_F)
 
 
-def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> Whole:
+def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> IntArray:
     """Route by a hash of both addresses and, with `ports`, of what tells queue pairs of a connection apart.
 
     The first is what Gangidi et al. (SIGCOMM 2024, doi 10.1145/3651890.3672233) call ECMP, the second E-ECMP.
@@ -51,12 +76,12 @@ def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> Whole:
     return live.spine_RRS[one_F, other_F, _scaled(high_F, live.count_RR[one_F, other_F].astype(np.uint64))]
 
 
-def pinned(flows: Flows, clos: Clos, seed: int) -> Whole:
-    """Route by the destination's index among its rack's NICs; where a link of that path is down, by the hash
-    of both addresses among what is left.
+def pinned(flows: Flows, clos: Clos, seed: int) -> IntArray:
+    """Route by the destination's index among its rack's NICs.
 
-    As Gangidi et al. pinned paths, by the index of the rack switch's downlink; what failed over was spread by
-    their switches' ECMP.
+    Where a link of that path is down, the hash of both addresses chooses among what is left. As Gangidi et
+    al. pinned paths, by the index of the rack switch's downlink; what failed over was spread by their
+    switches' ECMP.
     """
     own_F = flows.destination % clos.nics_per_rack % clos.spines
     if not clos.failed:
@@ -66,22 +91,24 @@ def pinned(flows: Flows, clos: Clos, seed: int) -> Whole:
     return np.where(live_F, own_F, ecmp(flows, clos, False, seed))
 
 
-def central(flows: Flows, clos: Clos) -> Whole:
-    """Route from the traffic matrix: pair after pair, the largest first, each over the spine whose two links
-    to its racks are least loaded, by the fuller of them.
+def central(flows: Flows, clos: Clos) -> IntArray:
+    """Route from the traffic matrix: pair after pair, the largest first.
 
-    Constrained shortest path first, as Gangidi et al. name it; placed pairs are not revisited. All traffic
-    from one NIC to another takes one path.
+    Each takes the spine whose two links to its racks are least loaded, by the fuller of them. Constrained
+    shortest path first, as Gangidi et al. name it; placed pairs are not revisited. All traffic from one NIC
+    to another takes one path.
     """
     key_P, pair_F = np.unique(flows.source * clos.nics + flows.destination, return_inverse=True)
     one_P, other_P = clos.rack(key_P // clos.nics), clos.rack(key_P % clos.nics)
     size_B_P = np.bincount(pair_F, flows.size_B).astype(np.float64)
-    return _placed(clos, one_P, other_P, size_B_P)[pair_F]
+    return _place(clos, one_P, other_P, size_B_P)[pair_F]
 
 
-def hashed(seed: int, *fields: Whole) -> Hash:
-    """Return 64 bits per row of `fields`: SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014), one
-    field after the other."""
+def hashed(seed: int, *fields: IntArray) -> Hash:
+    """Return 64 bits per row of `fields`, hashed one field after the other.
+
+    The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
+    """
     found = _mixed(np.array([seed % 2**64], dtype=np.uint64))
     for field in fields:
         found = _mixed(found ^ field.astype(np.uint64))
@@ -95,18 +122,20 @@ def _mixed(number: Hash) -> Hash:
     return number ^ (number >> np.uint64(31))
 
 
-def _scaled(high_F: Hash, count: Hash | np.uint64) -> Whole:
+def _scaled(high_F: Hash, count: Hash | np.uint64) -> IntArray:
     """Return 32 bits as a number from 0 to `count` - 1."""
     return ((high_F * count) >> np.uint64(32)).astype(np.int64)
 
 
-def _placed(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> Whole:
-    """Place pairs greedily; those that share no rack on either side at once, which equals one after the
-    other."""
+def _place(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> IntArray:
+    """Place pairs greedily.
+
+    Pairs that share no rack on either side are placed at once, which gives the same as one after the other.
+    """
     load_2RS = np.zeros((2, clos.racks, clos.spines))
     down_RS = np.where(clos.live_RS, 0.0, np.inf)
     spine_P = np.full(len(one_P), IN_RACK, dtype=np.int64)
-    for at in _apart(clos, one_P, other_P, size_B_P):
+    for at in _disjoint_groups(clos, one_P, other_P, size_B_P):
         one, other = one_P[at], other_P[at]
         sent, received = load_2RS[0, one] + down_RS[one], load_2RS[1, other] + down_RS[other]
         chosen = (np.maximum(sent, received) + TIE * (sent + received)).argmin(axis=1)
@@ -116,15 +145,18 @@ def _placed(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> Whole:
     return spine_P
 
 
-def _apart(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> list[Whole]:
-    """Return indices of pairs between racks, largest first, in groups that share no rack on either side:
-    pairs of one size, one distance from rack to rack, and one turn among those of their two racks."""
+def _disjoint_groups(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> list[IntArray]:
+    """Return indices of pairs between racks, largest first, in groups that share no rack on either side.
+
+    A group has pairs of one size, one distance from rack to rack, and one turn among those of their two
+    racks.
+    """
     at = np.flatnonzero(one_P != other_P)
     rank = np.unique(-size_B_P[at], return_inverse=True)[1]
-    way = one_P[at] * clos.racks + other_P[at]
-    order = np.lexsort((way, rank))
-    at, rank, way = at[order], rank[order], way[order]
-    begins = np.flatnonzero(_changes(rank, way))
+    racks = one_P[at] * clos.racks + other_P[at]
+    order = np.lexsort((racks, rank))
+    at, rank, racks = at[order], rank[order], racks[order]
+    begins = np.flatnonzero(_changes(rank, racks))
     turn = np.arange(len(at)) - np.repeat(begins, np.diff(begins, append=len(at)))
     far = (other_P[at] - one_P[at]) % clos.racks
     order = np.lexsort((far, turn, rank))
@@ -132,7 +164,7 @@ def _apart(clos: Clos, one_P: Whole, other_P: Whole, size_B_P: Real) -> list[Who
     return np.split(at[order], groups[1:]) if len(at) else []
 
 
-def _changes(*columns: Whole) -> NDArray[np.bool_]:
+def _changes(*columns: IntArray) -> NDArray[np.bool_]:
     """Return where a row differs from the one before it; the first always does."""
     found = np.ones(len(columns[0]), dtype=np.bool_)
     found[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)

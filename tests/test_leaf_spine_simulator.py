@@ -7,20 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suites.fabric import placements, routing, simulated
-from suites.fabric.clos import Clos, meta_zone
-from suites.fabric.collectives import ALONE, Flows, flows_of
-from suites.fabric.subject import Plan
+from harness.instruments.network.leaf_spine import flow_simulator, placements, routing
+from harness.instruments.network.leaf_spine.clos import Clos, meta_zone
+from harness.instruments.network.leaf_spine.collectives import ALONE, Flows, flows_of
+from harness.instruments.network.leaf_spine.flow_simulator import simulate
+from harness.instruments.network.leaf_spine.routing import ECMP, RoutingPolicy
 
-ECMP, PINNED, CENTRAL = Plan(), Plan("pinned"), Plan("central")
-PLANS = [ECMP, Plan(queue_pairs=4), Plan(ports=True, queue_pairs=4), PINNED, CENTRAL]
+PINNED, CENTRAL = RoutingPolicy("pinned"), RoutingPolicy("central")
+POLICIES = [
+    ECMP,
+    RoutingPolicy(queue_pairs=4),
+    RoutingPolicy(hash_ports=True, queue_pairs=4),
+    PINNED,
+    CENTRAL,
+]
 KINDS = st.sampled_from(["allreduce", "alltoall"])
 
 NIC = 5e10
 
 
 def e_ecmp(pairs):
-    return Plan(ports=True, queue_pairs=pairs)
+    return RoutingPolicy(hash_ports=True, queue_pairs=pairs)
 
 
 def place(clos, hosts, gpus, seed):
@@ -28,29 +35,29 @@ def place(clos, hosts, gpus, seed):
 
 
 @settings(max_examples=60)
-@given(KINDS, st.integers(2, 6), st.sampled_from([1, 2, 4]), st.sampled_from(PLANS), st.integers(0, 99))
-def test_the_formula_says_what_steps_say(kind, hosts, gpus, plan, seed):
+@given(KINDS, st.integers(2, 6), st.sampled_from([1, 2, 4]), st.sampled_from(POLICIES), st.integers(0, 99))
+def test_the_formula_says_what_steps_say(kind, hosts, gpus, policy, seed):
     """Over rings in lockstep and flows alone, on a fabric whose uplinks and NICs may each be the narrow
     ones."""
     clos = Clos(4, 4, 3, 2.0, 1.0 + seed % 3, failed=((1, 2),) if seed % 2 else ())
     nic_HG = place(clos, min(hosts, 16 // gpus), gpus, seed)
-    found = simulated.collective(clos, nic_HG, kind, 12.0, plan, seed)
-    flows = flows_of(kind, nic_HG, 12.0, plan.queue_pairs)
-    spine_F = routing.spines(flows, clos, plan, seed)
-    assert simulated.stepped_s(clos, flows, spine_F, 0.0).max() == pytest.approx(found.time_s)
+    found = simulate(clos, nic_HG, kind, 12.0, policy, seed)
+    flows = flows_of(kind, nic_HG, 12.0, policy.queue_pairs)
+    spine_F = routing.choose_spines(flows, clos, policy, seed)
+    assert flow_simulator.stepped_s(clos, flows, spine_F, 0.0).max() == pytest.approx(found.time_s)
     alone = flows._replace(ring=np.full(len(flows.ring), ALONE))  # no lockstep: no difference to the end
-    assert simulated.stepped_s(clos, alone, spine_F, 0.0).max() == pytest.approx(found.time_s)
-    routed = simulated.routed(clos, kind, nic_HG.size, 12.0, flows, spine_F)
+    assert flow_simulator.stepped_s(clos, alone, spine_F, 0.0).max() == pytest.approx(found.time_s)
+    routed = flow_simulator.simulate_routed(clos, kind, nic_HG.size, 12.0, flows, spine_F)
     assert routed.time_s == pytest.approx(found.time_s)
     np.testing.assert_allclose(routed.load_B, found.load_B)
 
 
 @settings(max_examples=60)
-@given(KINDS, st.integers(2, 8), st.sampled_from(PLANS), st.integers(0, 99))
-def test_nothing_beats_the_bounds_and_no_byte_is_lost(kind, hosts, plan, seed):
+@given(KINDS, st.integers(2, 8), st.sampled_from(POLICIES), st.integers(0, 99))
+def test_nothing_beats_the_bounds_and_no_byte_is_lost(kind, hosts, policy, seed):
     clos = Clos(5, 4, 3, 2.0, 1.5, failed=((1, 2),) if seed % 2 else ())
     nic_HG = place(clos, hosts, 2, seed)
-    found = simulated.collective(clos, nic_HG, kind, 12.0, plan, seed)
+    found = simulate(clos, nic_HG, kind, 12.0, policy, seed)
     assert 0 < found.of_bound <= 1 + 1e-9
     assert found.max_over_mean >= 1 - 1e-9
     out, back, sent = Counter(), Counter(), Counter()
@@ -72,7 +79,7 @@ def test_nothing_beats_the_bounds_and_no_byte_is_lost(kind, hosts, plan, seed):
 @pytest.mark.parametrize("hosts", [16, 128])
 def test_pins_are_perfect_where_ranks_are_aligned(hosts):
     zone = meta_zone()
-    found = simulated.collective(zone, placements.aligned(zone, hosts, 8), "allreduce", 1e9, PINNED)
+    found = simulate(zone, placements.aligned(zone, hosts, 8), "allreduce", 1e9, PINNED)
     assert found.of_bound == pytest.approx(1)
     assert found.bus_B_per_s == pytest.approx(8 * NIC)
     ranks = 8 * hosts
@@ -82,9 +89,9 @@ def test_pins_are_perfect_where_ranks_are_aligned(hosts):
 def test_pins_collide_where_ranks_are_not_in_the_order_of_racks():
     """Two hosts of a rack that send to hosts of one place in theirs share eight spines."""
     zone = meta_zone()
-    found = simulated.collective(zone, place(zone, 128, 8, 0), "allreduce", 1e9, PINNED)
+    found = simulate(zone, place(zone, 128, 8, 0), "allreduce", 1e9, PINNED)
     assert found.of_bound == pytest.approx(0.5)
-    twice = simulated.collective(meta_zone(2.0), place(zone, 128, 8, 0), "allreduce", 1e9, PINNED)
+    twice = simulate(meta_zone(2.0), place(zone, 128, 8, 0), "allreduce", 1e9, PINNED)
     assert twice.bus_B_per_s == pytest.approx(8 * NIC)  # the stop-gap
 
 
@@ -92,7 +99,7 @@ def test_all_to_all_has_the_bound_of_its_nics():
     """Hosts of a rack each: a NIC sends S/N to all but the 8 ranks of its host."""
     zone, hosts = meta_zone(), 12
     nic_HG = placements.aligned(zone, 2 * hosts, 8)[::2]
-    found = simulated.collective(zone, nic_HG, "alltoall", 1e9, PINNED)
+    found = simulate(zone, nic_HG, "alltoall", 1e9, PINNED)
     ranks = 8 * hosts
     assert found.nic_bound_s == pytest.approx((ranks - 8) / ranks * 1e9 / NIC)
     assert found.time_s == pytest.approx(found.nic_bound_s)
@@ -100,14 +107,14 @@ def test_all_to_all_has_the_bound_of_its_nics():
 
 def test_one_spine_carries_all_there_is():
     clos = Clos(2, 4, 1, 10.0, 4.0)
-    found = simulated.collective(clos, np.arange(8).reshape(8, 1), "alltoall", 8.0, ECMP)
+    found = simulate(clos, np.arange(8).reshape(8, 1), "alltoall", 8.0, ECMP)
     assert found.time_s == pytest.approx(4 * 4 * 1.0 / 4.0)  # 16 flows of a byte each way
     assert found.of_bound == pytest.approx(1)
 
 
 def test_within_one_rack_there_is_nothing_to_balance():
     zone = meta_zone()
-    found = simulated.collective(zone, placements.aligned(zone, 2, 8), "allreduce", 1e9, ECMP)
+    found = simulate(zone, placements.aligned(zone, 2, 8), "allreduce", 1e9, ECMP)
     assert found.max_over_mean == 1
     assert found.uplink_bound_s == 0
     assert found.of_bound == pytest.approx(1)
@@ -118,19 +125,16 @@ def test_more_queue_pairs_come_closer_to_the_bound():
     mean = [
         np.mean(
             [
-                simulated.collective(zone, place(zone, 64, 8, s), "allreduce", 1e9, e_ecmp(pairs), s).of_bound
+                simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, e_ecmp(pairs), s).of_bound
                 for s in range(10)
             ]
         )
         for pairs in (1, 4, 16, 32)
     ]
     assert mean == sorted(mean)
-    one = [
-        simulated.collective(zone, place(zone, 64, 8, s), "allreduce", 1e9, ECMP, s).of_bound
-        for s in range(10)
-    ]
+    one = [simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, ECMP, s).of_bound for s in range(10)]
     many = [
-        simulated.collective(zone, place(zone, 64, 8, s), "allreduce", 1e9, Plan(queue_pairs=32), s).of_bound
+        simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, RoutingPolicy(queue_pairs=32), s).of_bound
         for s in range(10)
     ]
     assert one == many  # a hash of addresses sees no queue pairs
@@ -141,7 +145,7 @@ def test_failed_links_narrow_the_bound_and_cost_time():
     nic_HG = placements.aligned(zone, 64, 8)
     failed = tuple((rack, spine) for rack in range(4) for spine in range(12))
     cut = meta_zone(failed=failed)
-    whole, less = (simulated.collective(one, nic_HG, "allreduce", 1e9, CENTRAL) for one in (zone, cut))
+    whole, less = (simulate(one, nic_HG, "allreduce", 1e9, CENTRAL) for one in (zone, cut))
     assert less.uplink_bound_s == pytest.approx(4 * whole.uplink_bound_s)  # 4 of 16 uplinks are left
     assert less.bound_s == pytest.approx(less.uplink_bound_s)
     assert less.time_s >= less.bound_s > whole.time_s
@@ -150,27 +154,26 @@ def test_failed_links_narrow_the_bound_and_cost_time():
 def test_the_same_seed_gives_the_same_result():
     zone = meta_zone()
     one, again, other = (
-        simulated.collective(zone, place(zone, 32, 8, 1), "allreduce", 1e9, e_ecmp(4), seed).load_B
-        for seed in (1, 1, 2)
+        simulate(zone, place(zone, 32, 8, 1), "allreduce", 1e9, e_ecmp(4), seed).load_B for seed in (1, 1, 2)
     )
     assert (one == again).all()
     assert (one != other).any()
 
 
 @pytest.mark.parametrize(
-    ("kind", "hosts", "size", "plan", "said"),
+    ("kind", "hosts", "size", "policy", "said"),
     [
         ("allreduce", 1, 1.0, ECMP, "no flows"),
         ("allreduce", 2, 0.0, ECMP, "no flows"),
         ("gather", 2, 1.0, ECMP, "no collective 'gather'"),
-        ("allreduce", 2, 1.0, Plan(queue_pairs=0), "one queue pair at least"),
-        ("allreduce", 2, 1.0, Plan("spray"), "no routing 'spray'"),
+        ("allreduce", 2, 1.0, RoutingPolicy(queue_pairs=0), "at least one queue pair"),
+        ("allreduce", 2, 1.0, RoutingPolicy("spray"), "no routing 'spray'"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(kind, hosts, size, plan, said):
+def test_what_cannot_be_simulated_is_refused(kind, hosts, size, policy, said):
     clos = Clos(2, 4, 2, 1.0, 1.0)
     with pytest.raises(ValueError, match=said):
-        simulated.collective(clos, np.arange(2 * hosts).reshape(hosts, 2), kind, size, plan)
+        simulate(clos, np.arange(2 * hosts).reshape(hosts, 2), kind, size, policy)
 
 
 def test_flows_of_unequal_bytes_are_stepped_not_summed():
@@ -179,5 +182,5 @@ def test_flows_of_unequal_bytes_are_stepped_not_summed():
         np.array([0, 1]), np.array([2, 3]), np.array([4.0, 8.0]), np.full(2, ALONE), np.zeros(2, int)
     )
     with pytest.raises(ValueError, match="equal bytes"):
-        simulated.routed(clos, "alltoall", 2, 1.0, flows, np.zeros(2, int))
-    assert simulated.stepped_s(clos, flows, np.zeros(2, int), 0.0) == pytest.approx([2.0, 3.0])
+        flow_simulator.simulate_routed(clos, "alltoall", 2, 1.0, flows, np.zeros(2, int))
+    assert flow_simulator.stepped_s(clos, flows, np.zeros(2, int), 0.0) == pytest.approx([2.0, 3.0])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.fabric.clos import IN_RACK, Clos, live_spines, meta_zone
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, live_spines, meta_zone
 
 
 def small(**changed):

@@ -1,0 +1,116 @@
+"""The fabric_flows suite: variants see the same placements, and no routing beats the bound."""
+
+from importlib import import_module
+
+import pytest
+
+from harness.instruments.network.leaf_spine.routing import RoutingPolicy
+from harness.records import Origin, Unavailable, WrongResult
+from suites import fabric_flows
+from suites.fabric_flows.subject import Subject
+
+ZONE = {
+    "collective": "allreduce",
+    "buffer_B": 1 << 20,
+    "ranks": 32,
+    "ranks_per_node": 8,
+    "racks": 8,
+    "nics_per_rack": 16,
+    "spines": 16,
+    "nic_B_per_s": 5e10,
+    "uplink_B_per_s": 5e10,
+    "placement": "fragmented",
+    "failed_uplinks": 0,
+    "placements": 10,
+    "source": "",
+}
+POLICIES = {
+    "baseline": RoutingPolicy(),
+    "qp_scaling": RoutingPolicy(queue_pairs=4),
+    "e_ecmp": RoutingPolicy(hash_ports=True, queue_pairs=4),
+    "path_pinning": RoutingPolicy("pinned"),
+    "central_te": RoutingPolicy("central"),
+}
+SETTINGS = {"qp_scaling": {"queue_pairs": 4}, "e_ecmp": {"queue_pairs": 4}}
+
+
+def variant(name, workload=ZONE, seed=1):
+    subject = fabric_flows.build(workload, seed)
+    if name == "baseline":
+        return subject
+    module = import_module(f"suites.fabric_flows.{name}")
+    given = [module.Settings(**SETTINGS[name])] if name in SETTINGS else []
+    return module.apply(subject, *given)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_each_variant_is_its_policy(name):
+    assert variant(name).policy == POLICIES[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ranks": 20}, "20 ranks are not a multiple of ranks_per_node=8"),
+        ({"ranks": 8}, "no flows: a collective on 1 host does not touch the network"),
+        ({"ranks": 136}, "a job of 17 hosts: the fabric has 16"),
+        ({"nics_per_rack": 12}, "12 NICs per rack are not a multiple of hosts with 8"),
+        ({"nic_B_per_s": 0.0}, "NIC rate 0.0 B/s"),
+        ({"uplink_B_per_s": float("inf")}, "uplink rate inf B/s"),
+        ({"spines": 1, "failed_uplinks": 1}, "failed links cut rack"),
+        ({"failed_uplinks": 5000}, "failed_uplinks=5000: the job's racks have"),
+    ],
+)
+def test_a_fabric_that_cannot_be_is_unavailable_in_one_line(change, said):
+    with pytest.raises(Unavailable, match=said) as error:
+        fabric_flows.build({**ZONE, **change}, 1)
+    assert "\n" not in str(error.value)
+
+
+def samples(name, rounds, workload=ZONE):
+    """What each collective took; without what simulating it took, which differs from run to run."""
+    session = fabric_flows.prepare(variant(name, workload))
+    fabric_flows.check(session)
+    list(fabric_flows.read_once(session))
+    return [
+        {(one.metric, one.method): one.value for one in readings if one.metric != "simulation_time"}
+        for readings in (list(fabric_flows.sample(session)) for _ in range(rounds))
+    ]
+
+
+def test_rounds_are_placements_and_all_variants_have_the_same():
+    one, other = samples("baseline", 12), samples("baseline", 12)
+    assert one == other
+    assert len({round_["time", ""] for round_ in one}) > 1
+    assert samples("central_te", 12) != one
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_bus_bandwidth_is_by_definition_and_no_variant_beats_the_bound(name):
+    for round_ in samples(name, 5):
+        by_hand = ZONE["buffer_B"] * 2 * 31 / 32 / round_["time", ""]
+        assert round_["bus_bandwidth", ""] == pytest.approx(by_hand)
+        assert 0 < round_["of_bound", ""] <= 1 + 1e-12
+        assert round_["load_max_over_mean", ""] >= 1
+
+
+def test_splitting_gains_nothing_where_the_hash_does_not_see_it():
+    assert samples("qp_scaling", 5) == samples("baseline", 5)
+
+
+def test_a_result_that_beats_the_bound_is_wrong(monkeypatch):
+    session = fabric_flows.prepare(variant("baseline"))
+    right = fabric_flows.run_simulated(session)
+    monkeypatch.setattr(fabric_flows, "run_simulated", lambda _: right._replace(time_s=right.bound_s / 2))
+    with pytest.raises(WrongResult, match="no routing takes less than"):
+        fabric_flows.check(session)
+
+
+def test_simulated_values_say_so_and_conditions_name_the_policy():
+    subject = Subject(fabric_flows.build(ZONE, 1).workload, 1, RoutingPolicy(hash_ports=True, queue_pairs=16))
+    session = fabric_flows.prepare(subject)
+    found = fabric_flows.conditions(session)
+    assert (found["fabric"], found["hash"]) == ("simulated", "addresses and ports")
+    assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "32", "16")
+    origins = {one.origin for one in fabric_flows.sample(session) if one.metric != "simulation_time"}
+    assert origins == {Origin.SIMULATED}
