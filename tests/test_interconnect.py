@@ -1,7 +1,6 @@
 """Every variant of the interconnect suite on a tiny model: right, timed behind its link, caught when
 wrong."""
 
-from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -54,17 +53,25 @@ def _calibrated_quickly():
 @pytest.fixture(scope="module", params=RUNS)
 def workload(request):
     given = {**RUN.workloads[request.param], **SMALL}
-    held = interconnect.build(given, 1)
-    interconnect.check(held)  # one variant stays, so that all others find its ranks
+    stays = interconnect.prepare(interconnect.build(given, 1))  # so that all others find its ranks
     yield given
-    interconnect.close(held)
+    interconnect.close(stays)
     assert interconnect.shared_ranks.cache_info().currsize == 0
 
 
 def subject_of(workload, name):
-    variant = ARMS[name]
+    variant, subject = ARMS[name], interconnect.build(workload, 1)
+    if variant.techniques:
+        subject = interconnect.apply_techniques(subject, variant.techniques)
+    if variant.module == "baseline" or variant.techniques:
+        return subject
     module = import_module(f"suites.interconnect.{variant.module}")
-    return module.apply(interconnect.build(workload, 1), module.Settings(**variant.settings))
+    settings = module.Settings(**variant.settings) if hasattr(module, "Settings") else None
+    return module.apply(subject, settings)
+
+
+def ranks_of(subject):
+    return interconnect.shared_ranks(subject.workload, subject.seed)
 
 
 def readings(said):
@@ -79,16 +86,17 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
             subject_of(workload, name)
         return
     subject = subject_of(workload, name)
-    interconnect.check(subject)
-    request.addfinalizer(lambda: interconnect.close(subject))
-    told = readings(interconnect.read_once(subject))
-    sampled = readings(interconnect.sample(subject))
-    ranks = interconnect.cluster_for(subject)
+    session = interconnect.prepare(subject)
+    request.addfinalizer(lambda: interconnect.close(session))
+    interconnect.check(session)
+    told = readings(interconnect.read_once(session))
+    sampled = readings(interconnect.sample(session))
+    ranks = session.cluster
     rate = told["link_rate", "scaled"].value
     assert told["link_rate", "carried"].value == pytest.approx(rate, rel=0.05)
     time = sampled["time", "packets"]
     assert time.origin == Origin.EMULATED
-    if subject.updates_together == 1:
+    if subject.step.updates_between_syncs == 1:
         sent_B = told["link_bytes", ""].value  # what crossed the link cannot have crossed it any faster
         assert time.value >= 0.5 * sent_B / rate
     if name not in (
@@ -103,7 +111,7 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
 
 
 def test_communication_stands_to_computation_as_in_the_papers_run(workload):
-    ranks = interconnect.cluster_for(subject_of(workload, "baseline"))
+    ranks = ranks_of(subject_of(workload, "baseline"))
     there = paper_run()
     here_s = ranks.run.link_B / ranks.rate(1.25e9) / ranks.run.compute_s
     assert here_s == pytest.approx(there.link_B / 1.25e9 / there.compute_s)
@@ -118,36 +126,36 @@ def test_communication_stands_to_computation_as_in_the_papers_run(workload):
     ],
 )
 def test_a_wrong_arm_is_caught(settings, said):
-    workload = {**RUN.workloads["ddp"], **SMALL}
-    subject = subject_of(workload, "baseline")
-    changes = (("tests.wrong_on_ranks", settings),)
+    subject = subject_of({**RUN.workloads["ddp"], **SMALL}, "baseline")
+    ranks_of(subject).pool.call("tests.wrong_on_ranks:spoil", **settings)
+    session = interconnect.prepare(subject)
     try:
         with pytest.raises(WrongResult, match=said):
-            interconnect.check(replace(subject, plan=replace(subject.plan, changes=changes)))
+            interconnect.check(session)
     finally:
-        interconnect.close(subject)
+        interconnect.close(session)
 
 
 def test_an_arm_that_does_not_learn_is_caught():
     subject = subject_of({**RUN.workloads["ddp"], **SMALL, "learning_rate": 0.0}, "local_sgd")
-    interconnect.check(subject)
+    session = interconnect.prepare(subject)
     try:
         with pytest.raises(WrongResult, match=r"it does not learn: loss 3\..* first, 3\..* after 8 updates"):
-            list(interconnect.read_once(subject))
+            list(interconnect.read_once(session))
     finally:
-        interconnect.close(subject)
+        interconnect.close(session)
 
 
 def test_a_trace_has_every_collective_and_every_parameter(workload):
     subject = subject_of(workload, "baseline")
-    ranks = interconnect.cluster_for(subject)
-    events = ranks.trace(subject.workload, subject.plan, subject.seed)
+    ranks = ranks_of(subject)
+    events = ranks.trace(subject.step)
     elements = {}
     for event in events:
         if event[0] == "begin":
             elements.setdefault(event[2], []).append(event[3])
     parameters, num_hidden_layers = subject.workload.shape.parameters, subject.workload.num_hidden_layers
-    strategy = subject.plan.strategy
+    strategy = subject.workload.strategy
     reduced = "all_reduce" if strategy == "ddp" else "reduce_scatter"
     assert parameters <= sum(elements[reduced]) <= 1.1 * parameters  # shards are padded
     if strategy == "fsdp2":  # each block forward and backward, the rest of the model once
@@ -163,13 +171,13 @@ def test_a_trace_has_every_collective_and_every_parameter(workload):
 def test_bytes_on_the_link_are_those_of_the_collectives(workload):
     """gloo gathers by sending every other rank its share, and reduces to shares by reducing to all."""
     subject = subject_of(workload, "baseline")
-    if subject.workload.ranks_per_node > 1 or subject.plan.strategy == "zero3":
+    if subject.workload.ranks_per_node > 1 or subject.workload.strategy == "zero3":
         pytest.skip("two ranks a node, and what deepspeed sends beside, are not counted by hand")
-    ranks = interconnect.cluster_for(subject)
-    interconnect.check(subject)
-    sent_B = ranks.link_B(subject.held["key"], 4)
-    interconnect.close(subject)
-    events = ranks.trace(subject.workload, subject.plan, subject.seed)
+    ranks = ranks_of(subject)
+    session = interconnect.prepare(subject)
+    sent_B = ranks.link_B(session.key, 4)
+    interconnect.close(session)
+    events = ranks.trace(subject.step)
     due_B = sum(
         4 * event[3] * (0.5 if event[2] == "all_gather" else 1.0) for event in events if event[0] == "begin"
     )

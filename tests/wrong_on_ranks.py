@@ -1,8 +1,19 @@
-"""Changes that spoil a trainer on its rank, for tests that a check sees it."""
+"""Makes the trainers of a rank wrong from now on, for tests that a check sees it."""
+
+import torch.distributed as dist
+
+from suites.training.trainer import Trainer
 
 
-def on_rank(trainer, settings):
-    for parameter in trainer.strategy.plain.parameters():
-        parameter.register_hook(lambda gradient: gradient * settings["times"])
-    if trainer.rank == 1 and settings["apart"]:
-        next(trainer.strategy.plain.parameters()).data.mul_(1.5)
+def spoil(memory, times, apart):
+    """Scale every gradient by `times`; with `apart`, rank 1 begins from other parameters."""
+    make = Trainer.__init__
+
+    def spoilt(trainer, *arguments, **named):
+        make(trainer, *arguments, **named)
+        for parameter in trainer.plain.parameters():
+            parameter.register_hook(lambda gradient: gradient * times)
+        if apart and dist.get_rank() == 1:
+            next(trainer.plain.parameters()).data.mul_(1.5)
+
+    Trainer.__init__ = spoilt

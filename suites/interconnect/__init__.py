@@ -1,82 +1,105 @@
 """The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
 
 The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All variants of a
-workload
-share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where torchrun
-or srun started the harness on several machines, variants share those ranks, on the machines' own network.
+workload share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where
+torchrun or srun started the harness on several machines, variants share those ranks, on the machines' own
+network.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
 from harness.instruments.distributed.launcher_env import Launch, launch
-from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
+from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.interconnect import real_cluster
-from suites.interconnect.correctness import check_losses
-from suites.interconnect.emulated_cluster import Cluster
+from suites.interconnect.emulated_cluster import Cluster, trace_key
 from suites.interconnect.replay import computed_s
-from suites.interconnect.subject import Plan, Subject, Workload
+from suites.interconnect.subject import SHARED, Subject, Workload, strategy_step
 from suites.interconnect.trainers import Trainers
+from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning
+from suites.training.techniques import Techniques
+from suites.training.techniques import apply_techniques as with_techniques
 
 KEYS = itertools.count()
 
-FEWEST = 6
-"""Losses of which it can be said whether they fall."""
-
 
 def build(workload: Json, seed: int) -> Subject:
-    """The baseline: the workload's strategy as it comes, over its own link."""
+    """Return the baseline: the workload's strategy as it comes, over its own link."""
     given = Workload(**workload)
-    refuse_misfits(given, launch())
-    return Subject(given, seed, Plan(given.strategy), given.link_B_per_s)
+    validate(given, launch())
+    return Subject(given, seed, strategy_step(given, seed), given.link_B_per_s)
 
 
-def refuse_misfits(workload: Workload, here: Launch | None) -> None:
-    """Raises `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
+def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
+    """Return the subject with further techniques of `suites.training`; raises `Unavailable`."""
+    return subject.with_step(with_techniques(subject.step, techniques))
+
+
+def validate(workload: Workload, here: Launch | None) -> None:
+    """Raise `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
     if here is not None:
-        real_cluster.refuse_other(workload, here)
+        real_cluster.validate_nodes(workload, here)
     elif workload.nodes != 2:
         raise Unavailable(
-            f"two nodes are made on one machine, not {workload.nodes}: more are had by torchrun or srun"
+            f"nodes={workload.nodes}: this machine emulates two nodes; start more with torchrun or srun"
         )
-    if (workload.hidden_size // workload.num_attention_heads) % 2:
-        raise Unavailable(
-            f"rotary halves a head: {workload.hidden_size // workload.num_attention_heads} elements are odd"
-        )
+    head_size = workload.hidden_size // workload.num_attention_heads
+    if head_size % 2:
+        raise Unavailable(f"rotary positions need an even head size, not {head_size}")
 
 
-def refuse_uneven(subject: Subject) -> None:
-    """Raises `Unavailable` where losses would be of unequal numbers of tokens."""
-    whole = subject.plan.accumulate * subject.updates_together
-    if subject.workload.loss_steps % whole:
-        raise Unavailable(
-            f"loss_steps={subject.workload.loss_steps} must be a multiple of {whole} for this variant"
-        )
+def validate_loss_steps(subject: Subject) -> None:
+    """Raise `Unavailable` where losses would be of unequal numbers of tokens."""
+    multiple = subject.batches_per_update * subject.step.updates_between_syncs
+    if subject.workload.loss_steps % multiple:
+        raise Unavailable(f"loss_steps={subject.workload.loss_steps}: expected a multiple of {multiple} here")
 
 
-def check(subject: Subject) -> None:
-    """Start the variant's trainers on the ranks and hold their losses against plain PyTorch's."""
-    refuse_uneven(subject)
+@dataclass(slots=True)
+class Session:
+    """A variant's trainers on the ranks that all variants of its workload share; `key` names them there."""
+
+    subject: Subject
+    cluster: Trainers
+    key: str
+    max_error: float | None = None  # of a loss, once checked
+    predicted: bool = False  # whether the model predicts the step's time
+
+
+def prepare(subject: Subject) -> Session:
+    """Start the ranks if no variant has, and the variant's trainers on them."""
+    validate_loss_steps(subject)
     if launch() is not None:
-        real_cluster.refuse_links(subject)
-    cluster = cluster_for(subject)
-    subject.held["key"] = f"{subject.plan.strategy}{next(KEYS)}"
-    cluster.enter(subject.held["key"], subject.workload, subject.plan, subject.seed)
-    subject.held["max_error"] = check_losses(subject, cluster)
+        real_cluster.validate_link(subject)
+    cluster = shared_ranks(subject.workload, subject.seed)
+    session = Session(subject, cluster, f"{subject.workload.strategy}{next(KEYS)}")
+    try:
+        cluster.enter(session.key, subject.step)
+    except BaseException:
+        close(session)
+        raise
+    return session
 
 
-def conditions(subject: Subject) -> Mapping[str, str]:
-    """What a claim may ask after."""
+def check(session: Session) -> None:
+    """Compare the variant's losses and gradients with plain PyTorch's; raises `WrongResult`."""
+    call = session.cluster.call
+    session.max_error = check_on_ranks(session.subject.step, call, session.key, SHARED)
+
+
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return what a claim may ask after."""
+    subject, ranks = session.subject, session.cluster
     workload = subject.workload
-    ranks = cluster_for(subject)
     own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
-        "strategy": subject.plan.strategy,
+        "strategy": workload.strategy,
         "link_B_per_s": "unknown" if own else f"{subject.link_B_per_s:g}",
         "nodes": str(workload.nodes),
         "ranks_per_node": str(workload.ranks_per_node),
@@ -84,130 +107,120 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def read_once(subject: Subject) -> Iterator[Reading | Note]:
-    """The link here, computation alone, bytes on the link, and the loss after so many batches."""
-    cluster = cluster_for(subject)
+def read_once(session: Session) -> Iterator[Reading | Note]:
+    """Read the link here, bytes per step on it, and the loss after `loss_steps` batches."""
+    subject, cluster = session.subject, session.cluster
     if isinstance(cluster, Cluster):
-        yield from prepare_link(subject, cluster)
-    yield Reading("tokens_per_step", "1", tokens(subject, cluster), Origin.CALCULATED)
-    if subject.held["max_error"] is not None:
-        yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, "plain PyTorch")
-    loss = cluster.once(("loss", repr(subject.plan)), lambda: final_loss(subject, cluster))
+        yield from read_link(session, cluster)
+    yield Reading("tokens_per_step", "1", tokens_per_step(subject, cluster), Origin.CALCULATED)
+    if session.max_error is not None:
+        yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "plain PyTorch")
+    loss = cluster.once(f"loss {trace_key(subject.step)}", lambda: final_loss(subject, cluster))
     yield Reading("loss", "1", loss, Origin.MEASURED)
 
 
-def prepare_link(subject: Subject, cluster: Cluster) -> Iterator[Reading | Note]:
-    """The link here, what it carries, bytes on it; whether steps are foretold. Leaves links unshaped."""
-    key, plan = subject.held["key"], subject.plan
+def read_link(session: Session, cluster: Cluster) -> Iterator[Reading | Note]:
+    """Read the link, what it carries and bytes on it; calibrate the model. Leaves links unshaped."""
+    subject, step = session.subject, session.subject.step
     rate = cluster.rate(subject.link_B_per_s)
     yield Reading("link_rate", "B/s", subject.link_B_per_s, Origin.CALCULATED, "paper")
     yield Reading("link_rate", "B/s", rate, Origin.CALCULATED, "scaled")
     yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
     cluster.shape(None)
-    link_B = cluster.link_B(key, subject.updates_together) / plan.accumulate
+    link_B = cluster.link_B(session.key, step.updates_between_syncs) / subject.batches_per_update
     yield Reading("link_bytes", "B", link_B, Origin.MEASURED)
-    if plan.changes or plan.shard_within is not None or plan.accumulate > 1:
-        yield Note("model: steps of one batch over all ranks, without a hook, are foretold; this is none")
+    if not is_predictable(subject):
+        yield Note("model: it predicts steps of one batch over all ranks without a communication hook")
         return
     try:
-        if not cluster.foretells(plan):
-            cluster.calibrate(subject.workload, plan, subject.seed)
-        subject.held["foretold"] = True
+        if not cluster.is_calibrated(step):
+            cluster.calibrate(step)
+        session.predicted = True
     except ValueError as error:
         yield Note(f"model: {error}")
     cluster.shape(None)
 
 
+def is_predictable(subject: Subject) -> bool:
+    """Return whether the model speaks of such a step: every collective is of all ranks, and begun alike."""
+    step = subject.step
+    hybrid = (step.settings_of("fsdp2") or {}).get("shard_within") is not None
+    changed = any(step.settings_of(name) is not None for name in ("powersgd", "local_sgd"))
+    return not (hybrid or changed or subject.batches_per_update > 1)
+
+
 def final_loss(subject: Subject, cluster: Trainers) -> float:
-    """The loss after `loss_steps` batches a rank: the mean of the last eighth of them.
+    """Return the mean of the last eighth of the losses of `loss_steps` batches per rank.
 
-    Raises `WrongResult` where losses, averaged over ranks, do not fall: by a line through them, at the 1 %
-    level. Fewer than `FEWEST` tell nothing.
+    Raises `WrongResult` where losses, averaged over ranks, do not fall; see `require_learning`.
     """
-    from scipy.stats import linregress  # a second of every rank's start, which has no need of it
-
-    plan, workload = subject.plan, subject.workload
-    with cluster.trainer("loss", workload, plan, subject.seed):
-        count = workload.loss_steps // plan.accumulate
-        told = cluster.call("updates", key="loss", count=count)
-    losses = [fmean(ranks) for ranks in zip(*(one["loss"] for one in told), strict=True)]
-    if count >= FEWEST and not linregress(range(count), losses, alternative="less").pvalue < 0.01:
-        raise WrongResult(
-            f"it does not learn: loss {losses[0]:.4g} first, {losses[-1]:.4g} after {count} updates"
-        )
+    with cluster.trainer("loss", subject.step):
+        count = subject.workload.loss_steps // subject.batches_per_update
+        losses = mean_over_ranks(cluster.call("updates", key="loss", count=count))
+    if count >= FEWEST:
+        require_learning(losses)
     return fmean(losses[-max(count // 8, 1) :])
 
 
-def tokens(subject: Subject, cluster: Trainers) -> int:
-    """That all ranks together see a step; a variant that accumulates counts a step a batch."""
+def tokens_per_step(subject: Subject, cluster: Trainers) -> int:
+    """Return the tokens that all ranks together see per step, which is one micro-batch per rank."""
     return len(cluster.pool) * subject.workload.micro_batch_size * subject.workload.seq_len
 
 
-def timed(subject: Subject) -> bool:
-    """Return whether `sample` is to be called: every variant is timed."""
-    return True
+def sample(session: Session) -> Iterator[Reading | Note]:
+    """Read seconds per step of the slowest rank, and on shaped links what the model predicts.
 
-
-def sample(subject: Subject) -> Iterator[Reading | Note]:
-    """Seconds a step, of the slowest rank; and on shaped links what the model makes of it.
-
-    Before it a step without a network is traced, and what the model makes of that on this link.
+    For the prediction a step without a network is traced before the links are shaped.
     """
-    cluster = cluster_for(subject)
+    cluster = session.cluster
     if not isinstance(cluster, Cluster):
-        yield Reading("time", "s", step_s(subject, cluster), Origin.MEASURED, "packets")
+        yield Reading("time", "s", step_s(session), Origin.MEASURED, "packets")
         return
-    rate = cluster.rate(subject.link_B_per_s)
-    foretold = tuple(foretell(subject, cluster, rate)) if "foretold" in subject.held else ()
+    rate = cluster.rate(session.subject.link_B_per_s)
+    predicted = tuple(predict(session, cluster, rate)) if session.predicted else ()
     cluster.shape(rate)
-    slowest_s = step_s(subject, cluster)
+    slowest_s = step_s(session)
     yield Reading("time", "s", slowest_s, Origin.EMULATED, "packets")
-    for said in foretold:
-        yield said
-        if isinstance(said, Reading) and said.method == "model":
-            yield Reading("model_error", "1", said.value / slowest_s - 1, Origin.SIMULATED, "model")
+    for reading in predicted:
+        yield reading
+        if isinstance(reading, Reading) and reading.method == "model":
+            yield Reading("model_error", "1", reading.value / slowest_s - 1, Origin.SIMULATED, "model")
 
 
-def step_s(subject: Subject, cluster: Trainers) -> float:
-    """Seconds a batch: of as many updates as it takes for the ranks to agree again."""
-    count = subject.updates_together
-    told = cluster.call("updates", key=subject.held["key"], count=count)
-    slowest_s: float = max(sum(one["seconds"]) for one in told)
-    return slowest_s / (count * subject.plan.accumulate)
+def step_s(session: Session) -> float:
+    """Return seconds per micro-batch, over as many updates as it takes for the ranks to agree again."""
+    subject = session.subject
+    count = subject.step.updates_between_syncs
+    answers = session.cluster.call("updates", key=session.key, count=count)
+    slowest_s: float = max(sum(one["seconds"]) for one in answers)
+    return slowest_s / (count * subject.batches_per_update)
 
 
-def foretell(subject: Subject, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
-    """A step without a network, and what the model makes of it; a trace that does not fit is a remark."""
-    batches = subject.plan.accumulate
+def predict(session: Session, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
+    """Read a step without a network and the model's prediction; a trace that does not fit is a note."""
+    subject = session.subject
+    batches = subject.batches_per_update
     try:
-        events = cluster.trace(subject.workload, subject.plan, subject.seed)
-        foretold_s = cluster.predicted_s(events, subject.plan, rate_B_per_s) / batches
+        events = cluster.trace(subject.step)
+        predicted_s = cluster.predicted_s(events, subject.step, rate_B_per_s) / batches
     except ValueError as error:
-        del subject.held["foretold"]
-        yield Note(f"model: {error}; not foretold from here on")
+        session.predicted = False
+        yield Note(f"model: {error}; no prediction from here on")
         return
-    yield Reading("time", "s", foretold_s, Origin.SIMULATED, "model")
+    yield Reading("time", "s", predicted_s, Origin.SIMULATED, "model")
     yield Reading("time", "s", computed_s(events) / batches, Origin.MEASURED, "without network")
-
-
-def cluster_for(subject: Subject) -> Trainers:
-    """The ranks that the subject's workload shares."""
-    return shared_ranks(subject.workload, subject.seed)
 
 
 @lru_cache(maxsize=1)
 def shared_ranks(workload: Workload, seed: int) -> Trainers:
-    """The ranks that all variants of a workload share: those that were started, else on two nodes made
-    here."""
+    """Return the ranks of all variants of a workload: those that a launcher started, else two nodes here."""
     here = launch()
     return Cluster(workload, seed) if here is None else real_cluster.Machines(here)
 
 
-def close(subject: Subject) -> None:
-    """Let the variant's trainers go; with the last of them ranks and network end."""
-    if shared_ranks.cache_info().currsize:
-        cluster = cluster_for(subject)
-        cluster.leave(subject.held.pop("key", None))
-        if not cluster.variants:
-            cluster.close()
-            shared_ranks.cache_clear()
+def close(session: Session) -> None:
+    """Release the variant's trainers; with the last of them ranks and network end."""
+    session.cluster.leave(session.key)
+    if not session.cluster.variants:
+        session.cluster.close()
+        shared_ranks.cache_clear()

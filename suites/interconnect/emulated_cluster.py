@@ -1,11 +1,12 @@
 """Two nodes made on this machine: a network of namespaces, ranks on it, and what both can do.
 
-What a step takes on a link is foretold from a trace of its computation, and from its collectives at a few
-rates without computation; never from steps on a shaped link.
+A step's time on a link is predicted from a trace of its computation, and from its collectives at a few rates
+without computation; never from steps on a shaped link.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from contextlib import ExitStack
@@ -26,8 +27,9 @@ from suites.interconnect.replay import (
     step_seconds,
 )
 from suites.interconnect.scaling import StepCost, paper_run, scaled
-from suites.interconnect.subject import Plan, Workload
-from suites.interconnect.trainers import Trainers, made
+from suites.interconnect.subject import Workload, strategy_step
+from suites.interconnect.trainers import Trainers
+from suites.training.step import TrainingStep
 
 WARM_UP, UPDATES = 2, 11
 """Updates that are left out, and that are looked at, where a median of a few will do."""
@@ -62,10 +64,10 @@ class Cluster(Trainers):
         super().close()
         self.network.close()
 
-    def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
+    def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's trainers, which last until it leaves."""
         self.shape(None)
-        super().enter(key, workload, plan, seed)
+        super().enter(key, step)
 
     def rate(self, link_B_per_s: float) -> float:
         """The rate here, B/s, of a link of the paper's run."""
@@ -93,11 +95,11 @@ class Cluster(Trainers):
         self.call("updates", key=key, count=count)
         return (self.network.sent()[0][0] - before) / count
 
-    def trace(self, workload: Workload, plan: Plan, seed: int) -> Events:
-        """One update of the plan, links as fast as they can be: what lies between its collectives."""
-        key = tracer(plan)
+    def trace(self, step: TrainingStep) -> Events:
+        """Return one update's trace on unshaped links: its collectives and the computation between them."""
+        key = trace_key(step)
         if key not in self._tracers:
-            self.call("make", **made(key, workload, plan, seed))
+            self.call("make", key=key, step=step.described)
             self.call("watch", key=key)
             self.shape(None)
             self.call("updates", key=key, count=WARM_UP)
@@ -105,43 +107,43 @@ class Cluster(Trainers):
         self.shape(None)
         return merged([[events] for events in self.call("trace", key=key)])
 
-    def calibrate(self, workload: Workload, plan: Plan, seed: int) -> None:
-        """Time the plan's collectives without computation, at a few rates.
+    def calibrate(self, step: TrainingStep) -> None:
+        """Time the step's collectives without computation, at a few rates.
 
         Raises ValueError for a collective that is not timed by itself.
         """
         taken_s: dict[float, dict[Collective, list[float]]] = {}
         for _ in range(REPEATS):
-            events = self.trace(workload, plan, seed)
+            events = self.trace(step)
             for rate in map(self.rate, CALIBRATION_B_PER_S):
                 self.shape(rate)
-                found = alone_s(events, self.call("collectives", key=tracer(plan)))
+                found = alone_s(events, self.call("collectives", key=trace_key(step)))
                 for one, all_s in found.items():
                     taken_s.setdefault(rate, {}).setdefault(one, []).extend(all_s)
-        self._services[tracer(plan)] = {
+        self._services[trace_key(step)] = {
             one: service({rate: found[one] for rate, found in taken_s.items()}) for one in collectives(events)
         }
 
-    def predicted_s(self, events: Events, plan: Plan, rate_B_per_s: float) -> float:
-        """The update's time at that rate: its trace, stepped through with each collective's own time.
+    def predicted_s(self, events: Events, step: TrainingStep, rate_B_per_s: float) -> float:
+        """Return the update's time at that rate: its trace, replayed with each collective's calibrated time.
 
-        Raises ValueError for a collective that was not in the plan's calibration.
+        Raises ValueError for a collective that was not in the step's calibration.
         """
-        services = self._services[tracer(plan)]
+        services = self._services[trace_key(step)]
         if unknown := set(collectives(events)) - set(services):
-            raise ValueError(f"{len(unknown)} of its collectives are other ones than before")
+            raise ValueError(f"{len(unknown)} of its collectives were not in its calibration")
         return step_seconds(events, lambda one: services[one].seconds(rate_B_per_s))
 
-    def foretells(self, plan: Plan) -> bool:
-        """Whether the plan's collectives are timed."""
-        return tracer(plan) in self._services
+    def is_calibrated(self, step: TrainingStep) -> bool:
+        """Return whether the step's collectives are timed."""
+        return trace_key(step) in self._services
 
     def _measure(self, workload: Workload, seed: int) -> StepCost:
-        plan = Plan("fsdp2")
-        with self.trainer("scale", workload, plan, seed):
+        step = strategy_step(workload, seed)
+        with self.trainer("scale", step):
             self.call("updates", key="scale", count=WARM_UP)
             link_B = self.link_B("scale", UPDATES)
-        computed = [computed_s(self.trace(workload, plan, seed)) for _ in range(UPDATES)]
+        computed = [computed_s(self.trace(step)) for _ in range(UPDATES)]
         return StepCost(link_B, statistics.median(computed))
 
 
@@ -156,6 +158,6 @@ def started(network: Network, ranks_per_node: int) -> Pool:
     return Pool(places, network.address(hosts[0]))
 
 
-def tracer(plan: Plan) -> str:
-    """The name of the trainer whose updates are traced."""
-    return f"trace of {plan}"
+def trace_key(step: TrainingStep) -> str:
+    """Return the name of the trainer whose updates are traced: one per combination of techniques."""
+    return f"trace of {json.dumps(step.described['techniques'])}"

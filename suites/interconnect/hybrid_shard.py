@@ -1,32 +1,17 @@
-"""FSDP inside a node, copies between nodes (HSDP): parameters are gathered without the slow link, and only a
-node's share of the gradients crosses it.
-"""
+"""FSDP2 inside a node, replicas between nodes (HSDP): only a node's share of the gradients crosses the link."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.interconnect.subject import Subject
+from suites.training.techniques import apply_techniques
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set: shards are a node's."""
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """It runs wherever FSDP2 does."""
-    return None
-
-
-def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject sharded within a node; `Unavailable` where that shards nothing."""
-    if subject.plan.strategy != "fsdp2":
-        raise Unavailable("hybrid sharding is FSDP2's: the strategy must be fsdp2")
+def apply(subject: Subject, settings: object) -> Subject:
+    """Return the subject sharded within a node; raises `Unavailable` where that shards nothing."""
+    if subject.workload.strategy != "fsdp2":
+        raise Unavailable("hybrid sharding needs strategy=fsdp2")
     ranks = subject.workload.ranks_per_node
     if ranks < 2:
-        raise Unavailable(
-            "one rank a node has nobody in its node to shard with: ranks_per_node must be 2 at least"
-        )
-    return replace(subject, plan=replace(subject.plan, shard_within=ranks))
+        raise Unavailable(f"hybrid sharding needs at least 2 ranks per node, not ranks_per_node={ranks}")
+    return subject.with_step(apply_techniques(subject.step, [{"fsdp2": {"shard_within": ranks}}]))

@@ -1,27 +1,27 @@
-"""More communication behind computation: DDP's buckets made small, FSDP2's gathers begun a block ahead."""
+"""More communication behind computation: smaller DDP buckets; FSDP2 gathers a block ahead."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.interconnect.subject import Subject
+from suites.training.techniques import apply_techniques
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`buckets`: DDP's, of a model."""
+    """`buckets`: DDP buckets per model."""
 
     buckets: int
 
 
-def unavailable(host: HostInfo) -> str | None:
-    """It runs wherever the strategies do."""
-    return None
-
-
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject with more overlap; `Unavailable` for deepspeed, whose engine prefetches as it comes."""
-    if subject.plan.strategy == "zero3":
-        raise Unavailable("deepspeed's engine gathers ahead and reduces in buckets as it comes")
-    return replace(subject, plan=replace(subject.plan, buckets=settings.buckets, forward_prefetch=True))
+    """Return the subject with more overlap; raises `Unavailable` for deepspeed, which prefetches as it comes."""
+    strategy = subject.workload.strategy
+    changes = {"ddp": {"buckets": settings.buckets}, "fsdp2": {"forward_prefetch": True}}
+    if strategy not in changes:
+        raise Unavailable(
+            "deepspeed prefetches and reduces in buckets as it comes; use strategy ddp or fsdp2"
+        )
+    return subject.with_step(apply_techniques(subject.step, [{strategy: changes[strategy]}]))

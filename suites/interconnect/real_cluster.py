@@ -1,4 +1,4 @@
-"""Ranks that torchrun or srun started, on the network that their machines have: none shaped or foretold."""
+"""Ranks that torchrun or srun started, on their machines' own network: nothing is shaped or predicted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ class Machines(Trainers):
         super().__init__(Pool(places(here, {}), here.address, backend, TIMEOUT_S))
         self.conditions = {"backend": backend, "device": "cuda" if backend == "nccl" else "cpu"}
         try:
-            told = self.call("whereabouts")
-            self.conditions["network"] = network_of(here, [(machine, local) for machine, local, _ in told])
+            described = self.call("describe_rank")
+            self.conditions["network"] = network_of(
+                here, [(machine, local) for machine, local, _ in described]
+            )
             if backend == "nccl":
-                self.conditions["device_name"] = ", ".join(sorted({device for _, _, device in told}))
+                self.conditions["device_name"] = ", ".join(sorted({device for _, _, device in described}))
         except BaseException:
             self.close()
             raise
@@ -62,17 +64,17 @@ def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:
     return "real" if len({node[0][0] for node in nodes}) == here.nodes else "loopback"
 
 
-def refuse_other(workload: Workload, here: Launch) -> None:
-    """Raises `Unavailable` where the workload is for other nodes than were started."""
+def validate_nodes(workload: Workload, here: Launch) -> None:
+    """Raise `Unavailable` where the workload needs other nodes than the launcher started."""
     asked = (workload.nodes, workload.ranks_per_node)
     if asked != (here.nodes, here.per_node):
         raise Unavailable(
-            f"it is for {workload.nodes} nodes of {workload.ranks_per_node} ranks, and {here.nodes} of "
-            f"{here.per_node} were started: set its nodes={here.nodes} and ranks_per_node={here.per_node}"
+            f"nodes={workload.nodes}, ranks_per_node={workload.ranks_per_node}: the launcher started "
+            f"nodes={here.nodes}, ranks_per_node={here.per_node}; set these on the workload"
         )
 
 
-def refuse_links(subject: Subject) -> None:
-    """Raises `Unavailable` for a variant that is the same training behind another link."""
+def validate_link(subject: Subject) -> None:
+    """Raise `Unavailable` for a variant that is the same training behind another link."""
     if subject.link_B_per_s != subject.workload.link_B_per_s:
-        raise Unavailable("the network between these machines is what it is: no other link can be tried")
+        raise Unavailable("the network between these machines cannot be shaped: no other link can be tried")

@@ -1,12 +1,13 @@
-"""What the interconnect suite hands around: a workload, and the plan of one variant that ranks carry out."""
+"""What the interconnect suite passes around: a workload, and a training step behind a link."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
+from suites.training import workload as training
 from suites.training.model import ModelShape, llama
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,10 @@ class Workload:
     num_key_value_heads: int
     intermediate_size: int
     vocab_size: int
-    micro_batch_size: int  # sequences a rank takes at once
+    micro_batch_size: int  # sequences per rank and forward pass
     seq_len: int
     learning_rate: float
-    loss_steps: int  # batches a rank has seen when the loss is read
+    loss_steps: int  # batches per rank before the loss is read
     ranks_per_node: int
     link_B_per_s: float  # of the paper's run: one node's link, each way
     source: str
@@ -31,42 +32,71 @@ class Workload:
 
     @property
     def shape(self) -> ModelShape:
-        """Of the model."""
+        """The model."""
         return llama(self)
 
+    @property
+    def ranks(self) -> int:
+        """Ranks on all nodes."""
+        return self.nodes * self.ranks_per_node
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every rank of one variant does; plain data, for it travels to them as JSON.
+    @property
+    def training(self) -> training.Workload:
+        """What `suites.training` knows of it."""
+        return training.Workload(
+            num_hidden_layers=self.num_hidden_layers,
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            intermediate_size=self.intermediate_size,
+            vocab_size=self.vocab_size,
+            seq_len=self.seq_len,
+            micro_batch_size=self.micro_batch_size,
+            learning_rate=self.learning_rate,
+            dp_size=self.ranks,
+        )
 
-    `strategy` names the module of `suites.interconnect.strategies`. `accumulate` batches go into one update.
-    `reduce_dtype` is that of gradients on the wire. `shard_within` is over how many ranks parameters are
-    sharded, None: over all. `buckets` of gradients, None: one a block; `forward_prefetch`: a block's
-    parameters while the one before computes. `changes`: modules whose `on_rank(trainer, settings)` changes
-    the trainer once it is made, with their settings.
+
+STRATEGIES: dict[str, str] = {"ddp": "ddp", "fsdp2": "fsdp2", "zero3": "zero"}
+"""The technique behind each strategy."""
+
+SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
+"""Techniques that plain PyTorch has too where a strategy is compared with it."""
+
+
+def strategy_techniques(workload: Workload) -> Techniques:
+    """Return the workload's strategy as a technique, its messages scaled to the model.
+
+    torch's buckets of 25 MiB and deepspeed's of 500 million elements are parts of a model of billions of
+    parameters, and all of one that two cores train; here a bucket is one block.
     """
+    settings = {
+        "ddp": {"buckets": workload.num_hidden_layers},
+        "fsdp2": {"reduce_every_micro_batch": False},
+        "zero3": {"stage": 3, "buckets": "block"},
+    }[workload.strategy]
+    return [{STRATEGIES[workload.strategy]: settings}]
 
-    strategy: str
-    accumulate: int = 1
-    reduce_dtype: str = "fp32"
-    shard_within: int | None = None
-    buckets: int | None = None
-    forward_prefetch: bool = False
-    changes: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+def strategy_step(workload: Workload, seed: int) -> TrainingStep:
+    """Return the training step of the workload's strategy, without any further technique."""
+    return build_step(workload.training, [*SHARED, *strategy_techniques(workload)], seed)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One variant: its plan, its link, and how closely its losses must be plain PyTorch's.
-
-    `link_B_per_s` is at the scale of the paper's run. `tolerance` is relative; None: the variant changes the
-    mathematics, and only has to learn. `updates_together`: updates after which all ranks agree.
-    """
+    """One variant: a training step and its link. `link_B_per_s` is at the scale of the paper's run."""
 
     workload: Workload
     seed: int
-    plan: Plan
+    step: TrainingStep
     link_B_per_s: float
-    tolerance: float | None = 1e-4
-    updates_together: int = 1
-    held: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def batches_per_update(self) -> int:
+        """Micro-batches of one update on one rank; the suite counts a step per micro-batch."""
+        return self.step.workload.gradient_accumulation_steps
+
+    def with_step(self, step: TrainingStep) -> Subject:
+        """Return the subject with another training step."""
+        return replace(self, step=step)

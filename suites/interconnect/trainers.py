@@ -1,16 +1,15 @@
-"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they
-are."""
+"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from harness.instruments.distributed.rank_pool import Pool
 from suites.interconnect import on_rank
-from suites.interconnect.subject import Plan, Workload
+from suites.training import on_rank as training_on_rank
+from suites.training.step import TrainingStep
 
 
 class Trainers:
@@ -19,20 +18,21 @@ class Trainers:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.variants: set[str] = set()
-        self._known: dict[tuple[Any, ...], float] = {}
+        self._known: dict[str, float] = {}
 
     def close(self) -> None:
         """End the ranks."""
         self.pool.close()
 
     def call(self, function: str, **arguments: Any) -> list[Any]:
-        """What `function` of `on_rank` returned on each rank."""
-        return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
+        """Return what `function` of this suite's `on_rank`, or of training's, returned on each rank."""
+        module = on_rank if hasattr(on_rank, function) else training_on_rank
+        return self.pool.call(f"{module.__name__}:{function}", **arguments)
 
-    def enter(self, key: str, workload: Workload, plan: Plan, seed: int) -> None:
+    def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's trainers, which last until it leaves."""
         self.variants.add(key)
-        self.call("make", **made(key, workload, plan, seed))
+        self.call("make", key=key, step=step.described)
 
     def leave(self, key: str | None) -> None:
         """Let a variant's trainers go, if it has any."""
@@ -42,22 +42,17 @@ class Trainers:
                 self.call("drop", key=key)
 
     @contextmanager
-    def trainer(self, key: str, workload: Workload, plan: Plan, seed: int) -> Iterator[None]:
-        """A trainer of that name on every rank."""
-        self.call("make", **made(key, workload, plan, seed))
+    def trainer(self, key: str, step: TrainingStep) -> Iterator[None]:
+        """Have a trainer of that name on every rank."""
+        self.call("make", key=key, step=step.described)
         try:
             yield
         finally:
             if len(self.pool):
                 self.call("drop", key=key)
 
-    def once(self, key: tuple[Any, ...], work: Callable[[], float]) -> float:
-        """What `work` gave the first time, for variants that differ in their link alone."""
+    def once(self, key: str, work: Callable[[], float]) -> float:
+        """Return what `work` gave the first time, for variants that differ in their link alone."""
         if key not in self._known:
             self._known[key] = work()
         return self._known[key]
-
-
-def made(key: str, workload: Workload, plan: Plan, seed: int) -> dict[str, Any]:
-    """The arguments of `on_rank.make`."""
-    return {"key": key, "workload": asdict(workload), "plan": asdict(plan), "seed": seed}

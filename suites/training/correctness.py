@@ -21,6 +21,7 @@ from torch import Tensor
 
 from harness.records import WrongResult
 from suites.training import data
+from suites.training.contract import EXACT
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, named
 from suites.training.trainer import CPU, Batch, Trainer
@@ -35,9 +36,9 @@ LEARNT = 0.8
 UPDATES_ON_RANKS = 3
 """The first sees the model, the others the optimizer's work."""
 
-RANKS_FACTOR = 10.0
-"""Over several ranks a loss may be off by so many times what the contract says: sums are taken in another
-order, and the first steps of Adam follow the signs of gradients near zero."""
+RANKS = 10.0 * EXACT.relative
+"""Over several ranks a loss may be off by this share of the first loss where the contract is exact: sums are
+taken in another order, and the first steps of Adam follow the signs of gradients near zero."""
 
 GRADIENT_FACTOR = 10.0
 """A gradient passes every layer twice: it may be off, by its norm, by so many times what a loss may."""
@@ -183,7 +184,7 @@ def check_on_ranks(
     if not off <= allowed:
         raise WrongResult(f"a gradient is off by {off:.1e} of its norm, allowed {allowed:.0e}")
     theirs = plain_losses(step, text_updates(step, count), shared, device)
-    return compare(ours, theirs, RANKS_FACTOR * step.contract.relative)
+    return compare(ours, theirs, max(RANKS, step.contract.relative))
 
 
 def mean_over_ranks(answers: Sequence[Mapping[str, Sequence[float]]]) -> list[float]:
