@@ -75,7 +75,10 @@ DROPPED_FIELDS = {
 }  # fmt: skip
 """Fields that a suite's workloads no longer have."""
 
-SUITE_SETTINGS = {"interconnect_formula": {"batches": "gradient_accumulation_steps"}}
+SUITE_SETTINGS = {
+    "interconnect": {"outer_rate": "outer_learning_rate"},
+    "interconnect_formula": {"batches": "gradient_accumulation_steps"},
+}
 """Settings of one suite's optimizations."""
 
 

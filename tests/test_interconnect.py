@@ -66,8 +66,9 @@ def subject_of(workload, name):
     if variant.module == "baseline" or variant.techniques:
         return subject
     module = import_module(f"suites.interconnect.{variant.module}")
-    settings = module.Settings(**variant.settings) if hasattr(module, "Settings") else None
-    return module.apply(subject, settings)
+    if not hasattr(module, "Settings"):
+        return module.apply(subject)
+    return module.apply(subject, module.Settings(**variant.settings))
 
 
 def ranks_of(subject):
@@ -104,8 +105,9 @@ def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
         "local_sgd",
         "hybrid_shard",
         "gradient_accumulation",
-    ):  # those are not foretold
-        assert sampled["time", "model"].value > sampled["time", "without network"].value
+    ):  # no prediction
+        # On a busy machine what computes between a collective's begin and its wait may hide all of it.
+        assert sampled["time", "model"].value >= sampled["time", "without network"].value
     assert ranks.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
     assert 0 < told["loss", ""].value < 10
 

@@ -11,6 +11,8 @@ def spoil(memory, times, apart):
 
     def spoilt(trainer, *arguments, **named):
         make(trainer, *arguments, **named)
+        if trainer.step.ranks == 1:  # plain PyTorch, which it is compared with
+            return
         for parameter in trainer.plain.parameters():
             parameter.register_hook(lambda gradient: gradient * times)
         if apart and dist.get_rank() == 1:

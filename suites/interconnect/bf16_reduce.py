@@ -7,8 +7,8 @@ from suites.interconnect.subject import Subject
 from suites.training.techniques import apply_techniques
 
 
-def apply(subject: Subject, settings: object) -> Subject:
-    """Return the subject with gradients reduced in bf16; raises `Unavailable` for deepspeed, run as it comes."""
+def apply(subject: Subject) -> Subject:
+    """Return the subject with gradients reduced in bf16; raises `Unavailable` for deepspeed."""
     strategy = subject.workload.strategy
     if strategy == "zero3":
         raise Unavailable("deepspeed reduces gradients in the parameters' type; use strategy ddp or fsdp2")

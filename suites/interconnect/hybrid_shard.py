@@ -1,4 +1,4 @@
-"""FSDP2 inside a node, replicas between nodes (HSDP): only a node's share of the gradients crosses the link."""
+"""FSDP2 inside a node, replicas between nodes (HSDP): a node's share of the gradients crosses the link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from suites.interconnect.subject import Subject
 from suites.training.techniques import apply_techniques
 
 
-def apply(subject: Subject, settings: object) -> Subject:
+def apply(subject: Subject) -> Subject:
     """Return the subject sharded within a node; raises `Unavailable` where that shards nothing."""
     if subject.workload.strategy != "fsdp2":
         raise Unavailable("hybrid sharding needs strategy=fsdp2")

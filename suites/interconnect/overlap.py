@@ -17,7 +17,7 @@ class Settings:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with more overlap; raises `Unavailable` for deepspeed, which prefetches as it comes."""
+    """Return the subject with more overlap; raises `Unavailable` for deepspeed."""
     strategy = subject.workload.strategy
     changes = {"ddp": {"buckets": settings.buckets}, "fsdp2": {"forward_prefetch": True}}
     if strategy not in changes:

@@ -1,4 +1,4 @@
-"""The ranks that a workload's variants share in one process, and what any of them can do, wherever they are."""
+"""The ranks that a workload's variants share in one process, wherever they are, and what they can do."""
 
 from __future__ import annotations
 
