@@ -76,10 +76,12 @@ def run_command(words: Sequence[str]) -> None:
         report(source, Path(given.get("out", source)), given.get("suite", ""))
         return
     from harness.config import load
-    from harness.sweep import planned_sweep, sweep
+    from harness.sweep import planned_sweep, refuse_incomplete, sweep
 
-    pages = []
-    for run in load(words):
+    pages, runs = [], load(words)
+    for run in runs:
+        refuse_incomplete(run)
+    for run in runs:
         if run.plan_only:
             print("\n".join(planned_sweep(run)))
             continue

@@ -8,7 +8,7 @@ docs/adding-a-suite.md shows both. mypy checks each module's types against these
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,7 @@ Built = TypeVar("Built", covariant=True)
 Given = TypeVar("Given", contravariant=True)
 Session = TypeVar("Session", contravariant=True)
 Started = TypeVar("Started", covariant=True)
+Configured = TypeVar("Configured")
 
 Techniques = Sequence[tuple[str, Json]]
 """Techniques of a training step, by name, each with its settings."""
@@ -93,12 +94,14 @@ class Optimization(Protocol[Subject]):
         """Return the subject with the optimization applied."""
 
 
-class ConfiguredOptimization(Protocol[Subject]):
+class ConfiguredOptimization(Protocol[Subject, Configured]):
     """An optimization with settings: those of its YAML fill the dataclass `Settings`."""
 
-    Settings: type
+    @property
+    def Settings(self) -> Callable[..., Configured]:
+        """The dataclass."""
 
-    def apply(self, subject: Subject, settings: Any) -> Subject:
+    def apply(self, subject: Subject, settings: Configured) -> Subject:
         """Return the subject with the optimization applied as `settings` say."""
 
 
@@ -133,21 +136,35 @@ OPTIMIZATION = {
 }
 UNCONFIGURED = {**OPTIMIZATION, "apply": Function(("subject",))}
 
-GUIDE = "docs/adding-a-suite.md"
+SEE = "docs/adding-a-suite.md lists what a suite has"
 
 
 def check_modules(
-    suite: str, optimizations: Iterable[str], techniques: bool = False, suites: Path = ROOT / "suites"
+    suite: str,
+    settings: Mapping[str, Iterable[str]],
+    techniques: bool = False,
+    suites: Path = ROOT / "suites",
 ) -> None:
     """Raise ConfigError, one line, where a suite or a module of its optimizations lacks something.
 
-    An optimization need not have a module. With `techniques` the suite has to apply them.
+    `settings` names each optimization's; one need not have a module. With `techniques` the suite has to apply
+    them.
     """
     check_suite(suites / suite, techniques)
-    for name in optimizations:
+    for name, own in settings.items():
         file = suites / suite / f"{name}.py"
         if file.is_file():
-            _refuse(file, OPTIMIZATION if _find(file, "Settings") else UNCONFIGURED)
+            _check_optimization(file, sorted(own))
+
+
+def _check_optimization(file: Path, settings: Sequence[str]) -> None:
+    found = _find(file, "Settings")
+    _refuse(file, UNCONFIGURED if found is None else OPTIMIZATION)
+    body = found.body if isinstance(found, ast.ClassDef) else []
+    fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
+    missing = [name for name in settings if name not in fields]
+    if missing and (found is None or isinstance(found, ast.ClassDef)):
+        raise ConfigError(f"{_shown(file)}: a class Settings with {', '.join(missing)} is missing. {SEE}")
 
 
 def check_suite(package: Path, techniques: bool = False) -> None:
@@ -159,9 +176,13 @@ def check_suite(package: Path, techniques: bool = False) -> None:
 def _refuse(file: Path, wanted: Mapping[str, Function]) -> None:
     faults = [fault for name, function in wanted.items() if (fault := _fault(file, name, function))]
     if faults:
-        module = file.parent if file.stem == "__init__" else file
-        where = module.relative_to(module.parents[1] if file.stem == "__init__" else module.parents[2])
-        raise ConfigError(f"{where}: {'; '.join(faults)}. {GUIDE} lists what a suite has")
+        raise ConfigError(f"{_shown(file)}: {'; '.join(faults)}. {SEE}")
+
+
+def _shown(file: Path) -> str:
+    """Return `suites/<suite>` for its package, `suites/<suite>/<name>.py` for a module of it."""
+    package = file.parent.relative_to(file.parents[2])
+    return str(package if file.stem == "__init__" else package / file.name)
 
 
 def _fault(file: Path, name: str, function: Function) -> str:
@@ -196,9 +217,13 @@ def _find(file: Path, name: str) -> ast.stmt | None:
     return None
 
 
-@cache
 def _statements(file: Path) -> tuple[ast.stmt, ...]:
-    return tuple(ast.parse(file.read_text(), filename=str(file)).body) if file.is_file() else ()
+    return _parsed(file.read_text()) if file.is_file() else ()
+
+
+@cache
+def _parsed(source: str) -> tuple[ast.stmt, ...]:
+    return tuple(ast.parse(source).body)
 
 
 def unavailable(module: ModuleType, host: HostInfo) -> str | None:

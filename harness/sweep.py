@@ -18,6 +18,7 @@ from harness.optimizations import Variant
 from harness.plan import plan, write_plan
 from harness.plan_view import announcement, plan_lines
 from harness.progress import Progress, announce
+from harness.protocols import check_modules
 from harness.records import Group, Record
 from harness.runner import pending, run
 from harness.store import RECORDS, Store, read_records
@@ -41,6 +42,13 @@ class Outlook(NamedTuple):
     estimate: Estimate
     not_tried: Mapping[str, str]
     notes: Mapping[str, str]
+
+
+def refuse_incomplete(suite_run: Run) -> None:
+    """Raise ConfigError where a module of the run lacks a function; reads the modules, imports none."""
+    settings = {variant.module: tuple(variant.settings) for variant in suite_run.variants}
+    techniques = any(variant.techniques for variant in suite_run.variants)
+    check_modules(suite_run.suite, settings, techniques)
 
 
 def sweep(suite_run: Run) -> None:
