@@ -20,7 +20,7 @@ from harness.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.records import Record
-    from harness.report.findings import Findings
+    from harness.report.report_data import ReportData
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,7 +93,7 @@ def run_command(words: Sequence[str]) -> None:
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
 
 
-def report(source: Path, out: Path, asked: str = "") -> tuple[Findings, Path]:
+def report(source: Path, out: Path, asked: str = "") -> tuple[ReportData, Path]:
     """Judge and report what `source` has (of suite `asked`), into `out`; return the findings and the page."""
     from harness.claims import load_claims
     from harness.judge import judge

@@ -88,6 +88,8 @@ class HardwareSchema:
 
     name: str = MISSING
     memory_B: float = MISSING
+    device: str = ""  # a pattern of the name that the driver reports
+    matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
     source: str = MISSING
 
 

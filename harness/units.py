@@ -7,23 +7,26 @@ import math
 ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ"}
 """Printed right after every figure."""
 
+ORIGINS_IN_WORDS = {mark: origin for origin, mark in ORIGIN_MARKS.items()}
+
 LEGEND = (
     "ᵐ measured on this hardware · ᵉ emulated · ˢ simulated: fake tensors, or a model stepped through time · "
     "ᶜ calculated by a formula"
 )
 
 _SCALES = {
-    "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "GiB": 2.0**30},
     "s": {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0},
     "token/s": {"token/s": 1.0, "ktoken/s": 1e3},
     "FLOP/s": {"GFLOP/s": 1e9, "TFLOP/s": 1e12},
+    "Hz": {"Hz": 1.0, "MHz": 1e6, "GHz": 1e9},
     "B/s": {"MB/s": 1e6, "GB/s": 1e9},
     "1": {"1": 1.0, "%": 1e-2, "x": 1.0, "GFLOP": 1e9},
 }
 
 
-_FROM = {"TB": 10}
-"""A unit is read from so many of it on: memory is spoken of in GB up to 10 TB."""
+_FROM = {"TB": 10, "GiB": math.inf}
+"""A unit is chosen from so many of it on: memory is given in GB up to 10 TB, in GiB only where asked for."""
 
 
 def choices(unit: str) -> tuple[str, ...]:

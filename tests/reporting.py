@@ -12,28 +12,28 @@ from synthetic import memory_records
 from harness.claims import load_claims
 from harness.judge import judge
 from harness.records import Record, measurement
-from harness.report import figures, gather
-from harness.report.findings import Findings, table
-from harness.report.lines import lines
+from harness.report import gather
+from harness.report.report_data import ReportData
 from harness.report.spec import Block
 from harness.report.tables import Table
 from harness.units import ORIGIN_MARKS
 
+SVG = "{http://www.w3.org/2000/svg}"
 MARKS = "".join(ORIGIN_MARKS.values())
 
 
-def found(records: list[Record] | None = None, folder: Path = Path()) -> Findings:
+def found(records: list[Record] | None = None, folder: Path = Path()) -> ReportData:
     records = memory_records() if records is None else records
     return gather("memory", records, judge(load_claims("memory"), records), folder)
 
 
-def block(findings: Findings, id: str) -> Block:
-    return next(one for one in findings.blocks(findings.frame) if one.id == id)
+def block(findings: ReportData, id: str) -> Block:
+    return next(one for one in findings.blocks if one.id == id)
 
 
 def made_table(id: str, records: list[Record] | None = None) -> Table:
     findings = found(records)
-    made = table(block(findings, id), findings, findings.frame)
+    made = findings.table(block(findings, id))
     assert made is not None
     return made
 
@@ -50,16 +50,31 @@ def recorded(records: list[Record], workload: str, variant: str, metric: str, me
     return statistics.median(one.samples)
 
 
-def shapes(findings: Findings, id: str, tag: str) -> list[ElementTree.Element]:
-    drawing = {"bars": figures.bars, "lines": lines, "spread": figures.spread}
-    one = block(findings, id)
-    picture = drawing[one.kind](one, findings.spec, findings.frame)
-    assert picture is not None
-    return list(ElementTree.fromstring(picture.file()).iter(f"{{http://www.w3.org/2000/svg}}{tag}"))
+def drawn(findings: ReportData, id: str) -> ElementTree.Element:
+    figure = findings.figure(block(findings, id))
+    assert figure is not None
+    return ElementTree.fromstring(figure.svg)
+
+
+def points(tree: ElementTree.Element) -> dict[str, tuple[float, float]]:
+    """What each drawn point says when pointed at, to where it is: x to the right, y downwards."""
+    return {
+        tip(use): (float(use.attrib["x"]), float(use.attrib["y"]))
+        for use in tree.iter(f"{SVG}use")
+        if use.find(f"{SVG}title") is not None
+    }
+
+
+def tips(tree: ElementTree.Element) -> list[str]:
+    return [tip(title) for title in tree.iter(f"{SVG}title")]
+
+
+def texts(tree: ElementTree.Element) -> list[str]:
+    return [tip(text) for text in tree.iter(f"{SVG}text")]
 
 
 def tip(shape: ElementTree.Element) -> str:
-    return "".join(shape.itertext())
+    return "".join(shape.itertext()).strip()
 
 
 class Reader(HTMLParser):
@@ -79,7 +94,7 @@ class Reader(HTMLParser):
         if "id" in given:
             self.ids.append(given["id"])
         if tag == "a":
-            self.links.append(given["href"])
+            self.links.append(given.get("href", ""))
         self.loads += [given[name] for name in ("src", "srcset", "data", "action") if name in given]
         self.loads += [tag] if tag in ("link", "iframe", "img", "object", "embed", "base", "form") else []
         self.scripts += tag == "script"

@@ -8,14 +8,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from reporting import tip
+from reporting import tip, tips
 from synthetic import made
 from timed import timed_findings
 
 from harness.records import Record
-from harness.report.findings import picture
+from harness.report.axes import LETTER
+from harness.report.figure import LIGHT, SERIES, SMALL
 from harness.report.spec import load_spec
-from harness.report.svg import FONT, LETTER
 from harness.validation import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,7 +24,7 @@ RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (t
 
 MOVED_B = {"big": 8e9, "small": 1e9}
 ENOUGH = {"big": 9e9, "small": 3e9}
-AXES = "x: {metric: rate, method: paper, title: L}, y: {metric: time, method: best, unit: s, title: S}"
+AXES = "x: {metric: rate, method: paper, title: L}, y: {metric: time, method: best, title: S}"
 MARK = ", mark: {metric: enough, method: best, title: suffices}"
 
 
@@ -49,20 +49,29 @@ def linked_records(enough: bool = True) -> list[Record]:
 def drawn(folder: Path, fields: str, records: list[Record] | None = None) -> ElementTree.Element:
     block = f"  - {{kind: lines, id: curve, title: Curve, {AXES}{fields}}}\n"
     findings = timed_findings(folder, block, records or linked_records())
-    made = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
+    made = findings.figure(findings.blocks[0])
     assert made is not None
-    return ElementTree.fromstring(made.file())
+    return ElementTree.fromstring(made.svg)
 
 
 def places(tree: ElementTree.Element, hollow: bool) -> dict[str, tuple[float, float]]:
-    """What each circle says before its colon, to where it stands."""
-    circles = [one for one in tree.iter(f"{SVG}circle") if ("stroke" in one.attrib) == hollow]
-    return {tip(one).partition(":")[0]: (float(one.attrib["cx"]), float(one.attrib["cy"])) for one in circles}
+    """What each point says before its colon, to where it is; hollow ones are rings."""
+    return {
+        tip(one).partition(":")[0]: (float(one.attrib["x"]), float(one.attrib["y"]))
+        for one in tree.iter(f"{SVG}use")
+        if one.find(f"{SVG}title") is not None and (one.attrib["fill"] == LIGHT["ground"]) == hollow
+    }
+
+
+def corners(tree: ElementTree.Element) -> list[int]:
+    """How many corners each line in the colour of a series has."""
+    lines = (one for one in tree.iter(f"{SVG}path") if one.attrib.get("stroke") in SERIES)
+    return [one.attrib["d"].count("L") + 1 for one in lines if one.attrib.get("fill", "none") == "none"]
 
 
 def test_a_line_a_workload_has_a_point_an_arm_at_its_rate_and_time(tmp_path: Path) -> None:
     tree = drawn(tmp_path, ", line: workload")
-    assert [len(one.attrib["points"].split()) for one in tree.iter(f"{SVG}polyline")] == [len(RATES)] * 2
+    assert corners(tree) == [len(RATES)] * 2
     dots = places(tree, hollow=False)
     assert len(dots) == 2 * len(RATES)
     (x0, y0), (x1, y1) = dots["big, the_link_00"], dots["small, the_link_05"]
@@ -82,9 +91,7 @@ def test_labels_along_x_never_overlap_and_both_ends_are_named(tmp_path: Path) ->
     assert {"the_link_00", "the_link_10"} < set(labels)
     assert 4 <= len(labels) < len(RATES) - 1
     for left, right in pairwise(sorted(labels.values())):
-        assert right - left >= LETTER * FONT * len("the_link_00")
-    upright = [one for one in tree.iter(f"{SVG}line") if one.attrib["x1"] == one.attrib["x2"]]
-    assert len(upright) == len(RATES)
+        assert right - left >= LETTER * SMALL * 0.9 * len("the_link_00")
 
 
 def test_the_ring_of_a_workload_stands_on_its_line_at_the_rate_of_its_metric(tmp_path: Path) -> None:
@@ -98,7 +105,7 @@ def test_the_ring_of_a_workload_stands_on_its_line_at_the_rate_of_its_metric(tmp
         share = math.log(ENOUGH[workload] / RATES[below]) / math.log(RATES[above] / RATES[below])
         assert x == pytest.approx(x1 + share * (x2 - x1), abs=0.2)
         assert y == pytest.approx(y1 + share * (y2 - y1), abs=0.2)
-    said = [tip(one) for one in tree.iter(f"{SVG}circle") if "stroke" in one.attrib]
+    said = [one for one in tips(tree) if "suffices" in one]
     assert said == ["big: 9 GB/s suffices", "small: 3 GB/s suffices"]
 
 
@@ -114,7 +121,7 @@ def test_without_the_metric_or_beyond_the_line_there_is_no_ring(enough: float | 
 def test_unless_it_says_otherwise_a_line_is_an_arm_over_its_workloads(tmp_path: Path) -> None:
     (tree, same) = (drawn(tmp_path, fields) for fields in ("", ", line: optimization"))
     assert ElementTree.tostring(tree) == ElementTree.tostring(same)
-    assert [len(one.attrib["points"].split()) for one in tree.iter(f"{SVG}polyline")] == [2] * len(RATES)
+    assert len(places(tree, hollow=False)) == len(RATES)
     assert not places(tree, hollow=True)
 
 
@@ -130,6 +137,16 @@ def test_a_mistake_in_lines_is_one_line(fields: str, told: str, tmp_path: Path) 
     text = f"suite: s\ntitle: t\nquestion: q\nblocks:\n  - {{kind: lines, id: a, title: b, {fields}}}\n"
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
-        load_spec("s", tmp_path)
+        load_spec("s", folder=tmp_path)
     assert "\n" not in str(error.value)
     assert told in str(error.value)
+
+
+def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named(tmp_path: Path) -> None:
+    findings = timed_findings(tmp_path, f"  - {{kind: lines, id: c, title: C, {AXES}}}\n", linked_records())
+    figure = findings.figure(findings.blocks[0])
+    assert figure is not None
+    assert {said.partition(": ")[0] for said in tips(ElementTree.fromstring(figure.svg))} == {
+        f"{variant}, big" for variant in RATES
+    }
+    assert figure.text == "Not drawn, for another is at the same place: small."

@@ -29,14 +29,14 @@ from harness.validation import ConfigError
         (
             "suite: s\ntitle: t\nquestion: q\nblocks:\n"
             "  - {kind: failures, id: a, title: b}\n  - {kind: verdicts, id: a, title: b}",
-            "'a' stands twice",
+            "'a' is used twice",
         ),
     ],
 )
 def test_a_mistake_in_a_report_is_one_line_that_names_its_place(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(ConfigError) as error:
-        load_spec("s", tmp_path)
+        load_spec("s", folder=tmp_path)
     assert "\n" not in str(error.value)
     assert told in str(error.value)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
-from reporting import MARKS, block, found, made_table, recorded, shapes
-from synthetic import memory_records
+from reporting import MARKS, block, drawn, found, made_table, recorded, tips
+from synthetic import made, memory_records
 
-from harness.records import Measurement, Status
-from harness.report.effects import meaning
+from harness.records import Measurement, Record, Status
 from harness.report.errors import error_rows
-from harness.report.findings import table
-from harness.report.frame import Frame
-from harness.report.glance import glance
+from harness.report.result_index import ResultIndex
+from harness.report.speedup import compared
+from harness.report.summary import summary
 
 
 def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
@@ -30,8 +29,8 @@ def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
 
 def test_every_figure_from_a_record_carries_its_origin() -> None:
     findings = found()
-    for one in findings.blocks(findings.frame):
-        made = table(one, findings, findings.frame)
+    for one in findings.blocks:
+        made = findings.table(one)
         for row in made.rows if made else ():
             for cell in row:
                 if cell.cell and not cell.look and made:
@@ -71,7 +70,7 @@ def test_a_cell_that_did_not_end_well_is_named_with_its_reason_wherever_it_is_mi
 
 def test_a_wrong_result_shows_no_figure() -> None:
     records = [r._replace(status="wrong_result", reason="loss differs") for r in memory_records()]
-    assert Frame(records, {}).figures == {}
+    assert ResultIndex(records, {}).table == {}
     assert made_table("pays", records).rows[0][-1].text == "unavailable"
 
 
@@ -100,21 +99,58 @@ def test_errors_against_pandas() -> None:
     ]
     frame = pandas.DataFrame(rows, columns=["method", "error"])
     findings = found(records)
-    for row in error_rows(block(findings, "accuracy"), findings.frame):
+    for row in error_rows(block(findings, "accuracy"), findings.index):
         errors = frame[frame.method == row.method].error
         assert row.cells == len(errors)
         assert row.median == pytest.approx(errors.abs().median())
         assert row.worst == errors[errors.abs().idxmax()]
         assert row.under == pytest.approx((errors < 0).mean())
-        assert row.least == errors.min()
+        assert row.lowest == errors.min()
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"),
+    ("share", "expected"),
     [(0.5, "pays"), (2.0, "costs"), (1.0, "no difference"), (1.004, "no difference"), (1.006, "costs")],
 )
-def test_what_an_optimization_does(ratio: float, expected: str) -> None:
-    assert meaning(ratio, 0.005)[0] == expected
+def test_what_an_optimization_does_to_bytes(share: float, expected: str) -> None:
+    def of(variant: str, size_B: float) -> Record:
+        return made("small", variant, {("peak_memory", ""): ("B", "measured", (size_B,))})
+
+    index = ResultIndex([of("baseline", 1e9), of("other", share * 1e9)], {})
+    fields = {"metric": "peak_memory", "method": "", "baseline": "baseline", "equal_within": 0.005}
+    comparison = compared(index, "small", "other", fields)
+    assert comparison is not None
+    assert comparison.effect == expected
+    assert comparison.ratio.basis == "single"
+
+
+@pytest.mark.parametrize(
+    ("ours", "base", "expected"),
+    [
+        ((0.8, 0.9), (1.0, 1.1, 1.2), "pays"),
+        ((0.8, 1.3), (1.0, 1.1, 1.2), "undecided"),
+        ((1.3, 1.4), (1.0, 1.1, 1.2), "costs"),
+    ],
+)
+def test_samples_that_do_not_pair_are_judged_by_their_ends(
+    ours: tuple[float, ...], base: tuple[float, ...], expected: str
+) -> None:
+    def of(variant: str, samples: tuple[float, ...]) -> Record:
+        return made("small", variant, {("peak_memory", ""): ("B", "measured", samples)})
+
+    index = ResultIndex([of("baseline", base), of("other", ours)], {})
+    fields = {"metric": "peak_memory", "method": "", "baseline": "baseline"}
+    comparison = compared(index, "small", "other", fields)
+    assert comparison is not None
+    assert (comparison.effect, comparison.ratio.basis) == (expected, "ranges")
+
+
+def test_a_change_without_an_interval_says_why() -> None:
+    made_of = made_table("pays")
+    assert any("no interval" in note for note in made_of.notes)
+    changed = [row[-2] for row in made_of.rows if row[-1].text in ("pays", "costs")]
+    assert changed
+    assert all(re.fullmatch(r" \[\d+\]", cell.note) for cell in changed)
 
 
 def test_the_change_against_the_baseline() -> None:
@@ -123,7 +159,7 @@ def test_the_change_against_the_baseline() -> None:
     base = recorded(records, "llama_7b", "baseline", "peak_memory", "fake_step")
     ours = recorded(records, "llama_7b", "mixed_flash", "peak_memory", "fake_step")
     row = next(row for row in made.rows if row[0].text == "Mixed + flash")
-    assert row[4].text == f"−{100 * (1 - ours / base):.1f} %"
+    assert row[4].text == f"−{100 * (1 - ours / base):.1f} % ˢ"
     assert row[5].text == "pays"
 
 
@@ -149,7 +185,7 @@ def test_the_conditions_beside_each_arm_and_in_the_answer_at_the_top() -> None:
     assert made.header[1] == "Ranks"
     assert [row[1].text for row in made.rows if row[0].text.startswith("FSDP2 +")] == ["4"]
     findings = found(records)
-    assert "FSDP2 + mixed + checkpointing" not in glance(findings, findings.frame)[0].answer
+    assert "FSDP2 + mixed + checkpointing" not in summary(findings)[0].answer
 
 
 def test_a_run_of_another_model_is_reported_on_that_model() -> None:
@@ -159,7 +195,7 @@ def test_a_run_of_another_model_is_reported_on_that_model() -> None:
     assert made.title.endswith("my_model")
     assert made.rows[0][3].text[-1] in MARKS
     assert [row[0].text for row in made_table("table_1", own).rows] == ["my_model"]
-    assert len(shapes(found(own), "by_kind", "rect")) > 8
+    assert len(tips(drawn(found(own), "by_kind"))) > 8
 
 
 def test_a_remark_on_a_figure_is_its_footnote() -> None:
@@ -182,6 +218,6 @@ def test_a_remark_on_a_figure_is_its_footnote() -> None:
 
 def test_names_in_the_reports_order_then_by_their_numbers() -> None:
     records = memory_records()
-    frame = Frame(records, {"workload": ["gpt3_175b"]})
-    assert frame.values("workload", {}) == ["gpt3_175b", "gpt_5m", "gpt_300m", "llama_1b", "llama_7b"]
-    assert frame.values("workload", {"train": True, "workload": ["gpt*", "!*300m"]}) == ["gpt_5m"]
+    index = ResultIndex(records, {"workload": ["gpt3_175b"]})
+    assert index.names("workload", {}) == ["gpt3_175b", "gpt_5m", "gpt_300m", "llama_1b", "llama_7b"]
+    assert index.names("workload", {"train": True, "workload": ["gpt*", "!*300m"]}) == ["gpt_5m"]

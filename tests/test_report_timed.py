@@ -6,10 +6,9 @@ import math
 import re
 import statistics
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
-from reporting import MARKS, read_page
+from reporting import MARKS, SVG, drawn, points, read_page, texts
 from scipy import stats
 from synthetic import claim
 from synthetic import made as made_record
@@ -28,22 +27,22 @@ from timed import (
 
 from harness.records import Measurement, Record
 from harness.report import write_report
-from harness.report.compared import compared
-from harness.report.findings import picture, table
-from harness.report.frame import Frame
-from harness.report.glance import glance
+from harness.report.result_index import ResultIndex
 from harness.report.spec import load_spec
+from harness.report.speedup import compared
+from harness.report.summary import summary
 from harness.report.tables import Table
 from harness.validation import ConfigError
 
 PAIRED = "metric: time, method: warm, baseline: baseline, noise: baseline_again"
 EFFECTS = f"""  - {{kind: effects, id: pays, title: "On {{workload}}", workload: small, {PAIRED}, unit: auto,
-     conditions: {{precision: Precision}}, beside: {{peak_memory: Peak}}}}
+     conditions: {{precision: Precision}}, extra_metrics: {{peak_memory: Peak}}}}
 """
 SPEEDUPS = f"  - {{kind: speedups, id: all, title: All, {PAIRED}}}\n"
-BESIDE = f"""  - {{kind: beside, id: both, title: Both, heading: Part, {PAIRED},
-     alone: alone, within: in the step, where: {{optimization: [baseline, fast, baseline_again]}},
-     rows: {{Softmax: {{alone: small, within: step}}, Other: {{alone: small, within: not_run}}}}}}
+BESIDE = f"""  - {{kind: isolated_vs_e2e, id: both, title: Both, heading: Part, {PAIRED},
+     isolated: alone, end_to_end: in the step, where: {{optimization: [baseline, fast, baseline_again]}},
+     rows: {{Softmax: {{isolated: small, end_to_end: step}},
+     Other: {{isolated: small, end_to_end: not_run}}}}}}
 """
 ROOFLINE = """  - {kind: roofline, id: bound, title: Bound, method: warm, bytes: bytes_moved, flops: flops,
      baseline: baseline, bandwidth: [not_run, copying],
@@ -56,7 +55,7 @@ LINES = """  - {kind: lines, id: curve, title: Curve, where: {workload: [small, 
 
 def made_table(folder: Path, blocks: str, records: list[Record] | None = None) -> Table:
     findings = timed_findings(folder, blocks, records)
-    made = table(findings.blocks(findings.frame)[0], findings, findings.frame)
+    made = findings.table(findings.blocks[0])
     assert made is not None
     return made
 
@@ -81,12 +80,12 @@ def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> 
     samples = [BASE_S["small"] * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT]
     assert fast["time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"
     assert fast["Speed-up (95 % interval)"] == "2.00× (2.00 … 2.00) ᵐ"
-    assert (fast["Here it"], fast["Precision"], fast["Peak"]) == ("pays", "bf16", "256 MB ᵐ")
+    assert (fast["Effect"], fast["Precision"], fast["Peak"]) == ("pays", "bf16", "256 MB ᵐ")
     assert row_of(made, "slow")["Speed-up (95 % interval)"].startswith("0.800×")
-    assert row_of(made, "slow")["Here it"] == "costs"
-    assert row_of(made, "same")["Here it"] == "no difference"
-    assert row_of(made, "baseline")["Here it"] == "is the baseline"
-    assert row_of(made, "baseline_again")["Here it"] == "is the noise"
+    assert row_of(made, "slow")["Effect"] == "costs"
+    assert row_of(made, "same")["Effect"] == "no difference"
+    assert row_of(made, "baseline")["Effect"] == "baseline"
+    assert row_of(made, "baseline_again")["Effect"] == "noise"
     assert row_of(made, "baseline_again")["Speed-up (95 % interval)"] == noise_text()
 
 
@@ -94,7 +93,7 @@ def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_figure(tmp_path:
     made = made_table(tmp_path, EFFECTS)
     for variant, told in (("untimed", "time: never timed here"), ("absent", "needs a GPU")):
         row = row_of(made, variant)
-        assert row["Here it"] == "unavailable"
+        assert row["Effect"] == "unavailable"
         number = re.search(r"\[(\d+)\]", row["time"])
         assert number
         assert told in made.notes[int(number[1]) - 1]
@@ -113,11 +112,11 @@ def test_a_warm_up_is_in_no_figure(tmp_path: Path) -> None:
 def test_without_the_baseline_again_nothing_is_called_a_difference(tmp_path: Path) -> None:
     records = [r for r in timed_records() if r.cell.optimization != "baseline_again"]
     made = made_table(tmp_path, EFFECTS, records)
-    assert {row_of(made, variant)["Here it"] for variant in ("fast", "slow", "same")} == {"undecided"}
+    assert {row_of(made, variant)["Effect"] for variant in ("fast", "slow", "same")} == {"undecided"}
     findings = timed_findings(tmp_path, EFFECTS, records)
-    answers = {card.question: card.answer for card in glance(findings, findings.frame)}
-    assert answers["What pays, and by how much?"] == "Nothing was found to pay."
-    assert "not timed against itself" in answers["Can it be believed?"]
+    answers = {card.question: card.answer for card in summary(findings)}
+    assert answers["What pays, and by how much?"] == "No variant was found to pay."
+    assert "not timed against itself" in answers["Can the numbers be trusted?"]
 
 
 def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path: Path) -> None:
@@ -166,37 +165,34 @@ def test_the_bound_is_the_longer_of_copying_and_multiplying_at_the_rates_measure
         row = next(r for r in made.rows if (r[0].text, r[1].text) == (workload, "baseline"))
         shown = dict(zip(made.header, (cell.text for cell in row), strict=True))
         moving_s, computing_s = BYTES[workload] / bandwidth, FLOPS[workload] / rate
-        assert shown["Set by"] == ("memory" if moving_s > computing_s else "compute")
+        assert shown["Limited by"] == ("memory" if moving_s > computing_s else "compute")
         share = max(moving_s, computing_s) / (BASE_S[workload] * median)
-        assert float(shown["Share of it reached"].split()[0]) == pytest.approx(100 * share, rel=0.006)
-        assert shown["Moves at least"] == f"{BYTES[workload] / 1e6:g} MB ᶜ"
+        assert float(shown["% of roofline"].split()[0]) == pytest.approx(100 * share, rel=0.006)
+        assert shown["Min. bytes"] == f"{BYTES[workload] / 1e6:g} MB ᶜ"
     fast = next(r for r in made.rows if (r[0].text, r[1].text) == ("small", "fast"))
     assert fast[5].text.startswith("unknown [")
-    assert made.notes[0] == "the matrix rate in bf16 was not measured in this run"
+    assert made.notes[0] == "the matmul rate in bf16 was not measured in this run"
     assert f"{bandwidth / 1e9:.1f} GB/s copied" in made.text
 
 
-def test_every_point_of_the_roofline_lies_where_its_time_puts_it(tmp_path: Path) -> None:
-    findings = timed_findings(tmp_path, ROOFLINE.replace("kind: roofline", "kind: roofs"))
-    drawn = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
-    assert drawn is not None
-    tree = ElementTree.fromstring(drawn.file())
-    dots = list(tree.iter("{http://www.w3.org/2000/svg}circle"))
-    assert len(dots) == len(BASE_S) * (len(SHARES) + 1)
-    places = {"".join(dot.itertext()).partition(":")[0]: dot.attrib for dot in dots}
+def test_every_point_of_the_roofline_is_where_its_time_puts_it(tmp_path: Path) -> None:
+    findings = timed_findings(tmp_path, ROOFLINE.replace("kind: roofline", "kind: roofline_plot"))
+    tree = drawn(findings, "bound")
+    places = {said.partition(":")[0]: place for said, place in points(tree).items()}
+    assert len(places) == len(BASE_S) * (len(SHARES) + 1)
     rate_of = {w: FLOPS[w] / BASE_S[w] for w in BASE_S}
     scale = [
-        (float(places["baseline, small"]["cy"]) - float(places[f"baseline, {w}"]["cy"]))
-        / math.log(rate_of[w] / rate_of["small"])
+        (places["baseline, small"][1] - places[f"baseline, {w}"][1]) / math.log(rate_of[w] / rate_of["small"])
         for w in ("large", "step", "copying")
     ]
     assert scale == pytest.approx([scale[0]] * 3, rel=0.01)
     assert scale[0] > 0
-    over = float(places["fast, small"]["cy"]) - float(places["baseline, small"]["cy"])
+    over = places["fast, small"][1] - places["baseline, small"][1]
     assert over == pytest.approx(-scale[0] * math.log(2), rel=0.02)
-    words = ["".join(text.itertext()) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
-    assert "fp32" in words
-    assert "bf16" not in words  # its rate was not measured
+    words = texts(tree)
+    assert any(word.startswith("fp32: ") for word in words)
+    assert any(word.startswith("copy: ") for word in words)
+    assert not any(word.startswith("bf16") for word in words)  # its rate was not measured
 
 
 def test_without_a_measured_copy_no_bound_is_known(tmp_path: Path) -> None:
@@ -206,41 +202,34 @@ def test_without_a_measured_copy_no_bound_is_known(tmp_path: Path) -> None:
     assert made.text == "No rate of this host was measured."
 
 
-def test_a_curve_has_a_point_a_length_and_its_interval_as_a_bar(tmp_path: Path) -> None:
+def test_a_curve_has_a_point_per_length_and_its_interval_as_a_whisker(tmp_path: Path) -> None:
     records = [r for r in timed_records() if r.cell.optimization in ("baseline", "baseline_again")]
-    findings = timed_findings(tmp_path, LINES, records)
-    drawn = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
-    assert drawn is not None
-    tree = ElementTree.fromstring(drawn.file())
-    tips = ["".join(dot.itertext()) for dot in tree.iter("{http://www.w3.org/2000/svg}circle")]
-    assert [tip.partition(":")[0] for tip in tips] == ["baseline_again, 512", "baseline_again, 4,096"]
-    bars = [
-        line for line in tree.iter("{http://www.w3.org/2000/svg}line") if line.attrib["stroke-width"] == "2"
-    ]
-    dots = list(tree.iter("{http://www.w3.org/2000/svg}circle"))
-    assert len(bars) == 2
-    for bar, dot in zip(bars, dots, strict=True):
-        assert bar.attrib["x1"] == bar.attrib["x2"] == dot.attrib["cx"]
-        assert float(bar.attrib["y1"]) > float(dot.attrib["cy"]) > float(bar.attrib["y2"])
+    tree = drawn(timed_findings(tmp_path, LINES, records), "curve")
+    places = points(tree)
+    assert [said.partition(":")[0] for said in places] == ["baseline_again, 512", "baseline_again, 4,096"]
+    paths = [one.attrib["d"] for one in tree.iter(f"{SVG}path") if one.attrib.get("stroke-width") == "2.2"]
+    whiskers = [tuple(map(float, re.sub("[ML]", " ", path).split())) for path in paths]
+    assert len(whiskers) == 2
+    for (x1, y1, x2, y2), (x, y) in zip(whiskers, places.values(), strict=True):
+        assert x1 == x2 == pytest.approx(x, abs=0.02)
+        assert y1 > y > y2
 
 
 def test_the_answers_at_the_top(tmp_path: Path) -> None:
     findings = timed_findings(tmp_path, EFFECTS)
-    pays, believe = glance(findings, findings.frame)
+    pays, believe = summary(findings)
     assert pays.lines == (("fast", "2.00×"),)
     off = statistics.mean(map(math.log, LUCK))
     shown = dict(believe.lines)
-    assert shown["held to differ"] == f"0 of {len(BASE_S)}"
-    assert float(shown["at worst"].split()[0]) == pytest.approx(
-        100 * math.expm1(abs(off)), rel=0.06, abs=1e-4
-    )
+    assert shown["judged different"] == f"0 of {len(BASE_S)}"
+    assert float(shown["worst"].split()[0]) == pytest.approx(100 * math.expm1(abs(off)), rel=0.06, abs=1e-4)
     assert f"in {PROCESSES} processes each" in believe.remark
 
 
 def test_where_the_first_table_was_not_run_the_next_answers(tmp_path: Path) -> None:
     not_run = EFFECTS.replace("workload: small", "where: {seq_len: 7}")
     findings = timed_findings(tmp_path, not_run + SPEEDUPS, timed_records(("small", "large")))
-    (pays, _) = glance(findings, findings.frame)
+    (pays, _) = summary(findings)
     assert pays.lines == (("fast, large", "2.00×"), ("fast, small", "2.00×"))
     assert pays.block == "all"
 
@@ -249,7 +238,7 @@ def test_a_claimed_range_and_a_ratio_as_people_read_them(tmp_path: Path) -> None
     held = claim(1.3, upper=2.5, relation="range", tolerance=0.0, unit="1", metric="time", method="warm",
                  workload="large", variant="fast", relative_to="baseline")  # fmt: skip
     findings = timed_findings(tmp_path, "  - {kind: verdicts, id: v, title: V}\n", claims=(held,))
-    made = table(findings.blocks(findings.frame)[0], findings, findings.frame)
+    made = findings.table(findings.blocks[0])
     assert made is not None
     assert [cell.text for cell in made.rows[0]][1:] == [
         "1.30× … 2.50×", "only", "2.00× ᵐ", "–", "holds, as stated",
@@ -280,8 +269,8 @@ def test_the_whole_report_is_written_and_every_figure_marked(tmp_path: Path) -> 
     assert reader.open == []
     inner = {link[1:] for link in reader.links if link.startswith("#")}
     assert inner <= set(reader.ids)
-    for one in findings.blocks(findings.frame):
-        for row in getattr(table(one, findings, findings.frame), "rows", ()):
+    for one in findings.blocks:
+        for row in getattr(findings.table(one), "rows", ()):
             for cell in row:
                 assert not cell.cell or cell.look in ("bad",) or cell.text[-1] in MARKS, cell
 
@@ -290,9 +279,9 @@ def test_the_whole_report_is_written_and_every_figure_marked(tmp_path: Path) -> 
     ("block", "told"),
     [
         ("{kind: speedups, id: a, title: b, method: warm}", "(a).baseline: missing"),
-        ("{kind: beside, id: a, title: b, method: m, baseline: c, alone: x, within: y,"
-         " rows: {R: {alone: w}}}",
-         "(a).rows.R.within: missing"),
+        ("{kind: isolated_vs_e2e, id: a, title: b, method: m, baseline: c, isolated: x, end_to_end: y,"
+         " rows: {R: {isolated: w}}}",
+         "(a).rows.R.end_to_end: missing"),
         ("{kind: lines, id: a, title: b, x: {title: t}, y: {metric: m, title: t}}", "(a).x: expected either"),
         ("{kind: lines, id: a, title: b, x: {field: f, metric: m, title: t}, y: {metric: m, title: t}}",
          "(a).x: expected either metric or field"),
@@ -304,7 +293,7 @@ def test_the_whole_report_is_written_and_every_figure_marked(tmp_path: Path) -> 
 def test_a_mistake_in_a_timed_block_is_one_line(block: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(f"suite: s\ntitle: t\nquestion: q\nblocks:\n  - {block}\n")
     with pytest.raises(ConfigError) as error:
-        load_spec("s", tmp_path)
+        load_spec("s", folder=tmp_path)
     assert "\n" not in str(error.value)
     assert told in str(error.value)
 
@@ -327,6 +316,6 @@ def test_a_speed_up_under_a_held_down_clock_is_marked() -> None:
         "draws": False,
     }
     for given, told in ((records, False), (hot, True)):
-        found = compared(Frame(given, {}), "small", "fast", fields)
+        found = compared(ResultIndex(given, {}), "small", "fast", fields)
         assert found is not None
         assert ("throttled" in found.text) is told

@@ -9,7 +9,7 @@ from synthetic import made
 from harness.claim_model import Claim
 from harness.judge import judge
 from harness.records import Record
-from harness.report.findings import Findings
+from harness.report.report_data import ReportData
 from harness.report.spec import load_spec
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
@@ -64,11 +64,13 @@ def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
 
 def timed_findings(
     folder: Path, blocks: str, records: list[Record] | None = None, claims: tuple[Claim, ...] = ()
-) -> Findings:
+) -> ReportData:
     """The run with a report of these blocks, written in its language."""
     spec = f"suite: invented\ntitle: Invented\nquestion: what pays?\nblocks:\n{blocks}"
     (folder / "invented.yaml").write_text(spec)
     records = timed_records() if records is None else records
     kept = {"system": "Linux 6.1 x86_64", "cpu": "a CPU", "cores": 2, "python": "3.11.7", "commit": "abc"}
     verdicts = judge(claims, records)
-    return Findings("invented", load_spec("invented", folder), records, verdicts, {"synthetic": kept}, claims)
+    return ReportData(
+        "invented", load_spec("invented", folder=folder), records, verdicts, {"synthetic": kept}, claims
+    )

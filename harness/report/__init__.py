@@ -1,7 +1,7 @@
-"""(records, verdicts) -> Markdown, figures and one self-contained page.
+"""Report judged records as Markdown, figures and one self-contained page.
 
-The functions here read and write files; the rest is pure. jinja2 and rich are imported only when a report
-is written.
+The functions here read and write files; the rest is pure. pandas, jinja2, rich and matplotlib are imported
+only when a report is written or a figure is drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.records import Record
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:
-    from harness.report.findings import Findings
+    from harness.report.report_data import ReportData
 
 
 def gather(
@@ -27,49 +27,51 @@ def gather(
     verdicts: Sequence[Verdict],
     source: Path,
     planned: Mapping[str, str] | None = None,
-) -> Findings:
-    """The run whose records lie in `source`, its claims and its report's spec; raises ConfigError.
+) -> ReportData:
+    """Return the data of a report on the run whose records are in `source`; raises ConfigError.
 
     `planned` has the titles of its variants; those that it lacks come from conf/.
     """
     from harness.claims import load_claims
-    from harness.report.findings import Findings
+    from harness.report.report_data import ReportData
+    from harness.report.sources import peaks
     from harness.report.spec import load_spec
 
-    shown = titles(suite) | dict(planned or {})
     environment = {}
     for name in sorted({record.environment for record in records if record.environment}):
         path = source / f"environment-{name}.json"
-        environment[name] = _read_json(path) if path.exists() else "not kept"
-    return Findings(suite, load_spec(suite, titles=shown), records, verdicts, environment, load_claims(suite))
+        environment[name] = read_json(path) if path.exists() else "not kept"
+    spec = load_spec(suite, titles(suite) | dict(planned or {}))
+    return ReportData(suite, spec, records, verdicts, environment, load_claims(suite), peaks(source))
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds; raises ConfigError."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
 
 
-def write_report(folder: Path, found: Findings) -> Path:
+def write_report(folder: Path, data: ReportData) -> Path:
     """Write report.md, figures/, verdicts.json, report.html into `folder`; the page. Raises ConfigError."""
     from harness.report.write import write_suite
 
-    with _told(folder):
-        return write_suite(folder, found)
+    with _errors_of(folder):
+        return write_suite(folder, data)
 
 
-def write_all(folder: Path, suites: Iterable[tuple[Findings, Path]]) -> Path:
+def write_all(folder: Path, suites: Iterable[tuple[ReportData, Path]]) -> Path:
     """Write the page of all suites' verdicts into `folder`; its path. Each suite comes with its own page."""
     from harness.report.write import write_every
 
-    with _told(folder):
+    with _errors_of(folder):
         return write_every(folder, list(suites))
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """A folder that cannot be written is a mistake that a person can mend."""
+def _errors_of(folder: Path) -> Iterator[None]:
+    """Turn a folder that cannot be written into an error that a person can act on."""
     try:
         yield
     except OSError as error:

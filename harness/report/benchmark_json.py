@@ -1,4 +1,4 @@
-"""Timed records -> the JSON of pytest-benchmark, for `pytest-benchmark compare` and whoever plots it.
+"""Export timed records as the JSON of pytest-benchmark, for `pytest-benchmark compare` and for plots.
 
 The layout is that of pytest-benchmark 5 (`Metadata.as_dict` and `pytest_benchmark_generate_json` there). The
 statistics are its own definitions, written here once more so that the same records give the same bytes
@@ -13,29 +13,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.records import Record, Status
-from harness.report.frame import Frame
+from harness.report.result_index import ResultIndex
 
 FORMAT = "5.1.0"
 """The version of pytest-benchmark whose layout this is."""
 
 TIMED = "time"
-"""The metric that it holds; in seconds a call."""
+"""The metric that it exports; in seconds per call."""
 
 
-def benchmark_json(suite: str, frame: Frame, environment: Mapping[str, Any]) -> str:
-    """The file, "" where nothing was timed: a group a workload, in it each variant, the baseline first.
+def benchmark_json(suite: str, index: ResultIndex, environment: Mapping[str, Any]) -> str:
+    """Return the file, "" where nothing was timed: a group per workload, its baseline first.
 
-    `environment`: as kept, by its digest; that of the newest record is told, and of the machine nothing else.
+    `environment`: as stored, by its digest; that of the newest record is written.
     """
     benchmarks = []
-    for (workload, variant), records in frame.cells.items():
+    for (workload, variant), records in index.cells.items():
         for method in _methods(records):
             samples = _samples(records, method)
             if samples:
                 benchmarks.append(_benchmark(suite, workload, variant, method, samples, records[0]))
     if not benchmarks:
         return ""
-    newest = max(frame.records, key=lambda record: (record.started_at, record.cell.id))
+    newest = max(index.records, key=lambda record: (record.started_at, record.cell.id))
     kept = environment.get(newest.environment)
     kept = kept if isinstance(kept, dict) else {}
     data = {
@@ -64,7 +64,7 @@ def _benchmark(
 
 
 def stats(samples: Sequence[float]) -> dict[str, Any]:
-    """pytest-benchmark's statistics of seconds a call; at least one sample, each above zero."""
+    """Return pytest-benchmark's statistics of seconds per call; at least one sample, each above zero."""
     ordered, count = sorted(samples), len(samples)
     mean, total = statistics.mean(samples), sum(samples)
     deviation = statistics.stdev(samples) if count > 1 else 0
@@ -93,7 +93,7 @@ def stats(samples: Sequence[float]) -> dict[str, Any]:
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """Its quartiles: of an even number the medians of both halves, of an odd one between two samples."""
+    """Return its quartiles: of an even number the halves' medians, of an odd one between two samples."""
     count = len(ordered)
     if count == 1:
         return ordered[0], ordered[0]
@@ -112,7 +112,7 @@ def _methods(records: Sequence[Record]) -> list[str]:
 
 
 def _samples(records: Sequence[Record], method: str) -> list[float]:
-    """All rounds of all repeats that ended well."""
+    """Return all rounds of all repeats that ended well."""
     return [
         value
         for record in records

@@ -1,13 +1,13 @@
-"""How far each method is off, over all cells in which the truth was measured."""
+"""Show how far each method is off, over all cells in which the truth was measured."""
 
 from __future__ import annotations
 
 import statistics
 from typing import NamedTuple
 
-from harness.report.frame import Figure, Frame
+from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
-from harness.report.tables import Table, Text, percent
+from harness.report.tables import Table, TableCell, percent
 from harness.units import marked
 
 
@@ -18,41 +18,49 @@ class Errors(NamedTuple):
     cells: int
     median: float
     worst: float
-    worst_at: Figure
-    under: float  # share of cells in which it says less than there is
-    least: float  # the lowest error: how much too little it says at most, where below zero
+    worst_at: Value
+    under: float  # share of cells in which it underestimates
+    lowest: float  # the lowest error: the worst underestimate, where below zero
 
 
-def error_rows(block: Block, frame: Frame) -> list[Errors]:
-    """One row a method, the most accurate first."""
-    groups: dict[str, list[Figure]] = {}
-    for figure in frame.select(block.fields["metric"], block.fields["where"]):
-        groups.setdefault(figure.method, []).append(figure)
+def error_rows(block: Block, index: ResultIndex) -> list[Errors]:
+    """Return one row per method, the most accurate first."""
+    groups: dict[str, list[Value]] = {}
+    for value in index.select(block.fields["metric"], block.fields["where"]):
+        groups.setdefault(value.method, []).append(value)
     rows = []
-    for method, figures in groups.items():
-        worst = max(figures, key=lambda f: abs(f.value))
-        median = statistics.median(abs(f.value) for f in figures)
-        under = sum(f.value < 0 for f in figures) / len(figures)
-        least = min(f.value for f in figures)
-        rows.append(Errors(method, len(figures), median, worst.value, worst, under, least))
+    for method, values in groups.items():
+        worst = max(values, key=lambda one: abs(one.median))
+        median = statistics.median(abs(one.median) for one in values)
+        under = sum(one.median < 0 for one in values) / len(values)
+        lowest = min(one.median for one in values)
+        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest))
     return sorted(rows, key=lambda row: (row.median, row.method))
 
 
-def errors(block: Block, spec: Spec, frame: Frame) -> Table:
-    """Each method: its median error, the worst and where, how often it says too little."""
+def errors(block: Block, spec: Spec, index: ResultIndex) -> Table:
+    """Return each method with its median error, the worst and where, and how often it underestimates."""
     rows = []
-    for row in error_rows(block, frame):
+    for row in error_rows(block, index):
         place = ", ".join(spec.name(key, getattr(row.worst_at, key)) for key in ("optimization", "workload"))
         rows.append(
             (
-                Text(spec.name("method", row.method), look="word"),
-                Text(str(row.cells)),
-                Text(marked(percent(row.median), row.worst_at.origin)),
-                Text(marked(percent(row.worst, True), row.worst_at.origin), row.worst_at.cell),
-                Text(place, row.worst_at.cell, "word"),
-                Text(percent(row.under)),
-                Text(marked(percent(row.least, True), row.worst_at.origin) if row.under else "–"),
+                TableCell(spec.name("method", row.method), look="word"),
+                TableCell(str(row.cells)),
+                TableCell(marked(percent(row.median), row.worst_at.origin)),
+                TableCell(marked(percent(row.worst, True), row.worst_at.origin), row.worst_at.cell),
+                TableCell(place, row.worst_at.cell, "word"),
+                TableCell(percent(row.under)),
+                TableCell(marked(percent(row.lowest, True), row.worst_at.origin) if row.under else "–"),
             )
         )
-    header = ("Method", "Cells", "Median |error|", "Worst", "Worst at", "Too little in", "By at most")
+    header = (
+        "Method",
+        "Cells",
+        "Median |error|",
+        "Worst error",
+        "Worst at",
+        "Underestimates in",
+        "Worst underestimate",
+    )
     return Table(block.id, block.title, block.text, header, tuple(rows))

@@ -1,84 +1,74 @@
-"""Tables, pictures and verdicts -> report.md."""
+"""Set tables, figures and verdicts as report.md."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.report.findings import Findings, picture, table
-from harness.report.glance import glance
-from harness.report.svg import Picture
+from harness.report.figure import Figure
+from harness.report.report_data import ReportData
+from harness.report.summary import cells_line, claims_line, summary
 from harness.report.tables import Table
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import MARKS, Judged, judged, outcome_text, tally
+from harness.report.verdicts import MARKS, ClaimWithVerdicts, judged, outcome_text
 from harness.units import LEGEND
 
-EVERY = "Every claim of the paper that was tried"
+EVERY = "Every claim that was tried"
+CAVEATS = "Conditions and caveats"
 HOW_TO_READ = (
-    "`holds`: within what counts as the same figure. `falls short`, `exceeds`: below or above it. "
-    "`undecided`: the samples lie on both sides. `unavailable`: no figure, never a pass. "
+    "`holds`: within what counts as the same value. `falls short`, `exceeds`: below or above it. "
+    "`undecided`: the samples lie on both sides. `unavailable`: no value, never a pass. "
     "`as stated`: under the claim's own conditions; `elsewhere`: under others, which are listed."
 )
 
 
-def report(found: Findings, pictures: dict[str, Picture]) -> str:
-    """The suite's report; `pictures` gets each picture by its file name under figures/."""
-    frame = found.frame
-    parts = [
-        f"# {found.spec.title}",
-        found.spec.question,
-        counted(found),
-        answers(found),
-        f"Origins: {LEGEND}.",
-    ]
-    for block in found.blocks(frame):
-        made = table(block, found, frame)
+def report(data: ReportData, figures: dict[str, Figure]) -> str:
+    """Return the suite's report; `figures` gets each figure by its file name under figures/."""
+    parts = [f"# {data.spec.title}", answers(data), f"Origins: {LEGEND}."]
+    for block in data.blocks:
+        made = data.table(block)
         if made is not None:
             parts.append(table_text(made))
             if block.kind == "verdicts" and made.rows:
                 parts.append(HOW_TO_READ)
-                parts += [claim_text(one) for one in judged(found.claims, found.verdicts)]
+                parts += [claim_text(one) for one in judged(data.claims, data.verdicts)]
             continue
-        drawn = picture(block, found, frame)
-        parts += [f"## {block.title}", block.text]
+        drawn = data.figure(block)
+        parts += [f"## {block.title}", block.text if drawn is None else drawn.text]
         if drawn is None:
             parts.append("Nothing was recorded for this figure.")
         else:
-            pictures[f"{block.id}.svg"] = drawn
+            figures[f"{block.id}.svg"] = drawn
             parts.append(f"![{escape(drawn.alt)}](figures/{block.id}.svg)")
-    parts += ["## Where this comes from", origin(found)]
+    parts += [f"## {CAVEATS}", data.spec.question, counted(data)]
+    parts += ["\n".join(f"- {escape(one)}" for one in data.spec.caveats), origin(data)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def every_report(suites: Sequence[tuple[Findings, str]]) -> str:
-    """All suites' verdicts on one page, each with the way to its own report."""
+def every_report(suites: Sequence[tuple[ReportData, str]]) -> str:
+    """Return all suites' verdicts as one page, each with the path to its own report."""
     parts = [f"# {EVERY}", f"Origins: {LEGEND}.", HOW_TO_READ]
-    for found, way in suites:
-        parts += [f"## [{found.spec.title}]({way}/report.md)", found.spec.question, counted(found)]
-        block = next((b for b in found.spec.blocks if b.kind == "verdicts"), None)
-        made = table(block, found, found.frame) if block else None
+    for data, path in suites:
+        parts += [f"## [{data.spec.title}]({path}/report.md)", data.spec.question, counted(data)]
+        block = next((b for b in data.spec.blocks if b.kind == "verdicts"), None)
+        made = data.table(block) if block else None
         if made is not None:
             parts.append(table_text(made._replace(title="", text="")))
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def answers(found: Findings) -> str:
-    """The three answers at the top, a line each."""
-    lines = []
-    for card in glance(found, found.frame):
-        lines.append(f"- **{card.question}** {card.answer}")
-    return "\n".join(lines)
+def answers(data: ReportData) -> str:
+    """Return the answers at the top, a line each."""
+    return "\n".join(f"- **{card.question}** {escape(card.answer)}" for card in summary(data))
 
 
-def counted(found: Findings) -> str:
-    """How many cells ended well, how many verdicts of each outcome."""
-    well = sum(record.status == "ok" for record in found.records)
-    counts = tally(found.verdicts)
-    verdicts = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "none"
-    return f"**{well} of {len(found.records)} cells ended well. Verdicts: {verdicts}.**"
+def counted(data: ReportData) -> str:
+    """Return how many cells and interpretations have a value, and what the rest needs."""
+    claims = f" {claims_line(data.verdicts, data.records)}" if data.verdicts else ""
+    return f"{cells_line(data.records)}{claims}"
 
 
 def table_text(table: Table) -> str:
-    """A table with its heading, its paragraph and its footnotes."""
+    """Return a table with its heading, its paragraph and its footnotes."""
     parts = [f"## {table.title}"] if table.title else []
     parts += [table.text] if table.text else []
     if table.rows:
@@ -96,18 +86,19 @@ def table_text(table: Table) -> str:
     return "\n\n".join(parts)
 
 
-def claim_text(one: Judged) -> str:
-    """A claim in full: its words, what its source says, each verdict in a sentence."""
+def claim_text(one: ClaimWithVerdicts) -> str:
+    """Return a claim in full: its words, what its source supports, each verdict in a sentence."""
     claim = one.claim
     lines = [
         f"### {claim.quoted_by}: {claim.quoted}",
-        f"What the source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
+        f"What its source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
     ]
+    if claim.misquoted:
+        lines.append(f"Misquoted: {claim.misquoted}")
     verdicts = []
     for verdict in one.verdicts:
-        differs = (
-            f" *Differs: {'; '.join(map(difference_text, verdict.differs))}.*" if verdict.differs else ""
-        )
+        different = "; ".join(map(difference_text, verdict.differs))
+        differs = f" *Differs: {different}.*" if different else ""
         record = f" Record `{verdict.cell}`." if verdict.cell else ""
         verdicts.append(f"- **{outcome_text(verdict)}** — {one.sentence(verdict)}{differs}{record}")
     lines.append("\n".join(verdicts))
@@ -115,15 +106,15 @@ def claim_text(one: Judged) -> str:
     return "\n\n".join(line for line in lines if line)
 
 
-def origin(found: Findings) -> str:
-    """The environment, line by line, and where the raw records are."""
+def origin(data: ReportData) -> str:
+    """Return the environment, line by line, and where the raw records are."""
     lines = ["Raw records, one cell a line: [records.jsonl](records.jsonl). [verdicts.json](verdicts.json)."]
-    lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in flat(found.environment))]
+    lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in flat(data.environment))]
     return "\n".join(lines)
 
 
 def flat(data: object, name: str = "") -> list[tuple[str, str]]:
-    """Nested mappings as (dotted name, text) lines, in their order."""
+    """Return nested mappings as (dotted name, text) lines, in their order."""
     if isinstance(data, dict):
         return [
             line for key, value in data.items() for line in flat(value, f"{name}.{key}" if name else str(key))
@@ -134,5 +125,5 @@ def flat(data: object, name: str = "") -> list[tuple[str, str]]:
 
 
 def escape(text: str) -> str:
-    """`text` so that Markdown shows it as it is, on one line."""
+    """Return `text` so that Markdown shows it as it is, on one line."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""Tables, pictures, verdicts and records -> one page that needs no other file and no network."""
+"""Set tables, figures, verdicts and records as one page that needs no other file and no network."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import Record
-from harness.report.findings import Findings, table
-from harness.report.glance import glance
-from harness.report.markdown import EVERY, HOW_TO_READ, flat
-from harness.report.svg import COLOURS, Picture
+from harness.report.figure import LIGHT, PALETTE, Figure, dark_rules
+from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, counted, flat
+from harness.report.report_data import ReportData
+from harness.report.summary import summary
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import LOOKS, MARKS, judged, ours, outcome_text, quoted, tally
+from harness.report.verdicts import LOOKS, MARKS, judged, ours, outcome_text, quoted
 from harness.units import LEGEND, ORIGIN_MARKS, human
 
 TEMPLATES = Path(__file__).resolve().parent
-LIGHT = "; ".join(f"--{role}: {colour}" for role, colour in COLOURS.items())
+COLOURS = "; ".join(f"--{role}: {colour}" for role, colour in LIGHT.items())
+DARK = "; ".join(f"--{role}: {dark}" for role, (_, dark) in PALETTE.items())
 
 
-def suite_page(found: Findings, pictures: Mapping[str, Picture]) -> str:
-    """The page of one suite."""
-    frame = found.frame
+def suite_page(data: ReportData, figures: Mapping[str, Figure]) -> str:
+    """Return the page of one suite."""
     parts = [
         {
             "block": block,
-            "table": table(block, found, frame),
-            "picture": pictures.get(f"{block.id}.svg"),
-            "claims": judged(found.claims, found.verdicts) if block.kind == "verdicts" else [],
+            "table": data.table(block),
+            "figure": figures.get(f"{block.id}.svg"),
+            "claims": judged(data.claims, data.verdicts) if block.kind == "verdicts" else [],
         }
-        for block in found.blocks(frame)
+        for block in data.blocks
     ]
     return _render(
         "page.html.j2",
-        found=found,
-        cards=glance(found, frame),
+        data=data,
+        cards=summary(data),
         parts=parts,
-        records=[_record_lines(found, record) for record in frame.records],
-        environment=flat(found.environment),
+        counted=counted(data),
+        records=[_record_lines(data, record) for record in data.index.records],
+        environment=flat(data.environment),
     )
 
 
-def every_page(suites: Sequence[tuple[Findings, str]]) -> str:
-    """The page of all suites' verdicts, each with the way to its own page."""
-    found = [
+def every_page(suites: Sequence[tuple[ReportData, str]]) -> str:
+    """Return the page of all suites' verdicts, each with the path to its own page."""
+    shown = [
         {
-            "found": one,
-            "way": way,
-            "cards": glance(one, one.frame),
+            "data": one,
+            "path": path,
+            "cards": summary(one),
             "claims": judged(one.claims, one.verdicts),
-            "tally": tally(one.verdicts),
+            "counted": counted(one),
         }
-        for one, way in suites
+        for one, path in suites
     ]
-    return _render("every.html.j2", suites=found, title=EVERY)
+    return _render("every.html.j2", suites=shown, title=EVERY)
 
 
 def _render(template: str, **values: Any) -> str:
@@ -69,7 +70,10 @@ def _render(template: str, **values: Any) -> str:
     )
     environment.filters["difference_text"] = difference_text
     tools = {
-        "colours": LIGHT,
+        "colours": COLOURS,
+        "dark": DARK,
+        "figure_rules": dark_rules(),
+        "caveats_title": CAVEATS,
         "legend": LEGEND,
         "how_to_read": HOW_TO_READ.replace("`", ""),
         "looks": LOOKS,
@@ -81,8 +85,8 @@ def _render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**tools, **values)
 
 
-def _record_lines(found: Findings, record: Record) -> dict[str, str]:
-    """A record for the list at the page's end: its head, and all it holds as lines of text."""
+def _record_lines(data: ReportData, record: Record) -> dict[str, str]:
+    """Return a record for the list at the page's end: its head, and everything in it as lines of text."""
     cell = record.cell
     lines = [f"cell {cell.id}  repeat {cell.repeat}  seed {cell.seed}"]
     lines += [
@@ -97,15 +101,15 @@ def _record_lines(found: Findings, record: Record) -> dict[str, str]:
         "id": cell.id,
         "status": record.status.replace("_", " "),
         "look": "good" if record.status == "ok" else "bad",
-        "workload": found.spec.name("workload", cell.workload),
-        "optimization": found.spec.name("optimization", cell.optimization),
+        "workload": data.spec.name("workload", cell.workload),
+        "optimization": data.spec.name("optimization", cell.optimization),
         "repeat": f" · repeat {cell.repeat}" if cell.repeat else "",
         "lines": "\n".join(lines),
     }
 
 
 def _samples(samples: Sequence[float], unit: str) -> str:
-    """Each value exactly once, as recorded, and for bytes and seconds as people read it."""
+    """Return each value once as recorded, and for bytes and seconds as people read it."""
     values = list(dict.fromkeys(samples))
     text = ", ".join(repr(value) for value in values[:8]) + (", …" if len(values) > 8 else "")
     count = f" × {len(samples)}" if len(samples) > 1 else ""

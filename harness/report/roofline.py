@@ -1,18 +1,18 @@
-"""Times beside the bound that this host sets: bytes over its copy bandwidth, FLOPs over its matrix rate."""
+"""Show each time next to the bound that this host sets: bytes over bandwidth, FLOPs over its matmul rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from harness.report.frame import Figure, Frame
+from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
-from harness.report.tables import Notes, Table, Text, missing, percent, reasoned, show
+from harness.report.tables import Notes, Table, TableCell, missing, percent, reasoned, show
 from harness.units import human, marked
 
 
 class Bound(NamedTuple):
-    """The least time in which a variant's work can be done here, in seconds, and what sets it."""
+    """The shortest time in which the work can be done here, in seconds, and what limits it."""
 
     time_s: float
     by: str  # memory | compute
@@ -25,92 +25,94 @@ class Rates(NamedTuple):
     compute: Mapping[str, float | None]
 
     def bound(self, moved_B: float, flops: float, precision: str) -> Bound | str:
-        """The bound of such work, or why it is unknown."""
+        """Return the bound of such work, or why it is unknown."""
         rate = self.compute.get(precision)
         if self.bandwidth is None or rate is None:
-            lacking = (
+            absent = (
                 "copy bandwidth"
                 if self.bandwidth is None
-                else f"matrix rate in {precision or 'its precision'}"
+                else f"matmul rate in {precision or 'its precision'}"
             )
-            return f"the {lacking} was not measured in this run"
+            return f"the {absent} was not measured in this run"
         memory_s, compute_s = moved_B / self.bandwidth, flops / rate
         return Bound(memory_s, "memory") if memory_s >= compute_s else Bound(compute_s, "compute")
 
 
-def rates(fields: Mapping[str, Any], frame: Frame) -> Rates:
-    """The median rates of the baseline on the workloads that `fields` name."""
+def rates(fields: Mapping[str, Any], index: ResultIndex) -> Rates:
+    """Return the median rates of the baseline on the workloads that `fields` name."""
     compute = {
-        name: _rate(frame, workload, fields["flops"], fields) for name, workload in fields["rates"].items()
+        name: _rate(index, workload, fields["flops"], fields) for name, workload in fields["rates"].items()
     }
-    return Rates(_rate(frame, fields["bandwidth"], fields["bytes"], fields), compute)
+    return Rates(_rate(index, fields["bandwidth"], fields["bytes"], fields), compute)
 
 
-def roofline(block: Block, spec: Spec, frame: Frame) -> Table:
-    """One row a workload and variant that was timed."""
+def roofline(block: Block, spec: Spec, index: ResultIndex) -> Table:
+    """Return one row per workload and variant that was timed."""
     fields, notes = block.fields, Notes()
-    measured = rates(fields, frame)
+    measured = rates(fields, index)
     rows = []
-    variants = frame.values("optimization", fields["where"], fields["metric"])
-    for workload in frame.values("workload", fields["where"], fields["metric"]):
+    variants = index.names("optimization", fields["where"], fields["metric"])
+    for workload in index.names("workload", fields["where"], fields["metric"]):
         for variant in variants:
-            figure = frame.get(workload, variant, fields["metric"], fields["method"])
-            if figure is not None:
-                name = Text(spec.name("workload", workload), look="word")
-                cells = _row(frame, notes, figure, fields, measured)
-                rows.append((name, Text(spec.name("optimization", variant), look="word"), *cells))
+            value = index.get(workload, variant, fields["metric"], fields["method"])
+            if value is not None:
+                name = TableCell(spec.name("workload", workload), look="word")
+                cells = _row(index, notes, value, fields, measured)
+                rows.append((name, TableCell(spec.name("optimization", variant), look="word"), *cells))
     header = (
         "Workload",
         "Optimization",
-        "Moves at least",
+        "Min. bytes",
         "GFLOP",
         "Time",
         "Bound",
-        "Set by",
-        "Share of it reached",
+        "Limited by",
+        "% of roofline",
     )
-    text = f"{block.text} {_told(measured)}".strip()
+    text = f"{block.text} {_rates_text(measured)}".strip()
     return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
 
 
 def _row(
-    frame: Frame, notes: Notes, figure: Figure, fields: Mapping[str, Any], measured: Rates
-) -> tuple[Text, ...]:
-    workload, variant = figure.workload, figure.optimization
-    moved, flops = (frame.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
-    time = Text(show(figure, "auto"), figure.cell)
+    index: ResultIndex, notes: Notes, value: Value, fields: Mapping[str, Any], measured: Rates
+) -> tuple[TableCell, ...]:
+    workload, variant = value.workload, value.optimization
+    moved, flops = (index.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
+    time = TableCell(show(value, "auto"), value.cell)
     if moved is None or flops is None:
         place = {"workload": workload, "optimization": variant, "method": ""}
-        lacking = missing(frame, notes, {**place, "metric": fields["bytes" if moved is None else "flops"]})
+        absent = missing(index, notes, {**place, "metric": fields["bytes" if moved is None else "flops"]})
         return (
-            lacking,
-            lacking,
+            absent,
+            absent,
             time,
-            Text("unknown", look="muted"),
-            Text("–", look="muted"),
-            Text("–", look="muted"),
+            TableCell("unknown", look="muted"),
+            TableCell("–", look="muted"),
+            TableCell("–", look="muted"),
         )
-    work = Text(show(moved, "auto"), moved.cell), Text(show(flops, "GFLOP"), flops.cell)
-    bound = measured.bound(moved.value, flops.value, frame.condition(workload, variant, fields["precision"]))
+    work = TableCell(show(moved, "auto"), moved.cell), TableCell(show(flops, "GFLOP"), flops.cell)
+    bound = measured.bound(
+        moved.median, flops.median, index.condition(workload, variant, fields["precision"])
+    )
     if isinstance(bound, str):
         unknown = reasoned(notes, ("unknown", bound))
-        return *work, time, unknown, Text("–", look="muted"), Text("–", look="muted")
+        return *work, time, unknown, TableCell("–", look="muted"), TableCell("–", look="muted")
     shown = marked(human(bound.time_s, "s"), "calculated")
-    share = marked(percent(bound.time_s / figure.value), figure.origin)
-    return *work, time, Text(shown, figure.cell), Text(bound.by), Text(share, figure.cell)
+    share = marked(percent(bound.time_s / value.median), value.origin)
+    return *work, time, TableCell(shown, value.cell), TableCell(bound.by), TableCell(share, value.cell)
 
 
-def _rate(frame: Frame, workloads: Sequence[str], work: str, fields: Mapping[str, Any]) -> float | None:
+def _rate(index: ResultIndex, workloads: Sequence[str], work: str, fields: Mapping[str, Any]) -> float | None:
     for workload in workloads:
-        done = frame.first(workload, fields["baseline"], work)
-        time = frame.get(workload, fields["baseline"], fields["metric"], fields["method"])
-        if done and time and time.value > 0:
-            return done.value / time.value
+        done = index.first(workload, fields["baseline"], work)
+        time = index.get(workload, fields["baseline"], fields["metric"], fields["method"])
+        if done and time and time.median > 0:
+            return done.median / time.median
     return None
 
 
-def _told(measured: Rates) -> str:
-    """The measured rates in a sentence."""
+def _rates_text(measured: Rates) -> str:
+    """Return the measured rates in a sentence."""
     known = [f"{human(measured.bandwidth, 'B/s')} copied"] if measured.bandwidth else []
     known += [f"{human(rate, 'FLOP/s')} in {name}" for name, rate in measured.compute.items() if rate]
     return f"Reached by this host: {', '.join(known)}." if known else "No rate of this host was measured."

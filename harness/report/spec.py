@@ -1,13 +1,7 @@
-"""Reads conf/report/<suite>.yaml: which tables and figures a suite's report has, as data. The rest of
-`harness.report` draws them and knows nothing of what they are about.
+"""Read conf/report/<suite>.yaml: which tables and figures a suite's report has, as data.
 
-`names` says how identifiers are shown, and puts those it lists first, in its order. Optimizations have their
-titles in their own YAMLs; `optimization_order` lists the variants that are shown first. `blocks` stand in the
-order of the report; each has `kind`, `id`, `title`, `text` (a paragraph above it) and the fields of its kind
-(`KINDS`). `where` selects cells: see `harness.report.frame.Where`. A suite without such a file gets
-`DEFAULT_BLOCKS`. Of a workload's name, what stands in brackets is left out along an axis. A block
-with `workload` is about that one, or where it was not run, about the first that was; its title and text name
-it by `{workload}`.
+Every field of the language is declared here with its description; docs/report-language.md is generated from
+it by harness/report/language.py, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,153 +15,249 @@ from harness.validation import ConfigError, as_mapping, check_fields
 
 REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
 
-_TEXT = {"type": "str", "default": ""}
-_MUST = {"type": "str"}
-_YES_NO = {"type": "bool", "default": False}
-_MAP = {"type": "dict", "default": {}}
-_LIST = {"type": "list", "default": []}
-_KEYS = ("workload", "optimization", "method")
-_KEY = {"type": "str", "one_of": list(_KEYS)}
-
 _Fields = Mapping[str, Mapping[str, Any]]
+
+
+def _text(doc: str) -> dict[str, Any]:
+    return {"type": "str", "default": "", "doc": doc}
+
+
+def _must(doc: str) -> dict[str, Any]:
+    return {"type": "str", "doc": doc}
+
+
+def _yes_no(doc: str) -> dict[str, Any]:
+    return {"type": "bool", "default": False, "doc": doc}
+
+
+def _map(doc: str) -> dict[str, Any]:
+    return {"type": "dict", "default": {}, "doc": doc}
+
+
+KEYS = ("workload", "optimization", "method")
+_KEY = {"type": "str", "one_of": list(KEYS), "doc": "what the rows are: workload, optimization or method"}
+_WHERE = _map(
+    "the cells it is about: `workload`, `optimization`, `method` to a pattern or a list of patterns "
+    "(`fsdp*`, `!zero*`), any other key to the value of that field of the workload"
+)
+_WORKLOAD = _text(
+    "the one workload that it is about, or where that was not run, the first that was; "
+    "its title and text name it by `{workload}`"
+)
+_TERMINAL = _yes_no("print it on the terminal too")
+_METHOD = _must('the method of the metric; "" where it has one alone')
+_BASELINE = _must("the variant that the others are compared with")
+_NOISE = _text(
+    "the variant that is the baseline again: their difference is the noise, within which none counts"
+)
+_DRAWS = _yes_no("rounds are independent draws, of which each counts, and not times of one thing")
 _PAIRED: _Fields = {
-    "metric": {"type": "str", "default": "time"},
-    "method": _MUST,
-    "baseline": _MUST,
-    "noise": _TEXT,  # the variant that is the baseline again
-    "draws": _YES_NO,  # as in `effects`
+    "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
+    "method": _METHOD,
+    "baseline": _BASELINE,
+    "noise": _NOISE,
+    "draws": _DRAWS,
 }
 _ROOFLINE: _Fields = {
-    "where": _MAP,
-    "metric": {"type": "str", "default": "time"},
-    "method": _MUST,
-    "bytes": _MUST,
-    "flops": _MUST,
-    "baseline": _MUST,
-    "bandwidth": {"type": "list"},
-    "rates": {"type": "dict"},
-    "precision": _MUST,
+    "where": _WHERE,
+    "metric": {"type": "str", "default": "time", "doc": "the metric that is a time"},
+    "method": _METHOD,
+    "bytes": _must("the metric that counts the bytes that must move"),
+    "flops": _must("the metric that counts floating-point operations"),
+    "baseline": _must("the variant that reached the rates of this host"),
+    "bandwidth": {"type": "list", "doc": "workloads that copy: the first that was timed gives the bandwidth"},
+    "rates": {
+        "type": "dict",
+        "doc": "precision to workloads that multiply matrices: the first gives its rate",
+    },
+    "precision": _must("the condition of a cell that names its precision"),
+}
+_EFFECTS: _Fields = {
+    "where": _WHERE,
+    "workload": _WORKLOAD,
+    "metric": _must("the metric"),
+    "method": _METHOD,
+    "unit": _must("the unit to show it in; `auto` chooses the one that reads best"),
+    "baseline": _BASELINE,
+    "noise": _NOISE,
+    "draws": _DRAWS,
+    "equal_within": {
+        "type": "float",
+        "at_least": 0,
+        "default": 0.0,
+        "doc": "without `noise`: a relative difference up to this is none",
+    },
+    "better": {
+        "type": "str",
+        "default": "lower",
+        "one_of": ["lower", "higher", "neither"],
+        "doc": "which values of the metric are better",
+    },
 }
 FILE: _Fields = {
-    "suite": _MUST,
-    "title": _MUST,
-    "question": _MUST,
-    "names": _MAP,
-    "optimization_order": _LIST,
-    "blocks": {"type": "list"},
+    "suite": _must("the suite's name"),
+    "title": _must("the title of the report"),
+    "question": _must("the question that the suite answers, in a paragraph"),
+    "names": _map("titles, by NAMES; names that are listed come first, in this order"),
+    "optimization_order": {"type": "list", "default": [], "doc": "variants that come first, in this order"},
+    "caveats": {
+        "type": "list",
+        "default": [],
+        "doc": "what limits the results: a sentence or two each, shown at the end",
+    },
+    "blocks": {
+        "type": "list",
+        "doc": "the tables and figures in their order, each a BLOCK with the fields of its kind",
+    },
 }
-NAMES: _Fields = {"workload": _MAP, "method": _MAP, "metric": _MAP}
-BLOCK: _Fields = {"kind": _MUST, "id": _MUST, "title": _MUST, "text": _TEXT}
+NAMES: _Fields = {
+    "workload": _map("identifier to title; along an axis, what stands in brackets is left out"),
+    "method": _map("identifier to title"),
+    "metric": _map("identifier to title"),
+}
+BLOCK: _Fields = {
+    "kind": _must("one of the kinds below"),
+    "id": _must("its anchor on the page, and the name of its figure's file"),
+    "title": _must("its heading"),
+    "text": _text("a paragraph above it"),
+}
+KIND_DOCS: Mapping[str, str] = {
+    "verdicts": "Every claim, its interpretations and what the records say of each.",
+    "table": "Rows by the values of one key; each column is a COLUMN.",
+    "effects": "Every variant compared with the baseline: its metric, the change, the effect.",
+    "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
+    "speedups": "The speed-up of each variant, in a column each, on each workload, in a row each.",
+    "isolated_vs_e2e": "Each variant's speed-up on one workload next to that on another.",
+    "roofline": "Each time next to its bound: bytes / bandwidth or FLOPs / rate, whichever is longer.",
+    "roofline_plot": "FLOP/s over FLOPs per byte, a point per workload and variant, under the roofs.",
+    "errors": "How far each method is off: median, worst, and how often it underestimates.",
+    "error_strip": "The error of each method, a point per cell, about zero.",
+    "failures": "Every cell that did not end `ok`, with its reason.",
+    "bars": "One bar per variant, stacked by metric, the shortest first.",
+    "lines": "One line per variant over its workloads, or per workload over its variants; logarithmic axes.",
+    "line_over_steps": "What a metric did from sample to sample, a line per variant.",
+    "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
+}
 KINDS: Mapping[str, _Fields] = {
-    # each claim, its readings and verdicts
     "verdicts": {},
-    # `rows` by the values of one key; each column a figure (COLUMN)
     "table": {
-        "where": _MAP,
-        "workload": _TEXT,
+        "where": _WHERE,
+        "workload": _WORKLOAD,
         "rows": _KEY,
-        "heading": _TEXT,
-        "columns": {"type": "list"},
-        "terminal": _YES_NO,
+        "heading": _text("the heading of the first column"),
+        "columns": {"type": "list", "doc": "a COLUMN each"},
+        "terminal": _TERMINAL,
     },
-    # every variant against the baseline on one workload: what pays, and by how much. Less is better.
-    # `conditions`: of the record, shown beside: name to heading; `beside`: likewise metrics.
-    # Only variants on as many ranks as the baseline are ranked at the top. With `noise` (the variant that is
-    # the baseline again) the variants were interleaved: the speed-up has an interval, and the noise says
-    # what is a difference. `draws`: rounds are draws, of which each counts, and not times of one thing
     "effects": {
-        "where": _MAP,
-        "workload": _TEXT,
-        "conditions": _MAP,
-        "beside": _MAP,
-        "metric": _MUST,
-        "method": _MUST,
-        "unit": _MUST,
-        "baseline": _MUST,
-        "noise": _TEXT,
-        "draws": _YES_NO,
-        "same_within": {"type": "float", "at_least": 0, "default": 0.0},
-        "terminal": _YES_NO,
+        **_EFFECTS,
+        "conditions": _map("conditions of the record to show: name to heading"),
+        "extra_metrics": _map("other metrics to show: metric to heading, or to {title, unit, method}"),
+        "training": _yes_no(
+            "its rows are training steps: add tokens/s, TFLOP/s, MFU and peak GiB per device"
+        ),
+        "terminal": _TERMINAL,
     },
-    # the speed-up of each variant, a column each, on each workload, a row each
-    "speedups": {**_PAIRED, "where": _MAP, "heading": _TEXT, "terminal": _YES_NO},
-    # each variant's speed-up on one workload beside that on another; `rows`: label to {alone, within}
-    "beside": {
+    "effect_plot": {**_EFFECTS, "x_title": _text("the title of the axis")},
+    "speedups": {
         **_PAIRED,
-        "where": _MAP,
-        "heading": _TEXT,
-        "rows": {"type": "dict"},
-        "alone": _MUST,  # how the two are headed
-        "within": _MUST,
-        "terminal": _YES_NO,
+        "where": _WHERE,
+        "heading": _text("the heading of the first column"),
+        "terminal": _TERMINAL,
     },
-    # each time beside its bound: the longer of bytes / bandwidth and FLOPs / rate of the variant's precision,
-    # which the `baseline` reached in the same run on the first that was timed of the workloads named by
-    # `bandwidth`, and by `rates` for each value of the condition `precision`
-    "roofline": {**_ROOFLINE, "terminal": _YES_NO},
-    # the same drawn: FLOP/s reached over FLOP per byte, one point per workload and variant
-    "roofs": _ROOFLINE,
-    # how far each method is off: `metric` is a relative error; `headline` is the method named at the top,
-    # `remark` what is said there with it
-    "errors": {"where": _MAP, "metric": _MUST, "headline": _TEXT, "remark": _TEXT, "terminal": _YES_NO},
-    # every cell that did not end well
+    "isolated_vs_e2e": {
+        **_PAIRED,
+        "where": _WHERE,
+        "heading": _text("the heading of the first column"),
+        "rows": {"type": "dict", "doc": "label to {isolated, end_to_end}: two workloads"},
+        "isolated": _must("the heading of the first"),
+        "end_to_end": _must("the heading of the second"),
+        "terminal": _TERMINAL,
+    },
+    "roofline": {**_ROOFLINE, "terminal": _TERMINAL},
+    "roofline_plot": _ROOFLINE,
+    "errors": {
+        "where": _WHERE,
+        "metric": _must("a relative error"),
+        "headline": _text("the method named in the summary"),
+        "headline_note": _text("what the summary says with it"),
+        "terminal": _TERMINAL,
+    },
+    "error_strip": {
+        "where": _WHERE,
+        "metric": _must("a relative error"),
+        "x_title": _text("the title of the axis"),
+    },
     "failures": {},
-    # one bar a variant, stacked by metric; `stacks`: metric to its label
     "bars": {
-        "where": _MAP,
-        "workload": _TEXT,
-        "method": _MUST,
-        "stacks": {"type": "dict"},
-        "unit": _MUST,
-        "across": _TEXT,
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "method": _METHOD,
+        "stacks": {"type": "dict", "doc": "metric to its label, in the order of the stack"},
+        "x_title": _text("the title of the axis"),
     },
-    # one line per variant over its workloads, or where `line` says so, one per workload over its variants;
-    # both axes logarithmic. `references`: label to value, horizontal. `mark`: the ringed point (MARK)
     "lines": {
-        "where": _MAP,
-        "line": {"type": "str", "default": "optimization", "one_of": ["optimization", "workload"]},
-        "x": {"type": "dict"},
-        "y": {"type": "dict"},
-        "references": _MAP,
-        "mark": _MAP,
+        "where": _WHERE,
+        "line": {
+            "type": "str",
+            "default": "optimization",
+            "one_of": ["optimization", "workload"],
+            "doc": "what one line is",
+        },
+        "x": {"type": "dict", "doc": "an AXIS"},
+        "y": {"type": "dict", "doc": "an AXIS"},
+        "references": _map("label to value: horizontal lines"),
+        "mark": _map("where on its line a ring is drawn: a MARK"),
     },
-    # what a metric did from sample to sample, a line a variant; `across` and `up` name the axes
-    "course": {"where": _MAP, "workload": _TEXT, "metric": _MUST, "across": _TEXT, "up": _TEXT},
-    # the errors of each method, every cell a point
-    "spread": {"where": _MAP, "metric": _MUST, "across": _TEXT},
+    "line_over_steps": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "metric": _must("the metric, whose samples are the steps"),
+        "x_title": _text("the title of the x axis"),
+        "y_title": _text("the title of the y axis"),
+    },
+    "every_metric": {"terminal": _TERMINAL},
 }
 COLUMN: _Fields = {
-    "title": _TEXT,
-    "by": {"type": "str", "default": "", "one_of": ["", *_KEYS]},  # a column for each value of this key
-    "metric": _TEXT,
-    "method": _TEXT,
-    "workload": _TEXT,  # where the rows do not say it
-    "optimization": _TEXT,
-    "unit": {"type": "str", "default": "1"},
-    "at": {
+    "title": _text("its heading; with `by`, `{}` stands for the name"),
+    "by": {"type": "str", "default": "", "one_of": ["", *KEYS], "doc": "a column for each value of this key"},
+    "metric": _text("the metric; either this or `claim`"),
+    "method": _text("its method"),
+    "workload": _text("the workload, where the rows do not name it"),
+    "optimization": _text("the variant, where the rows do not name it"),
+    "unit": {"type": "str", "default": "1", "doc": "the unit to show it in; `auto` chooses"},
+    "statistic": {
         "type": "str",
         "default": "median",
-        "one_of": ["median", "mean", "least", "most"],
-    },  # of its samples
-    "per": _TEXT,  # a metric to divide by
-    "relative_to": _TEXT,  # a variant: show the change against it
-    "signed": _YES_NO,
-    "notes": _YES_NO,  # a footnote with what the suite remarked on the method
-    "also": _MAP,  # a second figure, in brackets: the fields of a column
-    "claim": _TEXT,  # instead of a figure, what the paper quotes: a claim's id, with {workload} in it
+        "one_of": ["median", "mean", "min", "max"],
+        "doc": "of all its samples",
+    },
+    "per": _text("a metric to divide by"),
+    "relative_to": _text("a variant: show the change against it"),
+    "signed": _yes_no("write + before what is above zero"),
+    "notes": _yes_no("a footnote with what the suite noted on the method"),
+    "also": _map("a second value, in brackets: a COLUMN"),
+    "claim": _text("instead of a metric, the id of a claim, with {workload} in it: the quoted value"),
 }
-BESIDE: _Fields = {"alone": _MUST, "within": _MUST}
-# a metric along x of a line's first cell that has it; `title` says in the tip what holds from there
-MARK: _Fields = {"metric": _MUST, "method": _TEXT, "title": _TEXT}
+PAIR: _Fields = {"isolated": _must("a workload"), "end_to_end": _must("a workload")}
+MARK: _Fields = {
+    "metric": _must("a metric along x, of the first cell of the line that has it"),
+    "method": _text("its method"),
+    "title": _text("what holds from there, for the tip"),
+}
 AXIS: _Fields = {
-    "metric": _TEXT,
-    "field": _TEXT,  # instead of a metric, a field of the workload
-    "method": _TEXT,
-    "per": _TEXT,
-    "against": _TEXT,  # a variant: the speed-up against it, with its interval
-    "draws": _YES_NO,  # as in `effects`
-    "unit": {"type": "str", "default": "1"},
-    "title": _MUST,
+    "metric": _text("the metric; either this or `field`"),
+    "field": _text("a field of the workload"),
+    "method": _text("the metric's method"),
+    "per": _text("a metric to divide by"),
+    "against": _text("a variant: the speed-up over it, with its interval"),
+    "draws": _DRAWS,
+    "ticks": {
+        "type": "str",
+        "default": "names",
+        "one_of": ["names", "values"],
+        "doc": "of x: what differs along the line by its name, or round values",
+    },
+    "title": _must("the title of the axis"),
 }
 
 
@@ -189,34 +279,44 @@ class Spec(NamedTuple):
     question: str
     names: Mapping[str, Mapping[str, str]]
     blocks: tuple[Block, ...]
+    order: Mapping[str, tuple[str, ...]] = {}
+    caveats: tuple[str, ...] = ()
 
     def name(self, key: str, identifier: str) -> str:
-        """How people know `identifier`, a value of `key`."""
+        """Return how people know `identifier`, a value of `key`."""
         return self.names.get(key, {}).get(identifier, identifier)
+
+    @property
+    def ranking(self) -> dict[str, list[str]]:
+        """For each key the names that come first, in their order."""
+        own = {key: list(names) for key, names in self.names.items()}
+        return {**own, **{key: list(names) for key, names in self.order.items()}}
 
 
 DEFAULT_BLOCKS = (
-    Block("verdicts", "claims", "The paper's claims", "", {}),
+    Block("every_metric", "metrics", "Every metric", "", {"terminal": True}),
+    Block("verdicts", "claims", "Claims", "", {}),
     Block("failures", "failures", "Cells without a result", "", {}),
 )
 
 
-def load_spec(suite: str, folder: Path = REPORTS, titles: Mapping[str, str] | None = None) -> Spec:
-    """The report of `suite`, whose variants have these titles; raises ConfigError naming block and field."""
-    path, known = folder / f"{suite}.yaml", dict(titles or {})
+def load_spec(suite: str, titles: Mapping[str, str] | None = None, folder: Path | None = None) -> Spec:
+    """Return the report of `suite`, its variants named by `titles`; raises ConfigError."""
+    path = (folder or REPORTS) / f"{suite}.yaml"
+    named = {"optimization": dict(titles or {})}
     if not path.exists():
-        return Spec(suite, suite, "", {"optimization": known}, DEFAULT_BLOCKS)
+        return Spec(suite, suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
     data = check_fields(path.name, read_yaml(path), FILE)
     if data["suite"] != suite:
         raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
     names = check_fields(f"{path.name}.names", data["names"], NAMES)
-    first = [variant for variant in data["optimization_order"] if variant in known]
-    names["optimization"] = {variant: known[variant] for variant in [*first, *known]}
     blocks = tuple(_block(f"{path.name}.blocks[{i}]", block) for i, block in enumerate(data["blocks"]))
-    seen = [block.id for block in blocks]
-    if doubles := {one for one in seen if seen.count(one) > 1}:
-        raise ConfigError(f"{path.name}.blocks: id {min(doubles)!r} stands twice")
-    return Spec(suite, data["title"], data["question"], names, blocks)
+    ids = [block.id for block in blocks]
+    if doubles := {one for one in ids if ids.count(one) > 1}:
+        raise ConfigError(f"{path.name}.blocks: id {min(doubles)!r} is used twice")
+    ranked = {"optimization": tuple(data["optimization_order"] or ("baseline",))}
+    caveats = tuple(str(one) for one in data["caveats"])
+    return Spec(suite, data["title"], data["question"], {**names, **named}, blocks, ranked, caveats)
 
 
 def _block(where: str, data: Any) -> Block:
@@ -238,9 +338,9 @@ def _block(where: str, data: Any) -> Block:
     for name, workloads in fields.get("rates", {}).items():
         if not isinstance(workloads, list):
             raise ConfigError(f"{where}.rates.{name}: {workloads!r}; expected a list of workloads")
-    if kind == "beside":
+    if kind == "isolated_vs_e2e":
         fields["rows"] = {
-            label: check_fields(f"{where}.rows.{label}", as_mapping(f"{where}.rows.{label}", one), BESIDE)
+            label: check_fields(f"{where}.rows.{label}", as_mapping(f"{where}.rows.{label}", one), PAIR)
             for label, one in fields["rows"].items()
         }
     own = {name: value for name, value in fields.items() if name not in BLOCK}

@@ -1,4 +1,4 @@
-"""The run's tables and verdicts on the terminal; plain lines where standard output is none."""
+"""Print a run's tables and verdicts on the terminal; plain lines where standard output is none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from harness.report.findings import Findings, table
-from harness.report.glance import glance
+from harness.report.report_data import ReportData
 from harness.report.spec import Block
-from harness.report.tables import Table, Text
+from harness.report.summary import cells_line, summary
+from harness.report.tables import Table, TableCell
 from harness.report.verdicts import verdict_table
 from harness.units import LEGEND
 
@@ -19,37 +19,34 @@ PLAIN_WIDTH = 400
 """Columns where the output is no terminal: wide enough that no line is broken."""
 
 
-def show(found: Findings, page: Path, out: TextIO | None = None) -> None:
-    """Print the tables marked `terminal`, the verdicts, the answers in short, and where the report lies."""
+def show(data: ReportData, page: Path, out: TextIO | None = None) -> None:
+    """Print the tables marked `terminal`, the verdicts, the summary, and where the report is."""
     from rich.console import Console
     from rich.markup import escape
 
     stream = out or sys.stdout
     width = None if stream.isatty() else PLAIN_WIDTH
     console = Console(file=stream, width=width, highlight=False, legacy_windows=False)
-    frame = found.frame
-    for block in found.blocks(frame):
+    for block in data.blocks:
         if block.kind == "verdicts" or block.fields.get("terminal"):
-            made = settled(block, found) if block.kind == "verdicts" else table(block, found, frame)
+            made = with_values(block, data) if block.kind == "verdicts" else data.table(block)
             if made is not None and made.rows:
                 _print(console, made)
-    lacking = sum(verdict.outcome == "unavailable" for verdict in found.verdicts)
-    if lacking:
-        console.print(f"[dim]{lacking} verdicts are unavailable for want of a figure; the report says why[/]")
-    for card in glance(found, frame):
+    for card in summary(data):
         console.print(f"[bold]{escape(card.question)}[/] {escape(card.answer)}")
+    console.print(escape(cells_line(data.records)))
     console.print(f"[dim]{escape(LEGEND)}[/]")
     console.print(f"[bold]Report:[/] {escape(str(page))}", soft_wrap=True)
 
 
-def settled(block: Block, found: Findings) -> Table:
-    """The verdicts that have a figure; how many have none is told at the end."""
-    return verdict_table(block, found.claims, [v for v in found.verdicts if v.outcome != "unavailable"])
+def with_values(block: Block, data: ReportData) -> Table:
+    """Return the verdicts that have a value; the summary counts those that have none."""
+    return verdict_table(block, data.claims, [v for v in data.verdicts if v.outcome != "unavailable"])
 
 
 def fitting(made: Table, width: int) -> Table:
-    """The table as it is, or rows for columns where only so it is no wider than `width`."""
-    whole = [tuple(Text(head, look="word") for head in made.header), *made.rows]
+    """Return the table as it is, or transposed where only so it is no wider than `width`."""
+    whole = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
     turned = list(zip(*whole, strict=True))
     if _width(whole) <= width or _width(turned) > width:
         return made
@@ -57,7 +54,7 @@ def fitting(made: Table, width: int) -> Table:
     return made._replace(header=header, rows=tuple(turned[1:]))
 
 
-def _width(rows: Sequence[Sequence[Text]]) -> int:
+def _width(rows: Sequence[Sequence[TableCell]]) -> int:
     return sum(3 + max(len(cell.text + cell.note) for cell in column) for column in zip(*rows, strict=True))
 
 

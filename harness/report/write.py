@@ -1,4 +1,4 @@
-"""The last arrow: a judged run -> report.md, figures, report.html, and the data beside them."""
+"""Write a judged run as report.md, figures, report.html, and the data next to them."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from pathlib import Path
 from harness.claim_model import Claim, Verdict
 from harness.report import markdown
 from harness.report.benchmark_json import benchmark_json
-from harness.report.findings import Findings
-from harness.report.svg import Picture
+from harness.report.export_csv import measurements_csv
+from harness.report.figure import Figure
+from harness.report.report_data import ReportData
 from harness.report.verdicts import judged
 
 
-def write_suite(folder: Path, found: Findings) -> Path:
-    """Write the report of one suite into `folder`, beside its records.jsonl; the page's path.
+def write_suite(folder: Path, data: ReportData) -> Path:
+    """Write the report of one suite into `folder`, next to its records.jsonl; return the page's path.
 
-    The same findings give the same bytes.
+    The same data give the same bytes, figures under the same version of matplotlib.
     """
     from harness.report import page
-    from harness.report.tidy import tidy
 
-    pictures: dict[str, Picture] = {}
-    text = markdown.report(found, pictures)
+    figures: dict[str, Figure] = {}
+    text = markdown.report(data, figures)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for path in (folder / "figures").glob("*.svg"):
-        if path.name not in pictures:  # drawn by an earlier report
+        if path.name not in figures:  # drawn by an earlier report
             path.unlink()
-    for name, picture in pictures.items():
-        _write(folder / "figures" / name, picture.file())
+    for name, figure in figures.items():
+        _write(folder / "figures" / name, figure.file())
     _write(folder / "report.md", text)
-    _write(folder / "verdicts.json", verdicts_json(found.claims, found.verdicts))
-    _write(folder / "measurements.csv", tidy(found.records).to_csv(index=False, lineterminator="\n"))
-    timed = benchmark_json(found.suite, found.frame, found.environment)
+    _write(folder / "verdicts.json", verdicts_json(data.claims, data.verdicts))
+    _write(folder / "measurements.csv", measurements_csv(data.records))
+    timed = benchmark_json(data.suite, data.index, data.environment)
     if timed:
         _write(folder / "benchmark.json", timed)
     else:  # an earlier report's
         (folder / "benchmark.json").unlink(missing_ok=True)
-    _write(folder / "report.html", page.suite_page(found, pictures))
+    _write(folder / "report.html", page.suite_page(data, figures))
     return folder / "report.html"
 
 
-def write_every(folder: Path, suites: Sequence[tuple[Findings, Path]]) -> Path:
-    """Write one page with every suite's verdicts into `folder`, with links to the suites' own; its path."""
+def write_every(folder: Path, suites: Sequence[tuple[ReportData, Path]]) -> Path:
+    """Write one page with every suite's verdicts and links to the suites' own; return its path."""
     from harness.report import page
 
     folder.mkdir(parents=True, exist_ok=True)
-    ways = [(found, Path(os.path.relpath(own.parent, folder)).as_posix()) for found, own in suites]
-    _write(folder / "report.md", markdown.every_report(ways))
-    _write(folder / "report.html", page.every_page(ways))
+    paths = [(data, Path(os.path.relpath(own.parent, folder)).as_posix()) for data, own in suites]
+    _write(folder / "report.md", markdown.every_report(paths))
+    _write(folder / "report.html", page.every_page(paths))
     return folder / "report.html"
 
 
 def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
-    """Every verdict with what its claim quotes, what the source says, and its sentence."""
+    """Return every verdict with what its claim quotes, what the source says, and its sentence."""
     rows = []
     for one in judged(claims, verdicts):
         claim = one.claim

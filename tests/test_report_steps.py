@@ -7,12 +7,12 @@ from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
-from reporting import tip
+from reporting import tips
 from synthetic import made
 from timed import timed_findings
 
 from harness.records import Record
-from harness.report.findings import picture
+from harness.report.figure import SERIES
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = (4.0, 3.0, 2.5, 2.25, 2.125)
@@ -24,15 +24,23 @@ def record(workload: str, variant: str, samples: tuple[float, ...]) -> Record:
 
 
 def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:
-    block = "  - {kind: course, id: c, title: C, workload: small, metric: loss, across: Steps, up: Loss}\n"
+    block = (
+        "  - {kind: line_over_steps, id: c, title: C, workload: small, metric: loss, x_title: Steps,"
+        " y_title: Loss}\n"
+    )
     findings = timed_findings(folder, block, records)
-    found = picture(findings.blocks(findings.frame)[0], findings, findings.frame)
-    return None if found is None else ElementTree.fromstring(found.file())
+    found = findings.figure(findings.blocks[0])
+    return None if found is None else ElementTree.fromstring(found.svg)
 
 
 def lines(tree: ElementTree.Element) -> list[list[tuple[float, float]]]:
-    drawn = [one.attrib["points"].split() for one in tree.iter(f"{SVG}polyline")]
-    return [[(float(x), float(y)) for x, y in (place.split(",") for place in line)] for line in drawn]
+    """The lines that are drawn in colours of series, as their corners."""
+    drawn = [
+        one.attrib["d"].replace("M", " ").replace("L", " ").split()
+        for one in tree.iter(f"{SVG}path")
+        if one.attrib.get("stroke") in SERIES and one.attrib.get("fill", "none") == "none"
+    ]
+    return [list(zip(map(float, one[::2]), map(float, one[1::2]), strict=True)) for one in drawn]
 
 
 def test_a_line_an_arm_with_each_sample_in_its_place(tmp_path: Path) -> None:
@@ -52,7 +60,7 @@ def test_a_line_an_arm_with_each_sample_in_its_place(tmp_path: Path) -> None:
         for (_, y), value in zip(line, values, strict=True):
             assert y == pytest.approx(first[0][1] + high * (value - FALLING[0]), abs=0.3)
     assert high < 0  # upwards is more
-    said = sorted(float(tip(one).rpartition(" ")[2]) for one in tree.iter(f"{SVG}circle"))
+    said = sorted(float(said.rpartition(" ")[2]) for said in tips(tree))
     assert said == pytest.approx([FALLING[-1], LATER[-1]], rel=5e-3)
 
 
@@ -62,7 +70,7 @@ def test_repeats_are_averaged_step_by_step(tmp_path: Path) -> None:
     assert tree is not None
     (line,) = lines(tree)
     assert len(line) == len(FALLING)
-    (text,) = (tip(one) for one in tree.iter(f"{SVG}circle"))
+    (text,) = tips(tree)
     assert float(text.rpartition(" ")[2]) == pytest.approx(fmean([FALLING[-1], higher[-1]]), rel=5e-3)
 
 

@@ -1,0 +1,125 @@
+"""Choose ticks of an axis and write them as engineers read them: `48 MB`, `250 ms`, `7B`, `1.5×`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.report.figure import FONT, LIGHT, SMALL
+from harness.units import best_unit, in_unit, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+FEWEST, MOST = 4, 9
+_COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
+"""Multiples of each power of ten, ever closer together."""
+
+LETTER = 0.6
+"""Width of a letter over the size of its font, on the wide side: fonts differ between machines."""
+
+
+def tick_text(value: float, unit: str) -> str:
+    """Return `value` of base unit `unit` (or `x`, `%`) as a tick; large counts with k, M, B, T."""
+    if value == 0:
+        return "0"
+    if unit == "x":
+        return f"{value:.3g}×"
+    if unit == "%":
+        return f"{100 * value:+.3g} %".replace("-", "−")
+    if unit == "1":
+        name = max(
+            (n for n, size in _COUNTS.items() if abs(value) >= size), key=_COUNTS.__getitem__, default=""
+        )
+        if abs(value) < 1e4 or (float(value).is_integer() and abs(value) < 1e6 and value % 1000):
+            return f"{value:,.0f}" if float(value).is_integer() else _plain(value)
+        return _plain(value / _COUNTS[name]) + name
+    shown = "s" if unit == "s" and abs(value) >= 1 else best_unit(value, unit)
+    return f"{_plain(in_unit(value, unit, shown))} {shown}"
+
+
+def _plain(value: float) -> str:
+    text = number(value, 3)
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", "−")
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return round values from `low` to `high`, at least three, closer together where the span is small."""
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    chosen: list[float] = []
+    for steps in _STEPS:
+        chosen = [step * 10.0**p for p in powers for step in steps if low <= step * 10.0**p <= high]
+        if FEWEST <= len(chosen) <= MOST:
+            return chosen
+    if len(chosen) > MOST:
+        every = [10.0**power for power in powers if low <= 10.0**power <= high]
+        return every[:: math.ceil(len(every) / MOST)] if len(every) > MOST else every
+    return linear_ticks(low, high)
+
+
+def linear_ticks(low: float, high: float, count: int = 6) -> list[float]:
+    """Return about `count` multiples of a round number from `low` to `high`."""
+    if low == high:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
+    """Put labelled ticks on the axis, and no others."""
+    axis.set_ticks(ticks, labels=[tick_text(tick, unit) for tick in ticks])
+    axis.set_ticks([], minor=True)
+    axis.set_tick_params(length=0, pad=6)
+
+
+def logarithmic(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+    """Make the x or y axis logarithmic from `low` to `high`, with round ticks and a faint grid."""
+    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
+    set_ticks(axis, log_ticks(low, high), unit)
+    axes.grid(axis="x" if which == "x" else "y")
+
+
+def linear(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+    """Make the x or y axis linear from `low` to `high`, with round ticks and a faint grid."""
+    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, linear_ticks(low, high), unit)
+    axes.grid(axis="x" if which == "x" else "y")
+
+
+def named_ticks(axes: Axes, names: Mapping[float, str], width_px: float) -> None:
+    """Put the names on the x axis at their places, those left out whose text would touch another's."""
+    low, high = (math.log(end) for end in axes.get_xlim())
+    px = {place: (math.log(place) - low) / (high - low) * width_px for place in names}
+    kept = _apart({place: (px[place], LETTER * SMALL * len(name)) for place, name in names.items()})
+    axes.xaxis.set_ticks(list(names), labels=[name if place in kept else "" for place, name in names.items()])
+    axes.xaxis.set_ticks([], minor=True)
+    axes.xaxis.set_tick_params(length=3, pad=5)
+    axes.grid(axis="x")
+
+
+def _apart(places: Mapping[float, tuple[float, float]]) -> list[float]:
+    """Return those whose texts do not touch: the first, the last, and between them what has room."""
+    ordered = sorted(places)
+
+    def room(left: float, right: float) -> bool:
+        return places[right][0] - places[left][0] >= (places[left][1] + places[right][1]) / 2 + 6
+
+    kept, last = ordered[:1], ordered[-1]
+    for place in ordered[1:-1]:
+        if room(kept[-1], place) and room(place, last):
+            kept.append(place)
+    return [*kept, last] if last not in kept and room(kept[-1], last) else kept
+
+
+def x_title(axes: Axes, title: str) -> None:
+    """Write the title of the x axis."""
+    axes.set_xlabel(title, fontsize=FONT, color=LIGHT["soft"], labelpad=8)

@@ -1,0 +1,24 @@
+"""Show what an operation gains alone next to what the whole step gains where it alone is replaced."""
+
+from __future__ import annotations
+
+from harness.report.result_index import ResultIndex
+from harness.report.spec import Block, Spec
+from harness.report.speedup import SIGNS_LEGEND, speed_up_cell, timed_variants
+from harness.report.tables import Notes, Table, TableCell
+
+
+def isolated_vs_end_to_end(block: Block, spec: Spec, index: ResultIndex) -> Table:
+    """Return, per row and variant that was timed, the speed-up on one workload and that on another."""
+    fields, notes = block.fields, Notes()
+    rows = []
+    for label, pair in fields["rows"].items():
+        both = [pair["isolated"], pair["end_to_end"]]
+        where = {**fields["where"], "workload": both}
+        for variant in timed_variants(index, both, index.names("optimization", where), fields)[0]:
+            cells = [speed_up_cell(index, notes, workload, variant, fields) for workload in both]
+            name = TableCell(spec.name("optimization", variant), look="word")
+            rows.append((TableCell(label, look="word"), name, *cells))
+    header = (fields["heading"] or "Part", "Optimization", fields["isolated"], fields["end_to_end"])
+    text = f"{block.text} {SIGNS_LEGEND}".strip()
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))

@@ -1,0 +1,147 @@
+"""Draw one line per variant over sizes, or one per workload over links, with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from harness.report.axes import logarithmic, named_ticks, tick_text, x_title
+from harness.report.figure import (
+    LIGHT,
+    SERIES,
+    WIDTH,
+    Drawing,
+    Figure,
+    Tip,
+    alt_text,
+    origins,
+    right_labels,
+    y_title,
+)
+from harness.report.result_index import ResultIndex, Value
+from harness.report.spec import Block, Spec
+from harness.report.speedup import compared
+from harness.report.tables import divided
+from harness.units import human, number, times
+
+
+class Point(NamedTuple):
+    """One point of a line; `low` and `high` are the ends of its interval, the same where it has none."""
+
+    x: float
+    y: float
+    name: str
+    value: Value
+    low: float
+    high: float
+
+
+def lines(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure, both axes logarithmic; None where nothing was recorded."""
+    series, covered = _series(block, spec, index)
+    if not series:
+        return None
+    references: Mapping[str, float] = block.fields["references"]
+    points = [point for line in series.values() for point in line]
+    drawing = Drawing(block.id, 420)
+    axes = drawing.axes
+    heights = [end for p in points for end in (p.low, p.high)] + [float(one) for one in references.values()]
+    unit = "x" if block.fields["y"]["against"] else points[0].value.unit
+    logarithmic(axes, "y", min(heights) / 1.15, max(heights) * 1.15, unit)
+    axes.set_xscale("log")
+    widest = max(max(p.x for p in points) / min(p.x for p in points), 1.5)
+    margin = widest**0.035
+    dodge = widest**0.006 if any(p.low != p.high for p in points) else 1.0
+    axes.set_xlim(min(p.x for p in points) / margin, max(p.x for p in points) * margin)
+    named_ticks(axes, {p.x: p.name for p in points}, WIDTH * 0.66)
+    for label in references:
+        axes.axhline(references[label], color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
+    for i, (name, line) in enumerate(series.items()):
+        _draw(drawing, i, name, line, unit, dodge ** (i - (len(series) - 1) / 2))
+        if mark := _mark(block, index, line):
+            tip = Tip(f"{name}: {mark.name}", mark.value.cell)
+            drawing.points([(mark.x, mark.y)], [tip], i, hollow=True, size=11)
+    x_title(axes, block.fields["x"]["title"])
+    y_title(drawing, f"{block.fields['y']['title']} ({origins(p.value.origin for p in points)})")
+    ends = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
+    right_labels(drawing, [*ends, *((float(at), label, LIGHT["ink"]) for label, at in references.items())])
+    left_out = f" Not drawn, for another is at the same place: {', '.join(covered)}." if covered else ""
+    return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
+
+
+def _draw(drawing: Drawing, i: int, name: str, line: Sequence[Point], unit: str, aside: float) -> None:
+    """Draw one line, intervals as whiskers, moved `aside` so that no two whiskers coincide."""
+    colour = SERIES[i % len(SERIES)]
+    drawing.axes.plot([p.x * aside for p in line], [p.y for p in line], color=colour, linewidth=1.8)
+    tips = []
+    for p in line:
+        shown = times(p.y) if unit == "x" else number(p.y) if unit == "1" else human(p.y, unit)
+        if p.low != p.high:
+            ends = [p.x * aside] * 2, [p.low, p.high]
+            drawing.axes.plot(*ends, color=colour, linewidth=2.2, solid_capstyle="butt")
+            shown += f" ({number(p.low)} … {number(p.high)})"
+        tips.append(Tip(f"{name}, {p.name}: {shown}", p.value.cell))
+    drawing.points([(p.x * aside, p.y) for p in line], tips, i)
+
+
+def _series(block: Block, spec: Spec, index: ResultIndex) -> tuple[dict[str, list[Point]], list[str]]:
+    """Return for each line its points from left to right, and the names of those at the x of another."""
+    where, key = block.fields["where"], block.fields["line"]
+    along = "workload" if key == "optimization" else "optimization"
+    series, covered = {}, dict[str, None]()
+    for one in index.names(key, where):
+        places = [{key: one, along: other} for other in index.names(along, where)]
+        named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
+        found = [_point(block, index, name, **place) for name, place in named]
+        points: dict[float, Point] = {}
+        for point in found:
+            if point is not None and points.setdefault(point.x, point) is not point:
+                covered[point.name] = None
+        if points:
+            series[spec.name(key, one)] = [points[x] for x in sorted(points)]
+    return series, list(covered)
+
+
+def _point(block: Block, index: ResultIndex, name: str, workload: str, optimization: str) -> Point | None:
+    x_axis, y_axis = block.fields["x"], block.fields["y"]
+    if x_axis["field"]:
+        x = index.field(workload, x_axis["field"])
+        name = tick_text(x, "B" if x_axis["field"].endswith("_B") else "1") if x else ""
+    else:
+        across = _value(index, workload, optimization, x_axis)
+        x = across.median if across else None
+        if across and x_axis["ticks"] == "values":
+            name = tick_text(across.median, across.unit)
+    y = _value(index, workload, optimization, y_axis)
+    if x is None or y is None:
+        return None
+    if not y_axis["against"]:
+        return Point(x, y.median, name, y, y.median, y.median)
+    found = compared(index, workload, optimization, {**y_axis, "baseline": y_axis["against"]})
+    if found is None or optimization == y_axis["against"]:
+        return None
+    return Point(x, found.speed_up.value, name, y, found.speed_up.low, found.speed_up.high)
+
+
+def _value(index: ResultIndex, workload: str, variant: str, axis: Mapping[str, Any]) -> Value | None:
+    value = index.get(workload, variant, axis["metric"], axis["method"])
+    if value is not None and axis["per"]:
+        value = divided(value, index, axis["per"])
+    return value if value and value.median > 0 else None
+
+
+def _mark(block: Block, index: ResultIndex, line: Sequence[Point]) -> Point | None:
+    """Return where a line's ring is: at the mark of its first cell that has one; None beyond its ends."""
+    if not block.fields["mark"]:
+        return None
+    metric, method, title = (block.fields["mark"][name] for name in ("metric", "method", "title"))
+    found = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
+    mark = next((value for value in found if value), None)
+    for left, right in pairwise(line):
+        if mark and left.x <= mark.median <= right.x and left.x < right.x:
+            share = math.log(mark.median / left.x) / math.log(right.x / left.x)
+            y = left.y * (right.y / left.y) ** share
+            return Point(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
+    return None

@@ -1,0 +1,86 @@
+"""Make the tables that conf/report/ describes column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.claim_model import Claim
+from harness.report.result_index import ResultIndex
+from harness.report.spec import Block, Spec
+from harness.report.speedup import change
+from harness.report.tables import Notes, Table, TableCell, divided, missing, show
+from harness.units import bare
+
+
+def pivot(block: Block, spec: Spec, index: ResultIndex, claims: Sequence[Claim]) -> Table:
+    """Return rows by one key, in which each column shows a value of its own."""
+    fields, notes = block.fields, Notes()
+    key = fields["rows"]
+    fixed = {"workload": fields["where"]["workload"]} if fields["workload"] else {}
+    columns = [
+        {**one, **fixed}
+        for column in fields["columns"]
+        for one in _spread(column, spec, index, fields["where"])
+    ]
+    rows = []
+    for name in index.names(key, fields["where"]):
+        places = [{**column, key: name} for column in columns]
+        tried = [_entry(column, index, claims, Notes()) for column in places]
+        if any(cell.cell or cell.look in ("bad", "warn") for cell in tried):
+            cells = [_entry(column, index, claims, notes) for column in places]
+            rows.append((TableCell(spec.name(key, name), look="word"), *cells))
+    header = (fields["heading"] or key.capitalize(), *(column["title"] for column in columns))
+    return Table(block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts))
+
+
+def _spread(
+    column: Mapping[str, Any], spec: Spec, index: ResultIndex, where: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Return the column itself, or with `by` one for each value of that key that has its metric."""
+    by = column["by"]
+    if not by:
+        return [column]
+    wanted = {**where, **({"method": column["method"]} if column["method"] else {})}
+    return [
+        {**column, by: name, "title": (column["title"] or "{}").format(spec.name(by, name))}
+        for name in index.names(by, wanted, column["metric"])
+    ]
+
+
+def _entry(column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim], notes: Notes) -> TableCell:
+    first = _quoted(column, claims) if column["claim"] else _shown(column, index, notes)
+    if first is None:
+        return TableCell("")
+    if not column["also"] or first.look:
+        return first
+    places = {key: column[key] for key in ("workload", "optimization", "method") if not column["also"][key]}
+    second = _entry({**column["also"], **places}, index, claims, notes)
+    mark = first.text[-2:]
+    if mark[0] == " " and second.text.endswith(mark):  # one origin, one mark
+        return first._replace(text=f"{first.text[:-2]} ({second.text[:-2]}){mark}")
+    return first._replace(text=f"{first.text} ({second.text})")
+
+
+def _quoted(column: Mapping[str, Any], claims: Sequence[Claim]) -> TableCell | None:
+    wanted = column["claim"].format(workload=column["workload"], optimization=column["optimization"])
+    claim = next((claim for claim in claims if claim.id == wanted), None)
+    return None if claim is None else TableCell(bare(claim.value, claim.unit, column["unit"]))
+
+
+def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Notes) -> TableCell:
+    place = {key: column[key] for key in ("workload", "optimization", "metric", "method")}
+    value = index.get(**place)
+    if value is None:
+        return missing(index, notes, place)
+    if column["relative_to"]:
+        return change(index, notes, value, column["relative_to"])
+    value = value._replace(median=getattr(value, column["statistic"]))
+    if column["per"]:
+        divided_by = divided(value, index, column["per"])
+        if divided_by is None:
+            return missing(index, notes, {**place, "metric": column["per"], "method": ""})
+        value = divided_by
+    note = index.note(value.workload, value.optimization, value.method) if column["notes"] else ""
+    mark = f" {notes.mark(note)}" if note else ""
+    return TableCell(show(value, column["unit"], column["signed"]), value.cell, note=mark)

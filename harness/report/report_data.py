@@ -1,0 +1,100 @@
+"""Hold what a report is made from, and make its blocks into tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from harness.claim_model import Claim, Verdict
+from harness.records import Record
+from harness.report import pivot, speedup, tables
+from harness.report.default_blocks import metric_blocks
+from harness.report.errors import errors
+from harness.report.figure import Figure, drawing_style
+from harness.report.isolated_vs_end_to_end import isolated_vs_end_to_end
+from harness.report.result_index import ResultIndex
+from harness.report.roofline import roofline
+from harness.report.spec import Block, Spec
+from harness.report.tables import Table
+from harness.report.training_metrics import Peaks, add_training_metrics, basis
+from harness.report.verdicts import verdict_table
+
+TABLES: Mapping[str, Callable[[Block, Spec, ResultIndex], Table]] = {
+    "effects": speedup.effects,
+    "errors": errors,
+    "speedups": speedup.speedups,
+    "isolated_vs_e2e": isolated_vs_end_to_end,
+    "roofline": roofline,
+    "failures": tables.failures,
+}
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """One suite's run, judged."""
+
+    suite: str
+    spec: Spec
+    records: Sequence[Record]
+    verdicts: Sequence[Verdict]
+    environment: Mapping[str, Any]
+    claims: Sequence[Claim]
+    peaks: Peaks = field(default_factory=Peaks)
+
+    @cached_property
+    def index(self) -> ResultIndex:
+        """Its values, in the report's order, those of training steps derived."""
+        index = ResultIndex(self.records, self.spec.ranking)
+        add_training_metrics(index, self.peaks)
+        return index
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The report's blocks, those about one workload with that workload chosen."""
+        listed = [
+            block
+            for one in self.spec.blocks
+            for block in (metric_blocks(one, self.index) if one.kind == "every_metric" else [one])
+        ]
+        return tuple(_chosen(block, self.spec, self.index) for block in listed)
+
+    def table(self, block: Block) -> Table | None:
+        """Return the table that the block asks for; None where it asks for a figure."""
+        if block.kind == "verdicts":
+            return verdict_table(block, self.claims, self.verdicts)
+        if block.kind == "table":
+            made = pivot.pivot(block, self.spec, self.index, self.claims)
+        elif block.kind in TABLES:
+            made = TABLES[block.kind](block, self.spec, self.index)
+        else:
+            return None
+        if not made.rows and block.kind != "failures":
+            return made._replace(text="Nothing was recorded for this table.")
+        return made._replace(text=f"{made.text} {basis(block, self.index, self.peaks)}".strip())
+
+    def figure(self, block: Block) -> Figure | None:
+        """Return the figure that the block asks for; None where it asks for a table or has no record."""
+        from harness.report.plots import FIGURES
+
+        draw = FIGURES.get(block.kind)
+        if draw is None:
+            return None
+        with drawing_style(block.id):
+            return draw(block, self.spec, self.index)
+
+
+def _chosen(block: Block, spec: Spec, index: ResultIndex) -> Block:
+    """Return a block about the workload that it prefers, or where that was not run, the first that was."""
+    preferred = block.fields.get("workload")
+    if not preferred:
+        return block
+    run = index.names("workload", block.fields["where"])
+    chosen = preferred if preferred in run or not run else run[0]
+    name = spec.name("workload", chosen)
+    return block._replace(
+        title=block.title.format(workload=name),
+        text=block.text.format(workload=name),
+        fields={**block.fields, "where": {**block.fields["where"], "workload": chosen}},
+    )

@@ -1,0 +1,114 @@
+"""Draw the roofline: FLOP/s reached over FLOPs per byte, under the roofs that this host reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.report.axes import LETTER, logarithmic, x_title
+from harness.report.figure import LIGHT, SMALL, Drawing, Figure, Tip, alt_text, origins, y_title
+from harness.report.result_index import ResultIndex, Value
+from harness.report.roofline import Rates, rates
+from harness.report.spec import Block, Spec
+from harness.units import human
+
+
+class Point(NamedTuple):
+    """One workload by one variant: FLOPs per byte, and FLOP/s reached."""
+
+    intensity: float
+    rate: float
+    tip: Tip
+    value: Value
+
+
+TINY = 10.5
+"""Size of the names next to points."""
+
+
+def roofline_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure, both axes logarithmic; None where no time was recorded."""
+    variants = index.names("optimization", block.fields["where"], block.fields["metric"])
+    series = {variant: list(_points(block, spec, index, variant)) for variant in variants}
+    series = {variant: points for variant, points in series.items() if points}
+    every = [point for points in series.values() for point in points]
+    if not every:
+        return None
+    measured = rates(block.fields, index)
+    drawing = Drawing(block.id, 470)
+    axes = drawing.axes
+    known = [rate for rate in measured.compute.values() if rate]
+    x_ends = min(p.intensity for p in every) / 1.5, max(p.intensity for p in every) * 1.8
+    y_ends = min(p.rate for p in every) / 1.5, max([*(p.rate for p in every), *known]) * 1.6
+    logarithmic(axes, "y", *y_ends, "FLOP/s")
+    logarithmic(axes, "x", *x_ends, "1")
+    for name, corners in _roofs(measured, *x_ends, y_ends[0]):
+        axes.plot([x for x, _ in corners], [y for _, y in corners], color=LIGHT["ink"], linewidth=1.3,
+                  dashes=(5, 4))  # fmt: skip
+        drawing.name(name, corners[-1], 8)
+    if measured.bandwidth:
+        ridge = max(known, default=y_ends[1]) / measured.bandwidth
+        x = (x_ends[0] * min(ridge, x_ends[1]) ** 2) ** (1 / 3)
+        drawing.name(f"copy: {human(measured.bandwidth, 'B/s')}", (x, x * measured.bandwidth), -8, 4)
+    for i, (variant, points) in enumerate(series.items()):
+        drawing.points([(p.intensity, p.rate) for p in points], [p.tip for p in points], i)
+        axes.lines[-1].set_label(spec.name("optimization", variant))
+    _name_points(drawing, spec, every)
+    x_title(axes, "Arithmetic intensity, FLOP per byte that must move")
+    y_title(drawing, f"FLOP/s reached ({origins(p.value.origin for p in every)})")
+    drawing.canvas.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=SMALL, columnspacing=1.4)
+    return drawing.finish(block.title, block.text, alt_text(block.title, series))
+
+
+def _name_points(drawing: Drawing, spec: Spec, points: Sequence[Point]) -> None:
+    """Write the workload next to its fastest point, where the name touches no other name and no point."""
+    drawing.canvas.draw_without_rendering()
+    to_px = drawing.axes.transData.transform
+    marks = [tuple(map(float, to_px((p.intensity, p.rate)))) for p in points]
+    fastest: dict[str, Point] = {}
+    for point in sorted(points, key=lambda p: -p.rate):
+        fastest.setdefault(point.value.workload, point)
+    boxes = [(x - 5, x + 5, y - 5, y + 5) for x, y in marks]
+    for workload, point in fastest.items():
+        name = spec.name("workload", workload)
+        x, y = map(float, to_px((point.intensity, point.rate)))
+        wide = LETTER * TINY * len(name)
+        for dx, dy in ((7, 0), (-7, 0), (0, 12), (0, -12)):
+            left = x + dx - (wide / 2 if dx == 0 else wide if dx < 0 else 0)
+            box = (left, left + wide, y + dy - 6, y + dy + 6)
+            inside = drawing.axes.bbox.x0 < left and box[1] < drawing.axes.bbox.x1
+            if inside and not any(_overlap(box, other) for other in boxes):
+                boxes.append(box)
+                drawing.name(name, (point.intensity, point.rate), dx, dy, size=TINY)
+                break
+
+
+def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
+
+
+def _points(block: Block, spec: Spec, index: ResultIndex, variant: str) -> Iterator[Point]:
+    fields = block.fields
+    for workload in index.names("workload", fields["where"], fields["metric"]):
+        time = index.get(workload, variant, fields["metric"], fields["method"])
+        moved, flops = (index.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
+        if time and moved and flops and min(time.median, moved.median, flops.median) > 0:
+            rate = flops.median / time.median
+            name = f"{spec.name('optimization', variant)}, {spec.name('workload', workload)}"
+            tip = Tip(f"{name}: {human(rate, 'FLOP/s')}", time.cell)
+            yield Point(flops.median / moved.median, rate, tip, time)
+
+
+def _roofs(
+    measured: Rates, x_low: float, x_high: float, y_low: float
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """Yield for each precision whose rate is known its roof: up the bandwidth to the rate, then level."""
+    for name, rate in measured.compute.items():
+        if rate and measured.bandwidth:
+            begin = max(x_low, y_low / measured.bandwidth)
+            ridge = min(max(rate / measured.bandwidth, begin), x_high)
+            slope = [(x, min(x * measured.bandwidth, rate)) for x in (begin, ridge)]
+            yield (
+                f"{name}: {human(rate, 'FLOP/s')}",
+                [*slope, (x_high, min(x_high * measured.bandwidth, rate))],
+            )

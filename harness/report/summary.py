@@ -1,0 +1,186 @@
+"""Answer three questions at the top of a report: what pays, which claims hold, is it trustworthy?"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from harness.claim_model import Verdict
+from harness.records import Record, Status
+from harness.report.errors import error_rows
+from harness.report.report_data import ReportData
+from harness.report.result_index import ResultIndex
+from harness.report.spec import Block
+from harness.report.speedup import Comparison, compared, noise_of
+from harness.report.tables import percent
+from harness.report.verdicts import tally
+from harness.units import times
+
+SHOWN = 4
+"""So many of those that pay are named in the summary."""
+
+PAYS = "What pays, and by how much?"
+CLAIMS = "Do the claims hold?"
+TRUST = "Can the numbers be trusted?"
+
+NEEDS_GPU = re.compile(r"\bGPUs?\b|\bCUDA\b", re.IGNORECASE)
+
+
+class SummaryCard(NamedTuple):
+    """A question, its answer in lines of (left, right), and the block that has the rest."""
+
+    question: str
+    lines: tuple[tuple[str, str], ...]
+    remark: str
+    block: str
+
+    @property
+    def answer(self) -> str:
+        """The answer in one line."""
+        given = ", ".join(f"{left} {right}" for left, right in self.lines)
+        return f"{given}. {self.remark}".strip() if given else self.remark
+
+
+def summary(data: ReportData) -> list[SummaryCard]:
+    """Return the cards for which the report has a block."""
+    cards = [_pays(data), _claims(data), _trust(data)]
+    return [card for card in cards if card is not None]
+
+
+def _pays(data: ReportData) -> SummaryCard | None:
+    kinds = ("effects", "speedups")
+    blocks = [b for b in data.blocks if b.kind in kinds and b.fields.get("better", "lower") == "lower"]
+    block = _best_recorded(blocks, data.index)
+    if block is None:
+        return None
+    paying = _paying(data, block)
+    lines = [(name, text) for _, name, text in sorted(paying)]
+    rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
+    remark = f"{rest}{block.title}." if lines else "No variant was found to pay."
+    return SummaryCard(PAYS, tuple(lines[:SHOWN]), remark, block.id)
+
+
+def _best_recorded(blocks: Sequence[Block], index: ResultIndex) -> Block | None:
+    """Return the first of the blocks that has a value in this run, or else the first."""
+    for block in blocks:
+        if index.names("workload", block.fields["where"], block.fields["metric"]):
+            return block
+    return blocks[0] if blocks else None
+
+
+def _paying(data: ReportData, block: Block) -> list[tuple[float, str, str]]:
+    """Return the variants that pay, on as many ranks as the baseline: the ratio, the name, the change."""
+    fields, index, spec = block.fields, data.index, data.spec
+    paying = []
+    workloads = index.names("workload", fields["where"])
+    for workload in workloads:
+        ranks = index.condition(workload, fields["baseline"], "ranks")
+        for variant in index.names("optimization", fields["where"]):
+            found = compared(index, workload, variant, fields)
+            ours = variant not in (fields["baseline"], fields["noise"])
+            if (
+                found
+                and found.effect == "pays"
+                and ours
+                and index.condition(workload, variant, "ranks") == ranks
+            ):
+                name = spec.name("optimization", variant)
+                name += f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
+                paying.append((found.ratio.value, name, _size(found)))
+    return paying
+
+
+def _size(found: Comparison) -> str:
+    return times(found.speed_up.value) if found.unit == "s" else percent(found.ratio.value - 1, True)
+
+
+def _claims(data: ReportData) -> SummaryCard | None:
+    block = next((b for b in data.blocks if b.kind == "verdicts"), None)
+    if block is None or not data.verdicts:
+        return None
+    compared_ = [verdict for verdict in data.verdicts if verdict.outcome != "unavailable"]
+    lines = tuple((outcome, str(count)) for outcome, count in tally(compared_).items())
+    return SummaryCard(CLAIMS, lines, claims_line(data.verdicts, data.records), block.id)
+
+
+def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
+    """Return how many interpretations could be compared, under whose conditions, and what the rest needs."""
+    compared_ = [verdict for verdict in verdicts if verdict.outcome != "unavailable"]
+    stated = sum(verdict.where == "as stated" for verdict in compared_)
+    reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
+    rest = [verdict for verdict in verdicts if verdict.outcome == "unavailable"]
+    gpu = sum(bool(NEEDS_GPU.search(reasons.get(one.cell, ""))) or _names_a_gpu(one) for one in rest)
+    text = (
+        f"{len(compared_)} of {len(verdicts)} interpretations have a value here, {stated} of them under the "
+        "claim's own conditions."
+    )
+    parts = [f"{gpu} need a GPU"] if gpu else []
+    parts += [f"{len(rest) - gpu} were not run or have no value"] if len(rest) > gpu else []
+    return f"{text} {' and '.join(parts)}." if parts else text
+
+
+def _names_a_gpu(verdict: Verdict) -> bool:
+    return bool(NEEDS_GPU.search(verdict.reason))
+
+
+def cells_line(records: Sequence[Record]) -> str:
+    """Return how many cells have a result, how many failed, and how many need what this machine lacks."""
+    ended = [record.status for record in records]
+    well = ended.count(Status.OK)
+    text = f"{well} cells have a result."
+    lacking = [record for record in records if record.status == Status.UNAVAILABLE]
+    gpu = sum(bool(NEEDS_GPU.search(record.reason)) for record in lacking)
+    failed = {s: ended.count(s) for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended}
+    if failed:
+        named = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
+        text += f" Failed: {named}."
+    if gpu:
+        text += f" {gpu} need a GPU."
+    if len(lacking) > gpu:
+        text += f" {len(lacking) - gpu} do not apply to their workload or lack a library here."
+    return text
+
+
+def _trust(data: ReportData) -> SummaryCard | None:
+    block = next((b for b in data.blocks if b.kind == "errors" and b.fields["headline"]), None)
+    if block is None:
+        timed = next((b for b in data.blocks if b.kind == "effects" and b.fields["noise"]), None)
+        return None if timed is None else _noise(data.index, timed)
+    row = next((r for r in error_rows(block, data.index) if r.method == block.fields["headline"]), None)
+    if row is None:
+        return SummaryCard(TRUST, (), "Nothing was measured in this run to validate its estimates.", block.id)
+    lines = (
+        ("median |error|", percent(row.median)),
+        ("worst error", percent(row.worst, True)),
+        ("underestimates in", percent(row.under)),
+        ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
+    )
+    name = data.spec.name("method", row.method)
+    remark = f"{name}, compared with real runs in {row.cells} cells. {block.fields['headline_note']}"
+    return SummaryCard(TRUST, lines, remark.strip(), block.id)
+
+
+def _noise(index: ResultIndex, block: Block) -> SummaryCard:
+    """Return by how much the baseline differs from itself, over all workloads with both."""
+    found = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.fields))]
+    if not found:
+        remark = (
+            "The baseline was not timed against itself in this run, so no difference can be told from noise."
+        )
+        return SummaryCard(TRUST, (), remark, block.id)
+    off = [max(one.value, 1 / one.value) - 1 for one in found]
+    apart = sum(not one.low <= 1 <= one.high for one in found)
+    lines = (
+        ("baseline against itself, median", percent(statistics.median(off))),
+        ("worst", percent(max(off))),
+        ("judged different", f"{apart} of {len(found)}"),
+    )
+    processes = sorted({one.processes for one in found})
+    count = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
+    remark = (
+        f"The same code as two variants on {len(found)} workloads, in {count} processes each; at 95 % one in "
+        "twenty is expected to be judged different by chance."
+    )
+    return SummaryCard(TRUST, lines, remark, block.id)
