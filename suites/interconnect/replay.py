@@ -1,7 +1,7 @@
-"""Steps through a traced update with collectives of a given length: a prediction of the update's time. Pure.
+"""Predict an update's time by replaying its trace with collectives of a given duration. Pure.
 
-One link that carries one collective after the other, in the order in which they begin; computation goes on
-until it waits for one.
+One link carries one collective after the other, in the order in which they start; computation continues until
+it waits for one.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class Collective(NamedTuple):
 
 
 class Service(NamedTuple):
-    """What a collective takes by itself, at a few rates."""
+    """The seconds of a collective by itself, at a few link rates."""
 
-    rates_B_per_s: tuple[float, ...]  # rising
+    rates_B_per_s: tuple[float, ...]  # increasing
     taken_s: tuple[float, ...]
 
     def seconds(self, rate_B_per_s: float) -> float:
-        """At any rate: between two that were tried a line over logarithms; below them bytes alone count, so
-        what the slowest took grows as the rate falls; above them latency alone."""
+        """Return the seconds at any rate: between two measured rates a line over logarithms; below them bytes
+        dominate, so the slowest time grows as the rate falls; above them only latency counts."""
         slower = max(self.rates_B_per_s[0] / rate_B_per_s, 1.0)
         rates, taken_s = np.log(self.rates_B_per_s), np.log(self.taken_s)
         return slower * float(np.exp(np.interp(np.log(rate_B_per_s), rates, taken_s)))
 
 
 def collectives(events: Events) -> list[Collective]:
-    """Those of a trace, each kind once; raises ValueError for one that is none of `KINDS`."""
+    """Return the collectives of a trace, each kind once; raises ValueError for one outside of `KINDS`."""
     found = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
     for one in found:
         if one.name not in KINDS:
-            raise ValueError(f"a collective of {one.elements} elements is none that is timed by itself")
+            raise ValueError(f"a collective of {one.elements} elements is of no kind that is timed by itself")
     return found
 
 
 def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[Collective, list[float]]:
-    """What collectives of each kind took where ranks slept instead of computing.
+    """Return the seconds of each kind of collective where ranks slept instead of computing.
 
-    `times[rank][number]` is when it began and was over, by one clock. It took from when all ranks had begun
-    it, and the one that was over before it was, until it was over on all.
+    `times[rank][number]` is its start and end, by one clock. It lasts from when all ranks have started it,
+    and the one that ended before it has ended, until it has ended on all.
     """
     taken_s: dict[Collective, list[float]] = {one: [] for one in collectives(events)}
     last = [
@@ -69,14 +69,14 @@ def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[
 
 
 def computed_s(events: Events) -> float:
-    """What the update computes, without a network."""
+    """Return the seconds that the update computes, without a network."""
     return float(sum(event[1] for event in events if event[0] == "compute"))
 
 
 def merged(ranks: Sequence[Sequence[Events]]) -> Events:
-    """One trace of several updates on several ranks: of each stretch the median, of the slowest rank.
+    """Merge the traces of several updates and ranks: the slowest rank's median of each stretch.
 
-    Raises ValueError where ranks or updates differ in more than how long they compute.
+    Raises ValueError where ranks or updates differ in more than their computing times.
     """
     shape = [_shape(event) for event in ranks[0][0]]
     if any([_shape(event) for event in trace] != shape for rank in ranks for trace in rank):
@@ -91,7 +91,7 @@ def merged(ranks: Sequence[Sequence[Events]]) -> Events:
 
 
 def step_seconds(events: Events, service_s: Callable[[Collective], float]) -> float:
-    """How long the update takes where each collective takes `service_s` by itself."""
+    """Return the update's seconds where each collective takes `service_s` by itself."""
     now_s = free_s = 0.0
     over_s: dict[int, float] = {}
     for event in events:
@@ -106,7 +106,7 @@ def step_seconds(events: Events, service_s: Callable[[Collective], float]) -> fl
 
 
 def service(samples: Mapping[float, Sequence[float]]) -> Service:
-    """From seconds, several at each rate (B/s): their mean, and never nothing.
+    """Return the service from seconds, several at each rate (B/s): their mean, never zero.
 
     Raises ValueError without a rate.
     """
@@ -117,7 +117,7 @@ def service(samples: Mapping[float, Sequence[float]]) -> Service:
 
 
 LEAST_S = 1e-7
-"""Of a collective that was over together with the one before."""
+"""Seconds of a collective that ended together with the one before."""
 
 
 def _shape(event: Sequence[Any]) -> tuple[Any, ...]:

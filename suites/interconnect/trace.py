@@ -1,8 +1,8 @@
-"""What one update does between its collectives: when each begins, when it is waited for, what lies between.
+"""Trace one update on a rank: the computation between its collectives, their starts and their waits.
 
-On a rank, while links are as fast as the machine; what is spent waiting is left out, so that what remains is
-the step without a network. Begun collectives are seen at torch's ProcessGroup, waits at its Work; DDP does
-both in C++, and shows the first through torch's own hook for the same reduction, the second by `drained`.
+The links are unshaped meanwhile, and time spent waiting is left out, so that what remains is the step without
+a network. Collective launches are traced by patching ProcessGroup and waits by patching Work. DDP bypasses
+both in C++, so its launches are traced through a communication hook and its waits through `drained`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BEGUN = {
     "reduce": "other",
     "gather": "other",
 }
-"""Methods of torch.distributed.ProcessGroup, and what the suite can time by itself."""
+"""Methods of torch.distributed.ProcessGroup that the suite can time by themselves."""
 
 Event = list[Any]
 """["compute", s], ["begin", number, collective, elements, dtype], ["wait", number]."""
@@ -46,7 +46,7 @@ class Trace:
         self._since_s = time.perf_counter()
 
     def begin(self, collective: str, tensor: torch.Tensor, begin: Callable[[], Any]) -> Any:
-        """Begin a collective; its Work."""
+        """Record a collective's start and return its Work."""
         self._compute()
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.events.append(["begin", len(self.works), collective, tensor.numel(), dtype])
@@ -54,7 +54,7 @@ class Trace:
         return self.works[-1]
 
     def wait(self, work: Any, wait: Callable[[], Any]) -> Any:
-        """Wait for a collective."""
+        """Record a wait for a collective, and wait."""
         self._compute()
         self.events += [["wait", number] for number, one in enumerate(self.works) if one is work]
         done = wait()
@@ -62,12 +62,12 @@ class Trace:
         return done
 
     def drained(self) -> None:
-        """All that had begun is over, and since the last of them began nothing was done but wait."""
+        """Record that all started collectives have ended, with nothing but waiting since the last start."""
         self._since_s = time.perf_counter()
         self.events += [["wait", number] for number in range(len(self.works))]
 
     def ended(self) -> None:
-        """The update is over."""
+        """Record the update's end."""
         self._compute()
 
     def _compute(self) -> None:
@@ -78,7 +78,7 @@ class Trace:
 
 @contextmanager
 def traced() -> Iterator[Trace]:
-    """The trace of what is done in here."""
+    """Return the trace of what happens inside the block."""
     trace = Trace()
     group: Any = dist.ProcessGroup
     work: Any = dist.Work
