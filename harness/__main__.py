@@ -76,18 +76,24 @@ def run_command(words: Sequence[str]) -> None:
         report(source, Path(given.get("out", source)), given.get("suite", ""))
         return
     from harness.config import load
-    from harness.sweep import planned_sweep, refuse_incomplete, sweep
+    from harness.progress import announce
+    from harness.sweep import planned_sweep, refuse_incomplete, sweep, total_line
 
-    pages, runs = [], load(words)
+    runs = load(words)
     for run in runs:
         refuse_incomplete(run)
+    if runs[0].plan_only or len(runs) > 1:
+        plans = [planned_sweep(run) for run in runs]
+        total = [total_line([estimate for _, estimate in plans])] if len(runs) > 1 else []
+        if runs[0].plan_only:
+            print("\n".join([*("\n".join([*lines, ""]) for lines, _ in plans), *total]).rstrip())
+            return
+        announce(total)
+    pages = []
     for run in runs:
-        if run.plan_only:
-            print("\n".join(planned_sweep(run)))
-            continue
         sweep(run)
         pages.append(report(run.out, run.out))
-    if pages and given.get("suite") == "all":
+    if given.get("suite") == "all":
         from harness.report import write_all
 
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")

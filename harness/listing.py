@@ -65,7 +65,7 @@ def _variants(run: Run) -> Iterator[tuple[str, str]]:
         source = SUITES / run.suite / f"{one.module}.py"
         doc = ast.get_docstring(ast.parse(source.read_text())) if source.is_file() else None
         about = (doc or "").partition("\n")[0]
-        yield one.name, f"{one.title}: {about}" if about and one.title else one.title or about
+        yield one.name, one.title or about
 
 
 def _question(file: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from harness.code_fingerprint import source_digest
 from harness.config import Run
 from harness.environment import Environment, describe
-from harness.estimate import Estimate, at_least, estimate
+from harness.estimate import Estimate, as_time, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
@@ -75,14 +75,28 @@ def sweep(suite_run: Run) -> None:
             )
 
 
-def planned_sweep(suite_run: Run) -> Iterator[str]:
-    """Yield what `sweep` would do, in lines; runs no cell and writes nothing."""
+def planned_sweep(suite_run: Run) -> tuple[list[str], Estimate]:
+    """Return what `sweep` would do, in lines, and how long it would take; runs no cell and writes nothing."""
     here = prepare(suite_run)
-    found = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
-    records = {record.cell.id: record for record in found}
+    records = _records(suite_run)
     expected = outlook(here, records)
-    yield from here.said
-    yield from plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
+    lines = plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
+    return [*here.said, *lines], expected.estimate
+
+
+def total_line(estimates: Sequence[Estimate]) -> str:
+    """Return how many cells several sweeps have still to run, and about how long they take together."""
+    cells = sum(len(one.cells) for one in estimates)
+    unknown = sum(len(one.unknown) for one in estimates)
+    about = f"about {as_time(sum(one.seconds for one in estimates))}" if cells > unknown else "no estimate"
+    more = f", {unknown} of them without an earlier run" if unknown else ""
+    return f"{len(estimates)} suites: {cells} cells to run{more}: {about}"
+
+
+def _records(suite_run: Run) -> dict[str, Record]:
+    """Return what a results folder has, by cell; nothing where there is no such folder yet."""
+    found = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
+    return {record.cell.id: record for record in found}
 
 
 def prepare(suite_run: Run) -> Prepared:

@@ -10,6 +10,7 @@ from test_plan import RUN
 from toy.sweep import LIMITS, cell, group
 
 from harness import host_probe, sweep
+from harness.__main__ import run_command
 from harness.code_fingerprint import ROOT
 from harness.config import load
 from harness.environment import Gpu, describe
@@ -190,7 +191,7 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     groups = sweep.prepare(replace(kernels, out=tmp_path)).groups
     slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
     stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
-    lines = list(sweep.planned_sweep(replace(kernels, out=tmp_path)))
+    lines, _ = sweep.planned_sweep(replace(kernels, out=tmp_path))
     assert lines[:2] == [SLOW.sentence, "run at a smaller size for that: matmul_bf16"]
     here = sweep.prepare(replace(kernels, out=tmp_path))
     assert here.run.workloads["matmul_bf16"]["seq_len"] == 512
@@ -211,3 +212,15 @@ def test_on_a_fast_cpu_nothing_is_said_and_nothing_changes(monkeypatch, tmp_path
     assert here.said == ()
     assert here.run.workloads == kernels.workloads
     assert sweep.outlook(here, {}).not_tried == {}
+
+
+def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, capsys, tmp_path):
+    runs = load(["suite=congestion", "workloads=[incast_16]"]) * 2
+    monkeypatch.setattr("harness.config.load", lambda words: [replace(one, plan_only=True) for one in runs])
+    monkeypatch.chdir(tmp_path)
+    run_command(["suite=all", "plan=true"])
+    printed = capsys.readouterr().out.splitlines()
+    cells = 2 * len(groups_of(runs[0])) * len(groups_of(runs[0])[0].cells)
+    assert (
+        printed[-1] == f"2 suites: {cells} cells to run, {cells} of them without an earlier run: no estimate"
+    )
