@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from harness.statistics import Ratio
 
 AGAIN = "_again"
-"""`baseline_again` is the variant `baseline` a second time: what the two differ by is noise."""
+"""`baseline_again` is the variant `baseline` a second time: their difference is noise."""
 
 _Samples = tuple[tuple[float, ...], ...]
 
 
 class NoPairsError(Exception):
-    """Two variants have nothing that could be compared; the text says why."""
+    """Two variants have no samples that could be compared; the text says why."""
 
 
 def compare(
@@ -88,7 +88,7 @@ def _by_repeat(records: Iterable[Record], metric: str, method: str) -> dict[int,
 
 @lru_cache(maxsize=8192)
 def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
-    """Judge and every table of a report ask for the same; scipy, beneath, is imported only where one asks."""
+    """Cached, as the judge and every table of a report ask for the same; its first call imports scipy."""
     from harness import statistics
 
     return statistics.ratio(ours, base, draws)

@@ -46,7 +46,7 @@ STEADY_WITHIN = 0.01
 
 
 class Ratio(NamedTuple):
-    """Our time over the base's, with its 95 % interval. Below 1: ours is faster."""
+    """Our time over the base's, with its 95 % interval. Below 1, ours is faster."""
 
     value: float
     low: float
