@@ -1,4 +1,4 @@
-"""The training layer, on which suites stand: model, data, optimizers, and one home for each technique.
+"""The training layer below the suites: model, data, optimizers, and one module per technique.
 
 `techniques.build_step` describes a training step, `trainer.Trainer` runs it on real or fake tensors.
 """

@@ -1,7 +1,6 @@
-"""Host memory for the tensors that autograd saves, each storage once, used again from step to step.
+"""Host memory for the tensors that autograd saves, each storage once, reused from step to step.
 
-`techniques/activation_offload.py` puts a model's blocks on it; names, parameters and results stay as they
-are.
+`techniques/activation_offload.py` uses it for a model's blocks; names, parameters and results do not change.
 """
 
 from __future__ import annotations
@@ -23,30 +22,32 @@ SMALL_B = 4096
 """Storages of fewer bytes stay on the device: a copy of less than a page costs more than it frees."""
 
 OF_A_WEIGHT = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0"})
-"""What is done to a weight before a product: turned, and cast by autocast, which keeps the cast itself."""
+"""Operations on a weight before a product: transposed, and cast by autocast, which keeps the cast itself."""
 
 
 class Shelf:
-    """Host memory for a model's saved storages, used again from step to step."""
+    """Host memory for a model's saved storages, reused from step to step."""
 
     def __init__(self, model: nn.Module, host: HostMemory, carrier: Carrier) -> None:
         self.model, self.host, self.carrier = model, host, carrier
         self._free: defaultdict[int, list[Tensor]] = defaultdict(list)  # by size
 
     def hooks(self) -> AbstractContextManager[None]:
-        """For one block's forward pass: what is saved in it goes down at once and comes up when asked for."""
+        """Return hooks for one block's forward pass: what it saves is copied down at once and up when
+        needed.
+        """
         return self.storing(lambda stored: stored.let_go())
 
     @contextmanager
     def storing(self, on_new: Callable[[Stored], None]) -> Iterator[None]:
-        """Within it each storage that autograd saves is put here once; `on_new` is told of it."""
+        """Put each storage that autograd saves inside the block here once; `on_new` is called with it."""
         known: dict[tuple[StorageWeakRef, int], Stored] = {}
         fixed = {one.untyped_storage().data_ptr() for one in self.model.buffers()}
 
         def pack(tensor: Tensor) -> Tensor | Saved:
             storage = tensor.untyped_storage()
             if storage.data_ptr() in fixed or self._stays(tensor):
-                # A parameter itself, for an engine may change its data; no result, which holds the graph.
+                # A parameter itself, whose data an engine may change; not a result, which refers to the graph.
                 return tensor if tensor.is_leaf else tensor.detach()
             key = (StorageWeakRef(storage), tensor._version)  # type: ignore[no-untyped-call]
             if key not in known:
@@ -60,7 +61,7 @@ class Shelf:
             with saved_tensors_hooks(pack, unpack):
                 yield
         finally:
-            known.clear()  # the graph keeps `pack`, and must not keep all by it
+            known.clear()  # the graph keeps `pack`, which must not refer to everything
 
     def _stays(self, tensor: Tensor) -> bool:
         small = tensor.untyped_storage().nbytes() < SMALL_B
@@ -75,10 +76,10 @@ class Shelf:
 
 
 class Stored:
-    """The bytes of a storage: `above` on the device, `below` on the host, or on the way.
+    """The bytes of a storage: `above` on the device, `below` on the host, or being copied.
 
-    It goes with the last of the operations that saved it; their backward passes run one after the other, or
-    nearly so, and share what came up.
+    It is freed with the last operation that saved it; their backward passes run one after the other, or
+    nearly so, and share what was copied up.
     """
 
     def __init__(self, below: Tensor, above: Tensor, carrier: Carrier, free: dict[int, list[Tensor]]) -> None:
@@ -87,18 +88,18 @@ class Stored:
         self.copy = carrier.copy(below, above)
 
     def let_go(self) -> None:
-        """The device's bytes, once they are copied."""
+        """Release the device's bytes once they are copied."""
         self.copy.wait()
         self.above = None
 
     def fetch(self) -> None:
-        """Begin to bring the bytes up, where they are not."""
+        """Start copying the bytes up, unless they are there."""
         if self.above is None:
             self.above = torch.empty(self.below.shape, dtype=torch.uint8, device=self.device)
             self.copy = self.carrier.copy(self.above, self.below)
 
     def on_device(self) -> Tensor:
-        """All of them, (B,) of uint8."""
+        """Return all bytes on the device, (B,) of uint8."""
         self.fetch()
         self.copy.wait()
         assert self.above is not None
@@ -120,19 +121,19 @@ class Saved(NamedTuple):
     stride: tuple[int, ...]
 
     def tensor(self) -> Tensor:
-        """The tensor again, on the device."""
+        """Return the tensor on the device."""
         above = self.stored.on_device()
         empty = torch.empty(0, dtype=self.dtype, device=above.device)
         return empty.set_(above.untyped_storage(), self.offset, self.shape, self.stride)
 
 
 def unpack(saved: Tensor | Saved) -> Tensor:
-    """What `Shelf.storing` packed."""
+    """Return what `Shelf.storing` packed."""
     return saved.tensor() if isinstance(saved, Saved) else saved
 
 
 def of_a_weight(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, a view of one, or one as it is cast for a product."""
+    """Return whether a tensor is a parameter, a view of one, or one cast for a product."""
     node: Any = tensor.grad_fn
     if node is None:
         return tensor.requires_grad

@@ -10,12 +10,12 @@ from torch import Tensor
 from suites.training.workload import Workload
 
 FOLLOWERS = 4
-"""How many words may follow one word."""
+"""Number of words that may follow one word."""
 
 
 @lru_cache(maxsize=1)
 def chain(vocab_size: int, seed: int) -> Tensor:
-    """(vocab, FOLLOWERS) int64: the words that may follow each word, all as likely."""
+    """Return (vocab, FOLLOWERS) int64: the words that may follow each word, with equal probability."""
     generator = torch.Generator().manual_seed(seed)
     return torch.stack(
         [torch.randperm(vocab_size, generator=generator)[:FOLLOWERS].clone() for _ in range(vocab_size)]
@@ -23,9 +23,9 @@ def chain(vocab_size: int, seed: int) -> Tensor:
 
 
 def batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -> tuple[Tensor, Tensor]:
-    """Tokens and those that follow them, int64, each (B, T); the same for the same seed and number.
+    """Return tokens and their successors, int64, each (B, T); the same for the same seed and number.
 
-    The entropy of a word after its predecessor is ln(FOLLOWERS) = 1.386 nats: no loss can stay below it.
+    The entropy of a word after its predecessor is ln(FOLLOWERS) = 1.386 nats: no loss can remain below it.
     """
     follow = chain(vocab_size, seed)
     generator = torch.Generator().manual_seed((seed << 32) + 1 + number)
@@ -45,9 +45,9 @@ def batch_of(workload: Workload, seed: int, number: int) -> tuple[Tensor, Tensor
 def random_batch(
     workload: Workload, generator: torch.Generator, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return random tokens and those that follow them, int64, each (micro_batch_size, seq_len).
+    """Return random tokens and their successors, int64, each (micro_batch_size, seq_len).
 
-    Sequences come one after the other: two batches of one are the same as one of two.
+    Sequences are consecutive: two batches of one sequence equal one batch of two.
     """
     size = (workload.micro_batch_size, workload.seq_len + 1)
     drawn = torch.randint(workload.vocab_size, size, generator=generator).to(device)

@@ -1,6 +1,6 @@
-"""Lets deepspeed's engine run on fake tensors, of which no number can be read.
+"""Let deepspeed's engine run on fake tensors, from which no number can be read.
 
-What the engine asks for is 1 (norms) or 0 (flags of overflow); its checks that ranks agree are left out.
+The engine gets 1 (norms) or 0 (overflow flags); its checks that ranks agree are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def values_not_read(fake: bool) -> AbstractContextManager[Any]:
-    """Within it, where tensors are fake, reading a number gives a plain one, and ranks are taken to agree."""
+    """Return plain numbers inside the block where fake tensors are read; ranks are taken to agree."""
     return _values_not_read() if fake else nullcontext()
 
 
@@ -32,12 +32,12 @@ def _values_not_read() -> Iterator[None]:
 
 
 class PlainNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """`tensor.item()` gives 1.0, or 0 for integers and flags."""
+    """Makes `tensor.item()` return 1.0, or 0 for integers and flags."""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Run anything else as it is."""
+        """Run any other operation unchanged."""
         if func is torch.ops.aten._local_scalar_dense.default:
             return 1.0 if args[0].is_floating_point() else 0
         return func(*args, **(kwargs or {}))

@@ -20,21 +20,21 @@ from suites.training.optimizers import LEARNING_RATE
 from suites.training.workload import Resources, Workload
 
 PLACES = {"device": "none", "host": "cpu", "disk": "nvme"}
-"""Ours, and deepspeed's words for them."""
+"""Our names for places, and deepspeed's."""
 
 PARAMETER_BUFFERS = 16
-"""For parameters on the way from the disk: those of a block gathered together, and of the one ahead."""
+"""Buffers for parameters read from the disk: those of a block gathered together, and of the next one."""
 
 STATE_BUFFERS = 4
-"""Parameter, gradient and two moments of one group, as deepspeed asks at least."""
+"""Least buffers that deepspeed needs: parameter, gradient and two moments of one group."""
 
 ROOM_B = 2**22
-"""What a disk has left that counts as full: a block of 1 MiB, which deepspeed writes at once, and what file
-systems keep for themselves (ext4 was full with 1.2 MB free)."""
+"""Free bytes below which a disk counts as full: a block of 1 MiB, which deepspeed writes at once, and what
+file systems reserve (ext4 was full with 1.2 MB free)."""
 
 
 class Offload:
-    """What one engine offloads. `locked_B`: private memory of this process that stands for the host's."""
+    """What one engine offloads. `locked_B`: private memory of this process that represents the host's."""
 
     def __init__(
         self, stage: int, optimizer: str, parameters: str, ratio: float, resources: Resources
@@ -50,7 +50,7 @@ class Offload:
             self._count_locked()
 
     def configure(self, zero: dict[str, Any], largest: int, ranks: int) -> None:
-        """Say it in deepspeed's own words; `largest`: elements of the largest parameter."""
+        """Return deepspeed's configuration for it; `largest`: elements of the largest parameter."""
         swap = {"nvme_path": self._swap.name} if self._swap else {}
         if self.optimizer != "device":
             place = {"device": PLACES[self.optimizer], "buffer_count": STATE_BUFFERS}
@@ -67,7 +67,7 @@ class Offload:
             }
 
     def take_down(self, zero: Any, optimizer: Any, parameters: list[nn.Parameter]) -> None:
-        """Put on the emulated host what the engine, once made, keeps on the host without locking it."""
+        """Move what the built engine keeps on the host without locking it to the emulated host."""
         if (self.optimizer, self.parameters) == ("device", "device"):
             return
         self.locked_B = swap_buffers_B(zero, parameters)
@@ -77,9 +77,9 @@ class Offload:
             self._gradients_up(zero)
 
     def refuse_full_disk(self) -> None:
-        """Raise `Unavailable` where the disk beneath the swap files has no room for more.
+        """Raise `Unavailable` where the disk of the swap files is full.
 
-        deepspeed goes on with what it could not write, and trains on something else.
+        deepspeed continues after a failed write, and trains on wrong data.
         """
         if self._swap is None:
             return
@@ -100,7 +100,7 @@ class Offload:
             self._swap.cleanup()
 
     def _count_locked(self) -> None:
-        """Have what deepspeed page-locks counted, and put on the emulated host without a GPU."""
+        """Count what deepspeed page-locks, and without a GPU put it on the emulated host."""
         from deepspeed.accelerator import get_accelerator
 
         accelerator, host, emulated = get_accelerator(), self.host, self.emulated
@@ -116,7 +116,7 @@ class Offload:
         accelerator.pin_memory = pin_memory
 
     def _states_down(self, zero: Any, optimizer: Any) -> None:
-        """fp32 parameters and moments, which deepspeed keeps on the host without locking them."""
+        """Move fp32 parameters and moments down, which deepspeed keeps on the host without locking them."""
         if self.stage < 3:
             for flat in zero.single_partition_of_fp32_groups:
                 optimizer.state[flat] = self._moments(flat)
@@ -127,10 +127,10 @@ class Offload:
                 flat.data = self._down(flat.data)
                 optimizer.state[flat] = self._moments(flat)
             elif self.emulated:
-                flat.grad = torch.zeros_like(flat)  # it was locked, then brought to the device: `cpu`
+                flat.grad = torch.zeros_like(flat)  # it was locked, then moved to the device, which is `cpu`
 
     def _gradients_up(self, zero: Any) -> None:
-        """Stage 3 has each gradient brought up again, to widen it there; `.to` does nothing here."""
+        """Copy each gradient up again, as stage 3 does to widen it there; `.to` does nothing here."""
         offload = zero._offload_grad_partition_at_boundary
         zero._offload_grad_partition_at_boundary = lambda parameter, gradient, *rest: offload(
             parameter, gradient.clone(), *rest

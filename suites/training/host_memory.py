@@ -1,7 +1,7 @@
-"""The floor beneath the device: where a variant puts what it offloads, and how many bytes lie there.
+"""The memory tier below the device: tensors that a technique offloads, and their bytes.
 
-Beside a GPU it is the machine's own memory, page-locked. Without one it is emulated: a tensor on it is a file
-that is mapped into memory, which the kernel may page out, and which a limit on private memory does not count.
+With a GPU it is the machine's page-locked memory. Without one it is emulated: a tensor on it is a file mapped
+into memory, which the kernel may page out and which a limit on private memory does not count.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from harness.records import Unavailable
 
 
 class HostMemory:
-    """Gives out tensors on the floor beneath `device`; files, where it needs any, lie in `folder`, unlinked.
+    """Allocates tensors on the tier below `device`; its files, if any, are in `folder`, unlinked.
 
-    `most_B`: the most bytes that ever lay there. `up_B`, `down_B`: bytes that threads
-    of their own have carried up and down, which no dispatch mode sees.
+    `most_B`: the most bytes that were ever there. `up_B`, `down_B`: bytes that copying threads have moved up
+    and down, which no dispatch mode sees.
     """
 
     def __init__(self, device: torch.device, folder: str = "") -> None:
@@ -40,7 +40,7 @@ class HostMemory:
         self._ends: dict[int, int] = {}
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A tensor there, of no particular values (zeros where it is a file).
+        """Return an uninitialized tensor there (zeros where it is a file).
 
         Raises `Unavailable` where the folder cannot be written, or its disk is full.
         """
@@ -62,7 +62,7 @@ class HostMemory:
         return flat.view(tuple(shape))
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """A copy of `tensor` there; the tensor itself, if it is there already."""
+        """Return a copy of `tensor` there, or the tensor itself if it is there already."""
         if self.holds(tensor):
             if self.device.type != "cpu":
                 self.note(tensor)
@@ -72,26 +72,26 @@ class HostMemory:
         return kept
 
     def note(self, tensor: Tensor) -> None:
-        """Count a tensor that lies there beside a GPU, for as long as its storage lives."""
+        """Count a tensor that is in the host memory of a GPU, for as long as its storage lives."""
         storage = tensor.untyped_storage()
         self._noted[storage.data_ptr()] = (StorageWeakRef(storage), storage.nbytes())  # type: ignore[no-untyped-call]
         self._rise()
 
     @property
     def held_B(self) -> int:
-        """Bytes that lie there now."""
+        """Return the bytes that are there now."""
         self._noted = {at: one for at, one in self._noted.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
         return self._mapped_B + sum(size_B for _, size_B in self._noted.values())
 
     def carried(self, target: Tensor) -> None:
-        """Count what a thread of its own copies into `target`."""
+        """Count what a copying thread moves into `target`."""
         if self.holds(target):
             self.down_B += target.nbytes
         else:
             self.up_B += target.nbytes
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the tensor's memory is there."""
+        """Return whether the tensor's memory is there."""
         if tensor.device.type != "cpu":
             return False
         if self.device.type != "cpu":
@@ -103,7 +103,9 @@ class HostMemory:
     def _map(self, size_B: int) -> mmap.mmap:
         try:
             with tempfile.TemporaryFile(dir=self._folder) as file:
-                os.posix_fallocate(file.fileno(), 0, size_B)  # a full disk says so here, not by SIGBUS later
+                os.posix_fallocate(
+                    file.fileno(), 0, size_B
+                )  # a full disk is reported here, not by SIGBUS later
                 return mmap.mmap(file.fileno(), size_B)
         except OSError as error:
             raise Unavailable(
@@ -121,7 +123,7 @@ class HostMemory:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Where the tensor's storage begins; 0 where it has no memory of its own."""
+    """Return the address of the tensor's storage; 0 where it has no memory of its own."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # freed, or of a kind that has none
@@ -143,7 +145,7 @@ def on_host(tensor: Tensor, host: HostMemory) -> Tensor:
 
 
 def states_on_host(optimizer: torch.optim.Optimizer, host: HostMemory) -> None:
-    """Make Adam's two moments on the host, before the optimizer makes them where the parameters are."""
+    """Create Adam's two moments on the host, before the optimizer creates them next to the parameters."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = {

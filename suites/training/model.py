@@ -1,4 +1,4 @@
-"""The decoder-only transformer that suites train; Llama's shapes and GPT's come out of one class.
+"""The decoder-only transformer that suites train; one class for Llama's shapes and GPT's.
 
 Shape suffixes: B batch, T tokens of a sequence, D hidden size, H query heads, G key-value heads, K size of a
 head, V vocabulary.
@@ -20,7 +20,7 @@ ROTARY_BASE = 10_000.0
 INITIAL_DEVIATION = 0.02  # GPT-2's
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Stand-ins for parts of the model, by name; a part without one is as its module writes it.
+"""Replacements for parts of the model, by name; a part without one uses its module's code.
 
 rms_norm(x_ND, weight_D); rotary(x_BHTK, cos_TK, sin_TK); attention(q_BHTK, k_BHTK, v_BHTK, causal);
 swiglu(gate_ND, up_ND); linear_cross_entropy(x_ND, weight_VD, targets_N).
@@ -31,7 +31,7 @@ NONE: Functions = {}
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What a transformer looks like. `num_key_value_heads` < `heads`: grouped-query attention."""
+    """A transformer's shape. `num_key_value_heads` < `num_attention_heads`: grouped-query attention."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -44,17 +44,18 @@ class ModelShape:
     position: str  # rotary | learned
     max_position_embeddings: int  # the longest sequence
     tie_word_embeddings: bool  # the head uses the token embedding's weight
-    bias: bool  # of linear layers and layer norms
+    bias: bool  # biases of linear layers and layer norms
     dropout: float = 0.0
 
     @property
     def head_size(self) -> int:
-        """Elements of one head (K)."""
+        """Return the elements of one head (K)."""
         return self.hidden_size // self.num_attention_heads
 
     @property
     def parameters(self) -> int:
-        """Parameters of `Transformer(self)`, by formula; the head has no bias, tied weights count once."""
+        """Return the parameters of `Transformer(self)`, by formula; the head has no bias, tied weights count
+        once."""
         kv = self.num_key_value_heads * self.head_size
         matrices = [(self.hidden_size, self.hidden_size)] * 2 + [(self.hidden_size, kv)] * 2
         matrices += [(self.hidden_size, self.intermediate_size)] * (2 if self.mlp == "swiglu" else 1) + [
@@ -68,9 +69,9 @@ class ModelShape:
 
 
 def llama(sizes: Any) -> ModelShape:
-    """Llama's kind: RMSNorm, SwiGLU, rotary positions, no biases, head and embedding apart.
+    """Return Llama's kind of model: RMSNorm, SwiGLU, rotary positions, no biases, untied embeddings.
 
-    `sizes`: a workload with layers, hidden, heads, num_key_value_heads, intermediate_size, vocab and seq_len.
+    `sizes`: a workload with the sizes of a `ModelShape`, and seq_len.
     """
     return ModelShape(
         num_hidden_layers=sizes.num_hidden_layers,
@@ -100,15 +101,15 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
 
 
 class Places(NamedTuple):
-    """What a block must know of positions: rotary tables, and the mask of explicit attention."""
+    """Positions that a block needs: rotary tables, and the mask of explicit attention."""
 
     cos_TK: Tensor | None
     sin_TK: Tensor | None
-    hidden_TT: Tensor | None  # True where a query must not look
+    hidden_TT: Tensor | None  # True where a query must not attend
 
 
 class RMSNormBy(nn.Module):
-    """RMSNorm by a given function; its weight has the name and start of nn.RMSNorm's."""
+    """RMSNorm by a given function; its weight has nn.RMSNorm's name and initial value."""
 
     def __init__(self, hidden_size: int, function: Callable[..., Any]):
         super().__init__()
@@ -121,7 +122,7 @@ class RMSNormBy(nn.Module):
 
 
 def make_norm(shape: ModelShape, functions: Functions = NONE) -> nn.Module:
-    """RMSNorm, or LayerNorm with or without its bias."""
+    """Return RMSNorm, or LayerNorm with or without its bias."""
     if shape.norm == "rms" and "rms_norm" in functions:
         return RMSNormBy(shape.hidden_size, functions["rms_norm"])
     if shape.norm == "rms":
@@ -130,28 +131,30 @@ def make_norm(shape: ModelShape, functions: Functions = NONE) -> nn.Module:
 
 
 def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """Rotary position embedding (arXiv 2104.09864) in the halves form of Llama's public weights."""
+    """Apply rotary position embedding (arXiv 2104.09864) in the halves form of Llama's public weights."""
     first, second = x_BHTK.chunk(2, dim=-1)
     turned_BHTK = torch.cat((-second, first), dim=-1)
     return x_BHTK * cos_TK.to(x_BHTK.dtype) + turned_BHTK * sin_TK.to(x_BHTK.dtype)
 
 
 def rotate(x_BHTK: Tensor, places: Places, rotary: Callable[..., Any] = rotary) -> Tensor:
-    """Queries or keys turned by their places; as they are where the model has no rotary positions."""
+    """Return queries or keys rotated by their positions; unchanged where the model has no rotary
+    positions.
+    """
     if places.cos_TK is None or places.sin_TK is None:
         return x_BHTK
     return rotary(x_BHTK, places.cos_TK, places.sin_TK)  # type: ignore[no-any-return]
 
 
 def rotary_tables(length: int, head_size: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of (length, head_size), fp32: each angle twice, for the two halves."""
+    """Return cosines and sines of (length, head_size), fp32: each angle twice, for the two halves."""
     rates = ROTARY_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), rates).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 
 class Attention(nn.Module):
-    """Causal self-attention; `kind` is "explicit" (scores held as a tensor) or "sdpa"."""
+    """Causal self-attention; `kind` is "explicit" (scores stored as a tensor) or "sdpa"."""
 
     def __init__(self, shape: ModelShape, kind: str, functions: Functions = NONE):
         super().__init__()
@@ -189,14 +192,14 @@ class Attention(nn.Module):
 
 
 def causal_mask(length: int, device: torch.device) -> Tensor:
-    """(T, T), True where a query must not look."""
+    """Return (T, T), True where a query must not attend."""
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def explicit_attention(
     q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, hidden_TT: Tensor | None, dropout: float
 ) -> Tensor:
-    """Attention as written down: scores, mask, softmax, dropout, weighted sum. (B, H, T, K)."""
+    """Compute attention explicitly: scores, mask, softmax, dropout, weighted sum. (B, H, T, K)."""
     scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
     if hidden_TT is not None:
         scores_BHTT = scores_BHTT.masked_fill(hidden_TT, float("-inf"))
@@ -256,9 +259,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The model with its loss. `attention` is "explicit" or "sdpa"; `blocks` are alike.
+    """The model with its loss. `attention` is "explicit" or "sdpa"; `blocks` are uniform.
 
-    `functions` stand in for parts of it; none given, it is plain PyTorch.
+    `functions` replace parts of it; without any, it is plain PyTorch.
     """
 
     def __init__(self, shape: ModelShape, attention: str = "explicit", functions: Functions = NONE):
@@ -292,7 +295,7 @@ class Transformer(nn.Module):
         self.apply(initialise)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Mean cross-entropy of predicting `targets_BT` (int64), in fp32, as a tensor of no dimension."""
+        """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
         places = self._places(tokens_BT)
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
@@ -331,14 +334,14 @@ class Transformer(nn.Module):
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-    """The output layer with its loss: mean cross-entropy of x W^T, in fp32 at least, of no dimension."""
+    """Return the output layer's loss: mean cross-entropy of x W^T, at least fp32, a scalar tensor."""
     logits_NV = F.linear(x_ND, weight_VD)
     wide = torch.promote_types(logits_NV.dtype, torch.float32)
     return F.cross_entropy(logits_NV.to(wide), targets_N)
 
 
 def initialise(module: nn.Module) -> None:
-    """Weights from a normal distribution of deviation 0.02, biases zero."""
+    """Initialize weights from a normal distribution of deviation 0.02, biases with zero."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=INITIAL_DEVIATION)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -1,6 +1,6 @@
-"""What a rank does for any suite that trains on real ranks; called by name, see `distributed.rank_pool`.
+"""The functions that a rank runs for any suite that trains, called by name through `distributed.rank_pool`.
 
-A suite's own `on_rank.py` adds what it measures: `memory[key]` is the `Trainer` that `make` left there.
+A suite's own `on_rank.py` adds what it measures: `memory[key]` is the `Trainer` that `make` stored.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def make(memory: Memory, key: str, step: Mapping[str, Any], folder: str = "") ->
 
 
 def drop(memory: Memory, key: str) -> None:
-    """Let the trainer go."""
+    """Release the trainer."""
     trainer = memory.pop(key, None)
     if trainer is not None:
         trainer.close()
 
 
 def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
-    """Do so many updates on text; the loss and the seconds of each, without the making of its batches."""
+    """Run updates on text and return the loss and the seconds of each, without making its batches."""
     trainer: Trainer = memory[key]
     losses, times_s = [], []
     for _ in range(count):
@@ -59,7 +59,7 @@ def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
 def gradient_error(memory: Memory, key: str, shared: Sequence[Any] = ()) -> float:
     """Return how far a new trainer's first gradients are off plain PyTorch's with the techniques `shared`.
 
-    Plain: one model, on this rank, takes the batches of all ranks.
+    Plain PyTorch: one model, on this rank, takes the batches of all ranks.
     """
     trainer: Trainer = memory[key]
     accumulate(trainer, trainer.text_batches())

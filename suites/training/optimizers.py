@@ -35,7 +35,7 @@ def adamw(parameters: Parameters, workload: Workload, **arguments: Any) -> torch
 
 
 def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Plain SGD with momentum 0.9; it shows the scale of gradients, which Adam divides away."""
+    """Plain SGD with momentum 0.9; its losses depend on the scale of gradients, which Adam's do not."""
     return torch.optim.SGD(parameters, momentum=0.9, **arguments)
 
 
@@ -61,7 +61,7 @@ def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.op
 
 
 class Optimizer:
-    """What updates a rank's parameters; its defaults suit gradients that lie in `.grad`."""
+    """What updates a rank's parameters; its defaults suit gradients in `.grad`."""
 
     host_private_B = 0
     """Private memory of this process that stands for the host's, not the device's."""
@@ -71,7 +71,7 @@ class Optimizer:
         raise NotImplementedError
 
     def zero_grad(self, keep: bool = False) -> None:
-        """Let the gradients go; `keep`: set them to zero in place."""
+        """Release the gradients; `keep`: set them to zero in place."""
         raise NotImplementedError
 
     def clip_grad_norm(self, max_norm: float) -> None:
@@ -79,11 +79,11 @@ class Optimizer:
         raise NotImplementedError
 
     def state_tensors(self) -> list[Tensor]:
-        """Return what is kept from step to step besides parameters and gradients."""
+        """Return the tensors kept from step to step besides parameters and gradients."""
         return []
 
     def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
-        """Return what is held in places of its own, with the kind of memory it is."""
+        """Return tensors that the optimizer stores itself, with their kind of memory."""
         return []
 
     def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
@@ -100,7 +100,7 @@ class Optimizer:
         return 0
 
     def close(self) -> None:
-        """Give back what does not go by itself: threads, files."""
+        """Release threads and files."""
 
 
 class TorchOptimizer(Optimizer):
@@ -114,7 +114,7 @@ class TorchOptimizer(Optimizer):
         self.inner.step()
 
     def zero_grad(self, keep: bool = False) -> None:
-        """Let the gradients go, or set them to zero in place."""
+        """Release the gradients, or set them to zero in place."""
         self.inner.zero_grad(set_to_none=not keep)
 
     def clip_grad_norm(self, max_norm: float) -> None:
@@ -138,5 +138,5 @@ def tensors_in(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or the whole of one that is sharded over ranks."""
+    """Return the tensor itself, or the full tensor of one that is sharded over ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

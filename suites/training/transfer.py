@@ -1,6 +1,6 @@
-"""Who copies bytes between device and host: at once, or on a stream or a thread beside the computation.
+"""Copy bytes between device and host: synchronously, or on a stream or thread alongside the computation.
 
-`suites.offload.activations` asks them.
+Used by activation offload.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch import Tensor
 from suites.training.host_memory import HostMemory
 
 STACK_B = 2**18
-"""Of the thread that copies: it counts as private memory, and needs little of the usual 8 MiB."""
+"""Stack of the copying thread: it counts as private memory, and needs little of the usual 8 MiB."""
 
 
 class Copy(NamedTuple):
-    """A copy under way: whether it is `over`; after `wait`, what is computed next finds it done."""
+    """A copy in progress: whether it is `over`; after `wait`, later computation sees it complete."""
 
     over: Callable[[], bool]
     wait: Callable[[], object]
 
 
 class Carrier(Protocol):
-    """Who copies bytes between device and host, in the order in which it is asked."""
+    """Copies bytes between device and host, in the order of the calls."""
 
     def copy(self, target: Tensor, source: Tensor) -> Copy:
-        """Begin to copy; both must live, and `source` must not change, until it is over."""
+        """Start a copy; both must live, and `source` must not change, until it is over."""
 
 
 class AtOnce:
-    """Copies as asked."""
+    """Copies synchronously."""
 
     def copy(self, target: Tensor, source: Tensor) -> Copy:
         """See `Carrier`."""
@@ -44,9 +44,9 @@ class AtOnce:
 
 
 class SideStream:
-    """Copies on a CUDA stream beside the one that computes, behind all that was computed when it was asked.
+    """Copies on a separate CUDA stream, after all computation that was queued at the call.
 
-    Both ends belong to the computing stream, which waits for a copy before it uses or gives back either.
+    Both ends belong to the computing stream, which waits for a copy before it uses or frees either.
     """
 
     def __init__(self, host: HostMemory) -> None:
@@ -63,10 +63,10 @@ class SideStream:
 
 
 class Thread:
-    """Copies on a thread beside the one that computes; `host` counts the bytes, which no dispatch mode sees.
+    """Copies on a separate thread; `host` counts the bytes, which no dispatch mode sees.
 
-    The thread holds no tensor once a copy is over, so memory is always given back by who computes: the
-    allocator's events are told by thread. It copies by itself, where torch would start a team of threads.
+    The thread refers to no tensor once a copy is over, so memory is always freed by the computing thread: the
+    allocator's events are recorded per thread. It copies alone, where torch would start a team of threads.
     """
 
     def __init__(self, host: HostMemory) -> None:
@@ -85,5 +85,5 @@ class Thread:
 
 def _copy(ends: list[Tensor]) -> None:
     target, source = (one.data_ptr() for one in ends)
-    ctypes.memmove(target, source, ends[0].nbytes)  # without the interpreter's lock
+    ctypes.memmove(target, source, ends[0].nbytes)  # releases the interpreter's lock
     ends.clear()

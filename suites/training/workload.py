@@ -1,4 +1,4 @@
-"""What a training step is asked to train, as plain data, and what the process that builds it has to offer."""
+"""What a training step trains, as plain data, and the resources of the process that builds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suites.training.model import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is trained and how, before any technique; a suite's workload has further fields."""
+    """What is trained, before any technique; a suite's workload has further fields."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -44,23 +44,23 @@ class Workload:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Workload:
-        """Return the workload among the fields of a suite's, which may have more."""
+        """Return the workload from a suite's fields, which may include others."""
         return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
     @property
     def shape(self) -> ModelShape:
-        """The model, without what it is trained with."""
+        """Return the model's shape."""
         own = {name: getattr(self, name) for name in ModelShape.__dataclass_fields__}
         return ModelShape(**{**own, "max_position_embeddings": self.max_position_embeddings or self.seq_len})
 
     @property
     def sequences(self) -> int:
-        """Sequences that one rank takes per update."""
+        """Return the sequences that one rank takes per update."""
         return self.micro_batch_size * self.gradient_accumulation_steps
 
 
 class Resources(NamedTuple):
-    """What a technique may use of the process in which it is built."""
+    """Resources of the process in which a technique is built."""
 
     device: torch.device
     host: HostMemory

@@ -1,9 +1,9 @@
-"""Activation offload (torch's `save_on_cpu`): what the backward pass will need waits on the host.
+"""Activation offload (torch's `save_on_cpu`): tensors saved for the backward pass are kept on the host.
 
-Without `prefetch` each tensor is copied where it is saved and where it is asked for, and computation waits.
-With it, copies run alongside the computation: down, a block's have until the next block's forward pass
-ends; up, they begin with the backward pass of the block above, one block ahead. The last block's stay, for
-the backward pass begins with them. So the device holds what two blocks saved, at most.
+Without `prefetch` each tensor is copied when it is saved and when it is needed, and computation waits. With
+it, copies run alongside the computation: downward copies of a block have until the end of the next block's
+forward pass; upward copies start with the backward pass of the block above, one block ahead. The last block's
+tensors stay, because the backward pass starts with them. So the device has the tensors of at most two blocks.
 
 Weights and buffers are never copied; what several operations save is copied once. On CUDA, without
 `prefetch`, it is torch's `save_on_cpu` as it stands, which copies weights too, and a tensor as often as it
@@ -48,7 +48,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The same bytes come back."""
+    """Return `EXACT`: the same bytes come back."""
     return EXACT
 
 
@@ -64,7 +64,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Have the blocks of `model` put on the host what they save."""
+    """Make the blocks of `model` put on the host what they save."""
     host = resources.host
     cuda = host.device.type == "cuda"
     if settings.prefetch:
@@ -79,7 +79,7 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
 def within(
     make: Callable[[], AbstractContextManager[Any]], forward: Callable[..., Tensor], *arguments: Any
 ) -> Tensor:
-    """A block's forward pass whose saved tensors go through hooks of its own."""
+    """Return a block's forward pass whose saved tensors go through its hooks."""
     with make():
         return forward(*arguments)
 
@@ -99,11 +99,12 @@ def on_cpu(host: HostMemory) -> saved_tensors_hooks:
 
 
 Stores = list["weakref.ref[Stored]"]
-"""What one block saved, in order; each lives as long as the graph needs it."""
+"""What one block saved, in order; each entry lives as long as the graph needs it."""
 
 
 class Ahead:
-    """Has all blocks but the last put on a shelf what they save, one block behind and one ahead."""
+    """Offloads what all blocks but the last save, one block behind the forward pass and one ahead of the
+    backward."""
 
     def __init__(self, model: nn.Module, shelf: Shelf) -> None:
         blocks = blocks_of(model)
@@ -114,9 +115,9 @@ class Ahead:
             block.forward = partial(self.run, number, block.forward)
 
     def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """The forward pass of a block."""
+        """Run the forward pass of a block."""
         if number == 0:
-            self._let_go(self.blocks)  # of a pass that broke off
+            self._let_go(self.blocks)  # of an interrupted pass
             self._before = []
         mine: Stores = []
         if number < self.blocks - 1:
@@ -137,13 +138,13 @@ class Ahead:
         self._let_go(0)
 
     def _let_go(self, below: int) -> None:
-        """Of all that is down, and of what belongs to blocks below that number."""
+        """Release device copies of what is on the host, for blocks below that number."""
         while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
             self._going.popleft()[1].let_go()
 
 
 def fetch(stores: Iterable[weakref.ref[Stored]], gradient: Tensor) -> None:
-    """Begin to bring up what a block saved, the last first: as its backward pass will ask for it."""
+    """Start copying up what a block saved, the last first, as its backward pass needs it."""
     for reference in reversed(list(stores)):
         stored = reference()
         if stored is not None:

@@ -13,11 +13,11 @@ LEVEL = Level.WORKLOAD
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How many micro-batches, and of what.
+    """How many micro-batches, and of which sequences.
 
     `steps`: micro-batches per update for each micro-batch of the workload. `split`: whether they share the
-    workload's sequences, so that the update stays the same; else each is a batch more, and updates are
-    fewer per token.
+    workload's sequences, so that the update stays the same; else each is an additional batch, and updates
+    are fewer per token.
     """
 
     steps: int = 2
@@ -25,12 +25,12 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The mean over micro-batches is the mean over their sequences, which are of equal length."""
+    """Return the contract: the mean over micro-batches equals that over their sequences of equal length."""
     return EXACT
 
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
-    """Return why these sequences cannot be shared out; None where they can."""
+    """Return why these sequences cannot be split; None where they can."""
     if settings.split and workload.micro_batch_size % settings.steps:
         return f"{settings.steps} micro-batches cannot share micro_batch_size={workload.micro_batch_size}"
     return None

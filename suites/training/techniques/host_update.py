@@ -1,7 +1,7 @@
 """ZeRO-Offload's cut written out: parameters and computation on the device, everything else on the host.
 
-The device keeps parameters in the type that they are multiplied in; each gradient goes down as soon as it
-is there, in that type; the host holds fp32 parameters and moments, updates them and sends parameters up.
+The device keeps parameters in the type in which they are multiplied; each gradient is copied down as soon as
+it exists, in that type; the host keeps fp32 parameters and moments, updates them and copies parameters up.
 That moves two parameters' worth of bytes per step, the least with all states on the host (arXiv 2101.06840,
 section 4). Each parameter has one rank that updates it.
 
@@ -34,8 +34,7 @@ ROLE = "how ranks share the model"
 class Settings:
     """When updates reach the parameters.
 
-    `delay`: whether updates take gradients that are one step old. `delay_after`: steps that are ordinary
-    before.
+    `delay`: whether updates use gradients that are one step old. `delay_after`: ordinary steps before that.
     """
 
     delay: bool = False
@@ -43,7 +42,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The same update, on the host; delayed it is another one."""
+    """Return the contract: the same update on the host, or a different one if delayed."""
     return CHANGES_THE_MATHEMATICS if settings.delay else EXACT
 
 
@@ -95,7 +94,7 @@ class HostOptimizer(Optimizer):
         self.running: Future[None] | None = None
 
     def step(self) -> None:
-        """Update on the host and send parameters up; delayed, what the step before began."""
+        """Update on the host and copy parameters up; if delayed, those of the previous step's update."""
         self.ordinary -= 1
         if self.delay and self.ordinary < 0:
             self._finish()
@@ -107,7 +106,7 @@ class HostOptimizer(Optimizer):
             self._up()
 
     def zero_grad(self, keep: bool = False) -> None:
-        """Do nothing: gradients went down as they came."""
+        """Do nothing: gradients were copied down as they came."""
 
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Send each gradient from the rank that has it to all."""
@@ -120,30 +119,30 @@ class HostOptimizer(Optimizer):
         return found
 
     def close(self) -> None:
-        """Wait for an update that runs alongside."""
+        """Wait for a running update."""
         self.alongside.shutdown()
 
     def _finish(self) -> None:
-        """Take up what the update of the step before gave."""
+        """Copy up the result of the previous step's update."""
         if self.running is not None:
             self.running.result()
             self._up()
 
     def _widen(self) -> None:
-        """Gradients to fp32, on the host: what came down may be overwritten from here on."""
+        """Convert gradients to fp32 on the host; the narrow copies may be overwritten from here on."""
         for one in self.owned:
             assert one.master.grad is not None
             one.master.grad.copy_(one.gradient)
 
     def _update(self) -> None:
-        """On the host alone."""
+        """Update on the host."""
         self.inner.step()
         with torch.no_grad():
             for one in self.owned:
                 one.narrow.copy_(one.master)
 
     def _up(self) -> None:
-        """Parameters to the device, and to the other ranks."""
+        """Copy parameters to the device and to the other ranks."""
         with torch.no_grad():
             for one in self.owned:
                 one.parameter.copy_(one.narrow)
@@ -152,7 +151,7 @@ class HostOptimizer(Optimizer):
 
 
 class Owned:
-    """A parameter that this rank updates, and what the host has of it."""
+    """A parameter that this rank updates, and its data on the host."""
 
     def __init__(self, parameter: nn.Parameter, host: HostMemory) -> None:
         self.parameter = parameter
@@ -163,7 +162,7 @@ class Owned:
 
 
 def owners_of(parameters: list[nn.Parameter], ranks: int) -> dict[nn.Parameter, int]:
-    """A rank for each parameter, the largest first to whom has least."""
+    """Return a rank for each parameter: the largest first, to the rank with the least."""
     held = [0] * ranks
     found = {}
     for parameter in sorted(parameters, key=lambda one: -one.numel()):
@@ -174,7 +173,7 @@ def owners_of(parameters: list[nn.Parameter], ranks: int) -> dict[nn.Parameter, 
 
 
 def gradient_down(parameter: nn.Parameter, owner: int, mine: Owned | None) -> None:
-    """A gradient's mean over ranks to the owner's host; the device lets it go."""
+    """Copy a gradient's mean over ranks to the owner's host and release it on the device."""
     gradient = parameter.grad
     assert gradient is not None
     gradient /= dist.get_world_size()

@@ -1,7 +1,7 @@
 """Local steps with an outer one, as in DiLoCo (arXiv 2311.08105).
 
-Each rank trains alone. Now and then the ranks average how far they went, and take that as the gradient of
-an outer step with Nesterov momentum.
+Each rank trains alone. At intervals the ranks average their changes and use the average as the gradient of an
+outer step with Nesterov momentum.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Ranks differ between two outer steps."""
+    """Return `CHANGES_THE_MATHEMATICS`: ranks differ between two outer steps."""
     return CHANGES_THE_MATHEMATICS
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `dp_size` ranks takes it, each with a model of its own."""
+    """Return the step as one of `dp_size` ranks takes it, each with its own model."""
     return replace(
         step,
         ranks=step.workload.dp_size,
@@ -51,7 +51,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 class OuterStep:
-    """The parameters that all ranks left from, and the outer optimizer over them."""
+    """The parameters from which all ranks started, and the outer optimizer over them."""
 
     def __init__(self, settings: Settings, trainer: Any) -> None:
         self._inner_steps, self._updates = settings.inner_steps, 0

@@ -1,4 +1,5 @@
-"""PowerSGD (arXiv 1905.13727): gradients as products of thin matrices, the error kept for the next step.
+"""PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with the error fed back into the
+next step.
 
 torch's communication hook for DDP.
 """
@@ -23,10 +24,10 @@ NEEDS = ("ddp",)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is sent.
+    """The rank of the approximation, and its warm-up.
 
-    `rank`: columns of the thin matrices. `warmup_steps`: updates with whole gradients before it begins, 2
-    at least.
+    `rank`: columns of the low-rank matrices. `warmup_steps`: updates with full gradients before it starts, at
+    least 2.
     """
 
     rank: int = 2
@@ -34,7 +35,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Gradients are approximated."""
+    """Return `CHANGES_THE_MATHEMATICS`: gradients are approximated."""
     return CHANGES_THE_MATHEMATICS
 
 
