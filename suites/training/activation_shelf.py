@@ -47,7 +47,7 @@ class Shelf:
         def pack(tensor: Tensor) -> Tensor | Saved:
             storage = tensor.untyped_storage()
             if storage.data_ptr() in fixed or self._stays(tensor):
-                # A parameter itself, whose data an engine may change; not a result, which refers to the graph.
+                # A parameter itself, whose data an engine may change; no result, which refers to the graph.
                 return tensor if tensor.is_leaf else tensor.detach()
             key = (StorageWeakRef(storage), tensor._version)  # type: ignore[no-untyped-call]
             if key not in known:
