@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import variants
 
 from harness.config import load
 from harness.records import HostInfo, Unavailable
@@ -37,10 +37,8 @@ def subject_of(operation, **changes):
 
 
 def applied(variant, subject):
-    module = import_module(f"suites.kernels.{ARMS[variant].module}")
-    reason = module.unavailable(HOST)
-    if reason:
+    if reason := variants.unavailable("kernels", ARMS[variant], HOST):
         raise Unavailable(reason)
-    subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
+    subject = variants.applied("kernels", ARMS[variant], subject)
     kernels.check(subject)
     return subject

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
+from variants import applied
 
 from harness.code_fingerprint import ROOT
 from harness.config import load
@@ -33,8 +33,7 @@ def incast(**changed):
 
 def under(variant, workload):
     """The variant's subject; `variant` by name."""
-    module = import_module(f"suites.congestion.{ARMS[variant].module}")
-    return module.apply(Subject(workload, 1), module.Settings(**ARMS[variant].settings))
+    return applied("congestion", ARMS[variant], Subject(workload, 1))
 
 
 def traced(workload, variant="baseline"):

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
+import variants
 
 from harness.code_fingerprint import ROOT
 from harness.config import load
@@ -23,7 +23,7 @@ from harness.records import HostInfo, Origin, Status, WrongResult
 from suites import host_optimizer
 from suites.host_optimizer import correctness, cpu_adam, subject
 
-ARMS = [variant.name for variant in load(["suite=host_optimizer"])[0].variants]
+ARMS = {variant.name: variant for variant in load(["suite=host_optimizer"])[0].variants}
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 SMALL = {"parameters": 50_000}
 
@@ -34,10 +34,10 @@ def _small_copies(monkeypatch):
 
 
 def applied(variant, **workload):
-    module = import_module(f"suites.host_optimizer.{variant}")
-    if reason := module.unavailable(HOST):
+    if reason := variants.unavailable("host_optimizer", ARMS[variant]):
         pytest.skip(reason)
-    return module.apply(host_optimizer.build({**SMALL, **workload}, seed=1), module.Settings())
+    subject = host_optimizer.build({**SMALL, **workload}, seed=1)
+    return variants.applied("host_optimizer", ARMS[variant], subject)
 
 
 def closed_form(p, g, updates):

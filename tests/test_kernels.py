@@ -128,7 +128,7 @@ def test_fp32_products_of_a_gpu_that_may_be_tf32_are_said_to_be(monkeypatch):
 def test_jax_is_not_timed_by_torchs_events():
     subject = replace(subject_of("softmax"), device=torch.device("cuda"))
     with pytest.raises(Unavailable, match="a stream of its own"):
-        import_module("suites.kernels.jax_xla").apply(subject, None)
+        import_module("suites.kernels.jax_xla").apply(subject)
 
 
 def test_what_torchs_allocator_keeps_empty_is_free(monkeypatch):

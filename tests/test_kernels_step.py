@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 import torch
+import variants
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.config import load
@@ -36,8 +37,7 @@ def subject_of(**changes):
 
 
 def applied(variant, subject):
-    module = import_module(f"suites.kernels.{ARMS[variant].module}")
-    subject = module.apply(subject, module.Settings(**ARMS[variant].settings))
+    subject = variants.applied("kernels", ARMS[variant], subject)
     kernels.check(subject)
     return subject
 
@@ -140,7 +140,7 @@ def test_the_mode_reaches_torch_compile(variant, monkeypatch):
 @pytest.mark.parametrize("part", ["all", "adamw"])
 def test_the_fused_optimizer_of_a_step_is_torchs(part):
     module = import_module("suites.kernels.fused_optimizer")
-    made = Trainer(module.apply(subject_of(part=part), module.Settings())).optimizer
+    made = Trainer(module.apply(subject_of(part=part))).optimizer
     assert isinstance(made, torch.optim.AdamW)
     assert made.defaults["fused"] is True
     plain = Trainer(subject_of()).optimizer

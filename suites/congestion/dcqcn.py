@@ -14,10 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.congestion.baseline import unavailable
 from suites.congestion.subject import Bools, Delay, Floats, Subject, Workload
-
-__all__ = ["Settings", "apply", "unavailable"]
 
 PACKET_B = 1024.0  # chosen here: an MTU of RoCE
 NOTIFY_S = 50e-6  # at most one notification (CNP) per flow in this time

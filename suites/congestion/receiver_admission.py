@@ -14,10 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from suites.congestion.baseline import unavailable
 from suites.congestion.subject import Delay, Floats, Subject, Workload
-
-__all__ = ["Settings", "apply", "unavailable"]
 
 CLEAR_S = 0.5e-6
 """Time between two CTS; chosen here: a thread posts them one by one."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suites.host_optimizer.baseline import Settings, unavailable
 from suites.host_optimizer.subject import Subject, torch_adamw
 
-__all__ = ["Settings", "apply", "unavailable"]
 
-
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """Return the subject updated by foreach functions."""
     return replace(subject, make=torch_adamw(foreach=True, fused=False), implementation="foreach")

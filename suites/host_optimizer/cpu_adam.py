@@ -11,10 +11,7 @@ import torch
 
 from harness.instruments.distributed import deepspeed_ops
 from harness.records import HostInfo
-from suites.host_optimizer.baseline import Settings
 from suites.host_optimizer.subject import ADAMW, Subject
-
-__all__ = ["Settings", "apply", "unavailable"]
 
 
 def unavailable(host: HostInfo) -> str | None:
@@ -22,7 +19,7 @@ def unavailable(host: HostInfo) -> str | None:
     return deepspeed_ops.missing("cpu_adam")
 
 
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """Return the subject updated by DeepSpeed, with as many threads as torch uses."""
     os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # DeepSpeed has its own OpenMP
     deepspeed_ops.load("cpu_adam")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import HostInfo
 from suites.interconnect.subject import Subject
 
 
@@ -13,11 +12,6 @@ class Settings:
     """`rate_B_per_s`: of a node's link in each direction, at the scale of the paper's run."""
 
     rate_B_per_s: float
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """The network says itself what is missing, and what it cannot carry."""
-    return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, whole_step_only
 from suites.kernels.subject import Subject
 
@@ -21,22 +21,12 @@ PRODUCTS = ("attention", "linear_cross_entropy", STEP)
 """Operations with products of matrices: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set."""
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """bf16 is computed wherever torch runs, at whatever speed."""
-    return None
-
-
 def around(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
     """torch.autocast, entered anew at each call; weights narrowed in a call are not kept for the next."""
     return partial(torch.autocast, device_type, torch.bfloat16)
 
 
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject under autocast; `Unavailable` for what autocast leaves as it is."""
     workload = subject.workload
     if workload.operation not in PRODUCTS:

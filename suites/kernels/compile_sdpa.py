@@ -6,9 +6,9 @@ from harness.records import Unavailable
 from suites.kernels import sdpa, torch_compile
 from suites.kernels.op_replacement import STEP, whole_step_only
 from suites.kernels.subject import Subject
-from suites.kernels.torch_compile import Settings, unavailable
+from suites.kernels.torch_compile import Settings
 
-__all__ = ["Settings", "apply", "unavailable"]
+__all__ = ["Settings", "apply"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
@@ -16,4 +16,4 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     if subject.workload.operation != STEP:
         raise Unavailable(f"compile_sdpa is for a whole step, not for {subject.workload.operation} alone")
     whole_step_only(subject, "compile_sdpa")
-    return torch_compile.apply(sdpa.apply(subject, sdpa.Settings()), settings)
+    return torch_compile.apply(sdpa.apply(subject), settings)

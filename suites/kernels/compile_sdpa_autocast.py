@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from suites.kernels import autocast_bf16, compile_sdpa
 from suites.kernels.subject import Subject
-from suites.kernels.torch_compile import Settings, unavailable
+from suites.kernels.torch_compile import Settings
 
-__all__ = ["Settings", "apply", "unavailable"]
+__all__ = ["Settings", "apply"]
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """The step with all three; `Unavailable` for an operation alone."""
-    return autocast_bf16.apply(compile_sdpa.apply(subject, settings), autocast_bf16.Settings())
+    return autocast_bf16.apply(compile_sdpa.apply(subject, settings))

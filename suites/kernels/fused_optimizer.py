@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
-from harness.records import HostInfo
 from suites.kernels.op_replacement import STEP, place
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.subject import Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set."""
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """torch has it for the CPU and for CUDA."""
-    return None
 
 
 @torch.no_grad()
@@ -73,7 +62,7 @@ def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     )
 
 
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject with the fused optimizer; `Unavailable` where there is none to update."""
     placed = place(subject, {"adamw": adamw}, "fused_optimizer")
     if subject.workload.operation == STEP:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,17 +19,12 @@ from suites.kernels.op_replacement import STEP, missing
 from suites.kernels.subject import Inputs, Result, Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set."""
-
-
 def unavailable(host: HostInfo) -> str | None:
     """Why it cannot run here; None where it can."""
     return missing("jax", "jax")
 
 
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject computed by XLA; `Unavailable` for a step, and on a GPU."""
     name = subject.workload.operation
     if name == STEP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +13,6 @@ from suites.kernels.op_replacement import missing, place
 from suites.kernels.operations import layer_norm as layer_norm_op
 from suites.kernels.operations import rms_norm as rms_norm_op
 from suites.kernels.subject import Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set."""
 
 
 def unavailable(host: HostInfo) -> str | None:
@@ -93,7 +88,7 @@ NOTES = {
 }
 
 
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject with Liger's kernels; `Unavailable` without one."""
     changed = place(subject, FUNCTIONS, "liger", compiles=True)
     note = NOTES.get(subject.workload.operation)

@@ -6,19 +6,11 @@ memory-efficient one in fp32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.records import HostInfo
 from suites.kernels.op_replacement import place
 from suites.kernels.subject import Subject
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set: torch chooses the kernel."""
 
 
 def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
@@ -26,11 +18,6 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=causal)
 
 
-def unavailable(host: HostInfo) -> str | None:
-    """It runs wherever torch does."""
-    return None
-
-
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject with the fused kernel for its attention; `Unavailable` for all else."""
     return place(subject, {"attention": attention}, "sdpa", attention="sdpa")

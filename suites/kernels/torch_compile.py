@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from harness.records import HostInfo
 from suites.kernels.op_replacement import STEP, place
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
@@ -22,11 +21,6 @@ class Settings:
     """`mode` as torch.compile knows it."""
 
     mode: str = "default"
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """It runs wherever torch does; where its compiler is missing, it says so itself."""
-    return None
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:

@@ -7,10 +7,9 @@ be there, to see what they take of them; never timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from harness.records import HostInfo, Note, Origin, Reading, Unavailable
+from harness.records import Note, Origin, Reading, Unavailable
 from suites.kernels.op_replacement import STEP, place
 from suites.kernels.subject import Subject
 from suites.kernels.triton_kernels import (
@@ -43,17 +42,7 @@ MODULES: dict[str, Any] = {
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(one, name) for name, one in MODULES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Nothing to set: kernels tune themselves."""
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """It runs everywhere, on a CPU interpreted."""
-    return None
-
-
-def apply(subject: Subject, settings: Settings) -> Subject:
+def apply(subject: Subject) -> Subject:
     """The subject with our kernels; `Unavailable` without one, and for a step on a CPU."""
     refuse_head_size(subject)
     if subject.device.type == "cuda":

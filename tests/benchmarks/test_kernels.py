@@ -9,6 +9,7 @@ from importlib import import_module
 
 import pytest
 import torch
+import variants
 
 from harness.config import load
 from harness.records import Unavailable
@@ -26,13 +27,10 @@ ARMS = {
 
 def prepared(workload, variant):
     """The variant's subject, its result held against float64; skips where it cannot be timed here."""
-    module = import_module(f"suites.kernels.{variant.module}")
     try:
-        if reason := module.unavailable(host(torch)):
+        if reason := variants.unavailable("kernels", variant, host(torch)):
             raise Unavailable(reason)
-        subject = module.apply(
-            SUITE.build(RUN.workloads[workload], RUN.seed), module.Settings(**variant.settings)
-        )
+        subject = variants.applied("kernels", variant, SUITE.build(RUN.workloads[workload], RUN.seed))
     except Unavailable as reason:
         pytest.skip(str(reason))
     SUITE.check(subject)

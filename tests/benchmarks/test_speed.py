@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import variants
 
 from harness.code_fingerprint import ROOT
 from harness.config import load
@@ -70,6 +71,5 @@ def test_fake_step(benchmark, workload, variant):
     run = load(["suite=memory"])[0]
     suite = import_module("suites.memory")
     chosen = next(one for one in run.variants if one.name == variant)
-    module = import_module(f"suites.memory.{chosen.module}")
-    subject = module.apply(suite.build(run.workloads[workload], 0), module.Settings(**chosen.settings))
+    subject = variants.applied("memory", chosen, suite.build(run.workloads[workload], 0))
     benchmark.pedantic(suite.peak_of_rank, (subject,), rounds=3, warmup_rounds=1)

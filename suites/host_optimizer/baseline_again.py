@@ -1,7 +1,0 @@
-"""The baseline again: how much two timings of the same code differ, the noise of the run."""
-
-from __future__ import annotations
-
-from suites.host_optimizer.baseline import Settings, apply, unavailable
-
-__all__ = ["Settings", "apply", "unavailable"]
