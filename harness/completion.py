@@ -11,7 +11,8 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from harness.command_line import SHOWN, VALUES
-from harness.config import GROUPS, RunSchema, compose_run, load_suite, names
+from harness.config import GROUPS, compose_run, load_suite, names
+from harness.config_schema import RunSchema
 from harness.listing import WHAT
 from harness.validation import ConfigError
 

@@ -13,107 +13,18 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.config_schema import OptimizationSchema, RunSchema
 from harness.executors.start import automatic
-from harness.hf_config import workload_from_file
 from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
-from harness.validation import ConfigError, check_fields, check_relations, check_value, shown, unknown
+from harness.validation import ConfigError, check_value, unknown
+from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
-
-
-@dataclass
-class LimitsSchema:
-    """What one cell may take."""
-
-    timeout_s: float = 600.0
-    memory_B: float | None = None
-
-
-@dataclass
-class OptimizationSchema:
-    """One optimization's YAML; see `harness.optimizations`.
-
-    `fields` declares what `settings` allow. `techniques` are applied in order. A variant has settings of its
-    own, and may have `title` and `techniques`.
-    """
-
-    title: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    techniques: list[Any] = field(default_factory=list)
-    fields: dict[str, Any] = field(default_factory=dict)
-    variants: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class SamplingSchema:
-    """How a timed suite samples: see `records.Sampling`."""
-
-    rounds: int = 6
-    target_ci_half_width: float = 0.01
-    budget_s: float = 1.0
-
-
-@dataclass
-class SuiteSchema:
-    """One suite's YAML."""
-
-    question: str = ""
-    baseline_title: str = "Baseline"
-    baseline_again: bool = False  # also where cells are not interleaved
-    isolate_if: str = ""
-    interleave: bool = False
-    rounds_field: str = (
-        ""  # of suites timed together: the field that says how many rounds, neither more nor less
-    )
-    repeats: int = 1
-    sampling: SamplingSchema = field(default_factory=SamplingSchema)
-    size_fields: list[str] = field(default_factory=list)
-    reference_workloads: list[str] = field(default_factory=list)
-    workload_from: str | None = None
-    hf_defaults: dict[str, Any] = field(default_factory=dict)
-    fields: dict[str, Any] = field(default_factory=dict)
-    workloads: dict[str, Any] = field(default_factory=dict)
-    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)
-    optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
-
-
-@dataclass
-class HardwareSchema:
-    """One device's datasheet."""
-
-    name: str = MISSING
-    memory_B: float = MISSING
-    device: str = ""  # a pattern of the name that the driver reports
-    matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
-    source: str = MISSING
-
-
-@dataclass
-class ExecutorSchema:
-    """Where children run: conf/executor/<executor>.yaml names the module of harness/executors/."""
-
-    workers: int = 1
-
-
-@dataclass
-class RunSchema:
-    """conf/config.yaml."""
-
-    suite: SuiteSchema = field(default_factory=SuiteSchema)
-    executor: ExecutorSchema = field(default_factory=ExecutorSchema)
-    hardware: HardwareSchema = field(default_factory=HardwareSchema)
-    only: list[str] = field(default_factory=list)
-    workloads: list[str] = field(default_factory=list)
-    repeats: int | None = None
-    seed: int = 0
-    out: str | None = None
-    plan: bool = False
-    limits: LimitsSchema = field(default_factory=LimitsSchema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +49,7 @@ class Run:
     plan_only: bool = False  # print the plan, run nothing
     slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
-    )  # these where bf16 is slow
+    )  # replace some if bf16 is slow
 
 
 def names(group: str) -> list[str]:
@@ -278,74 +189,3 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         plan_only=config["plan"],
         slow_bf16_workloads=slow_bf16_workloads(suite, picked),
     )
-
-
-def workloads(
-    suite: Mapping[str, Any], only: Sequence[str], device_memory_B: float
-) -> dict[str, Mapping[str, Any]]:
-    """The workloads asked for, each field checked; one alone where a file names the model."""
-    fields = suite["fields"]
-    if suite["workload_from"] is not None:
-        return from_file(suite, device_memory_B)
-    found: dict[str, Any] = suite["workloads"]
-    for name in only:
-        if name not in found:
-            raise unknown(f"workloads=[{name}]", name, found)
-    picked: dict[str, Mapping[str, Any]] = {}
-    for name in [n for n in found if not only or n in only or n in suite["reference_workloads"]]:
-        where = f"suite.workloads.{name}"
-        if not isinstance(found[name], dict):
-            raise ConfigError(f"{where}={shown(found[name])}: expected the fields of a workload")
-        picked[name] = check_fields(where, found[name], fields)
-        check_relations(where, picked[name], fields)
-    return picked
-
-
-def slow_bf16_workloads(
-    suite: Mapping[str, Any], picked: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Mapping[str, Any]]:
-    """Return what replaces some of the workloads where bf16 products are slow, each field checked."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name, changes in suite["slow_bf16_workloads"].items():
-        where = f"suite.slow_bf16_workloads.{name}"
-        if name not in suite["workloads"]:
-            raise unknown(where, name, suite["workloads"])
-        if name in picked:
-            found[name] = check_fields(where, {**picked[name], **changes}, suite["fields"])
-            check_relations(where, found[name], suite["fields"])
-    return found
-
-
-def check_names(suite: Mapping[str, Any]) -> None:
-    """Refuse names of workloads and fields that the suite does not have."""
-    for name in suite["reference_workloads"]:
-        if name not in suite["workloads"]:
-            raise unknown(f"suite.reference_workloads=[{name}]", name, suite["workloads"])
-    numbers = [name for name, field in suite["fields"].items() if field["type"] in ("int", "float")]
-    for name in suite["size_fields"]:
-        if name not in numbers:
-            raise unknown(f"suite.size_fields=[{name}]", name, numbers)
-    rounds = suite["fields"].get(suite["rounds_field"], {})
-    if suite["rounds_field"] and not (
-        suite["interleave"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
-    ):
-        raise ConfigError(
-            f"suite.rounds_field={suite['rounds_field']}: expected an integer field of at least 2, "
-            "in a suite with interleave: true"
-        )
-
-
-def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
-    """The workload that `suite.workload_from` describes, with the rest as `suite.hf_defaults` says."""
-    path = suite["workload_from"]
-    try:
-        name, shape = workload_from_file(Path(path))
-    except ValueError as error:
-        raise ConfigError(f"suite.workload_from: {error}") from None
-    said = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
-    given = check_fields("suite.hf_defaults", said, {k: suite["fields"][k] for k in said})
-    values = {**shape, **given, "device_memory_B": device_memory_B}
-    values = check_fields("suite.hf_defaults", values, suite["fields"])
-    free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's
-    check_relations("suite.hf_defaults", values, free)
-    return {name: values}

@@ -44,7 +44,7 @@ def info_lines(words: Sequence[str], kind: str) -> Iterator[str]:
     if kind in ("searchpath", "all"):
         yield "# Config search path"
         yield f"{CONF}"
-        yield "structured://harness.config  (run_schema: names and types)"
+        yield "structured://harness.config_schema  (run_schema: names and types)"
     if kind in ("defaults", "all"):
         yield "# Defaults list: file, package"
         yield from (f"conf/{path}.yaml  {package or '<root>'}" for path, package, _ in _defaults(choice))

@@ -28,7 +28,7 @@ def test_suites_are_completed():
             "suite=congestion workloads=[incast_16_",
             ["workloads=[incast_16_200g", "workloads=[incast_16_small"],
         ),
-        ("hardware=h", ["hardware=h200"]),
+        ("hardware=h2", ["hardware=h200"]),
         ("executor=", ["executor=local", "executor=torchrun"]),
         ("limits.t", ["limits.timeout_s="]),
         ("suite=memory plan=", ["plan=false", "plan=true"]),

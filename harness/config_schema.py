@@ -1,0 +1,98 @@
+"""The keys of conf/ and their types, for Hydra: a key that is not here is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class LimitsSchema:
+    """What one cell may take."""
+
+    timeout_s: float = 600.0
+    memory_B: float | None = None
+
+
+@dataclass
+class OptimizationSchema:
+    """One optimization's YAML; see `harness.optimizations`.
+
+    `fields` declares what `settings` allow. `techniques` are applied in order. A variant has settings of its
+    own, and may have `title` and `techniques`.
+    """
+
+    title: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    techniques: list[Any] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+    variants: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SamplingSchema:
+    """How a timed suite samples: see `records.Sampling`."""
+
+    rounds: int = 6
+    target_ci_half_width: float = 0.01
+    budget_s: float = 1.0
+
+
+@dataclass
+class SuiteSchema:
+    """One suite's YAML."""
+
+    question: str = ""
+    baseline_title: str = "Baseline"
+    baseline_again: bool = False  # also where cells are not interleaved
+    isolate_if: str = ""
+    interleave: bool = False
+    rounds_field: str = (
+        ""  # of suites timed together: the field that says how many rounds, neither more nor less
+    )
+    repeats: int = 1
+    sampling: SamplingSchema = field(default_factory=SamplingSchema)
+    size_fields: list[str] = field(default_factory=list)
+    reference_workloads: list[str] = field(default_factory=list)
+    workload_from: str | None = None
+    hf_defaults: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    workloads: dict[str, Any] = field(default_factory=dict)
+    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)
+    optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
+
+
+@dataclass
+class HardwareSchema:
+    """One device's datasheet."""
+
+    name: str = MISSING
+    memory_B: float = MISSING
+    device: str = ""  # a pattern of the name that the driver reports
+    matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
+    source: str = MISSING
+
+
+@dataclass
+class ExecutorSchema:
+    """Where children run: conf/executor/<executor>.yaml names the module of harness/executors/."""
+
+    workers: int = 1
+
+
+@dataclass
+class RunSchema:
+    """conf/config.yaml."""
+
+    suite: SuiteSchema = field(default_factory=SuiteSchema)
+    executor: ExecutorSchema = field(default_factory=ExecutorSchema)
+    hardware: HardwareSchema = field(default_factory=HardwareSchema)
+    only: list[str] = field(default_factory=list)
+    workloads: list[str] = field(default_factory=list)
+    repeats: int | None = None
+    seed: int = 0
+    out: str | None = None
+    plan: bool = False
+    limits: LimitsSchema = field(default_factory=LimitsSchema)
