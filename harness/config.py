@@ -47,9 +47,8 @@ class Run:
     out: Path
     reference_workloads: tuple[str, ...] = ()  # measured of the baseline alone: bounds of the others
     plan_only: bool = False  # print the plan, run nothing
-    slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # replace some if bf16 is slow
+    # Where bf16 products are slow, these take the place of workloads of the same names.
+    slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def names(group: str) -> list[str]:
