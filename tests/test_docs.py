@@ -5,7 +5,9 @@ import shlex
 
 import pytest
 
+from harness.__main__ import shown
 from harness.code_fingerprint import ROOT
+from harness.command_line import read
 from harness.config import load
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -54,7 +56,10 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "command"), commands())
 def test_each_command_of_a_page_is_accepted(page, command):
-    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "--help")]
+    words = [word for word in shlex.split(command, comments=True) if word != "..."]
     words = [word.replace("path/config.json", str(ROOT / "tests/data/gpt2.json")) for word in words]
-    if not any(word.startswith("from_results=") for word in words) and words:
-        assert load(words)
+    asked = read(words)
+    if asked.shown:
+        assert list(shown(asked))
+    elif asked.words and not any(word.startswith("from_results=") for word in asked.words):
+        assert load(asked.words)
