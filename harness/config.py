@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.applicability import Alternatives, checked_alternatives
 from harness.config_schema import OptimizationSchema, RunSchema
 from harness.executors.start import automatic
 from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
@@ -46,6 +47,7 @@ class Run:
     workers: int
     out: Path
     reference_workloads: tuple[str, ...] = ()  # measured of the baseline alone: bounds of the others
+    applies_to: Alternatives = ()  # which workloads are planned
     plan_only: bool = False  # print the plan, run nothing
     # Where bf16 products are slow, these take the place of workloads of the same names.
     slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -185,6 +187,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         workers=1 if suite["interleave"] else config["executor"]["workers"],  # timed: nothing beside it
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
+        applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
         plan_only=config["plan"],
         slow_bf16_workloads=slow_bf16_workloads(suite, picked),
     )

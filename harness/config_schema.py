@@ -20,13 +20,15 @@ class LimitsSchema:
 class OptimizationSchema:
     """One optimization's YAML; see `harness.optimizations`.
 
-    `fields` declares what `settings` allow. `techniques` are applied in order. A variant has settings of its
-    own, and may have `title` and `techniques`.
+    `fields` declares what `settings` allow. `techniques` are applied in order. `applies_to`: for which
+    workloads it is planned, see `harness.applicability`. A variant has settings of its own, and may have
+    `title` and `techniques`.
     """
 
     title: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     techniques: list[Any] = field(default_factory=list)
+    applies_to: list[Any] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, Any] = field(default_factory=dict)
 
@@ -56,6 +58,7 @@ class SuiteSchema:
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
     size_fields: list[str] = field(default_factory=list)
     reference_workloads: list[str] = field(default_factory=list)
+    applies_to: list[Any] = field(default_factory=list)  # which workloads are planned: harness.applicability
     workload_from: str | None = None
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from harness.applicability import Alternatives, checked_alternatives
 from harness.code_fingerprint import ROOT
 from harness.techniques import checked_techniques
 from harness.validation import ConfigError, check_fields, check_value, declared, unknown
@@ -41,6 +42,7 @@ class Variant:
     settings: Mapping[str, Any]
     techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     title: str = ""
+    applies_to: Alternatives = ()
 
 
 def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
@@ -72,7 +74,7 @@ def variants(
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
-        found = variants_of(f"suite.optimizations.{name}", name, entry)
+        found = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"])
         bare = [one for one in found if not one.techniques]
         if bare and name not in with_module(suite, suites):
             raise ConfigError(
@@ -89,8 +91,11 @@ def variants(
     )
 
 
-def variants_of(where: str, name: str, entry: Mapping[str, Any]) -> list[Variant]:
+def variants_of(
+    where: str, name: str, entry: Mapping[str, Any], workload_fields: Mapping[str, Any]
+) -> list[Variant]:
     """Return the variants that one optimization's YAML describes; raises ConfigError."""
+    applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
     fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
     found = []
     for label, changed in (entry["variants"] or {"": {}}).items():
@@ -102,7 +107,7 @@ def variants_of(where: str, name: str, entry: Mapping[str, Any]) -> list[Variant
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
         check_value(f"{place}.title", title, {"type": "str"})
-        found.append(Variant(variant, name, settings, checked_techniques(at, asked), title))
+        found.append(Variant(variant, name, settings, checked_techniques(at, asked), title, applies_to))
     return found
 
 

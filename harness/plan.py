@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.applicability import applies, left_out
 from harness.config import Run
 from harness.optimizations import AGAIN, BASELINE, Variant
 from harness.records import Cell, Group, Sampling, digest
@@ -19,11 +20,12 @@ NEVER = "never"
 """In place of a field in a suite's `isolate_if`: all cells of a workload always share one process."""
 
 
-def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Group]:
-    """The cells of `run` in groups: workload by workload, baseline first.
+def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool = True) -> list[Group]:
+    """Return the cells of `run` in groups: workload by workload, baseline first.
 
-    Reference workloads are planned for the baseline alone. `environment` is the digest of the host,
-    `code(variant)` the digest of the sources that make a variant's readings.
+    Reference workloads are planned for the baseline alone, and a variant only where it applies; `gpu`:
+    whether the host has one. `environment` is the digest of the host, `code(variant)` the digest of the
+    sources that make a variant's readings.
     """
     tails = [
         (variant, digest([variant.name, config_of(variant), code(variant), environment]))
@@ -43,7 +45,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
             )
             for repeat in range(run.repeats)
             for column, (variant, tail) in enumerate(tails)
-            if name not in run.reference_workloads or variant.module in (BASELINE, AGAIN)
+            if is_planned(run, variant, name, gpu)
         ]  # fmt: skip
         if sampling is not None:
             groups.extend(by_repeat(cells, sampling))
@@ -51,6 +53,25 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str]) -> list[Gro
             alone = run.isolate_if != NEVER and bool(workload.get(run.isolate_if, True))
             groups.extend(split(cells, alone))
     return groups
+
+
+def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
+    """Return whether the variant has cells of that workload on a host with or without a GPU."""
+    fields = run.workloads[workload]
+    if workload in run.reference_workloads and variant.module not in (BASELINE, AGAIN):
+        return False
+    return applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)
+
+
+def not_planned(run: Run, gpu: bool) -> list[str]:
+    """Return what the plan leaves out, in sentences; reference workloads are none of it."""
+    pairs = [
+        (is_planned(run, variant, name, gpu), is_planned(run, variant, name, True))
+        for name in run.workloads
+        for variant in run.variants
+        if name not in run.reference_workloads
+    ]
+    return left_out(pairs, run.repeats)
 
 
 def config_of(variant: Variant) -> dict[str, Any]:

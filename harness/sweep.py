@@ -15,7 +15,7 @@ from harness.executors import Executor
 from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
 from harness.optimizations import Variant
-from harness.plan import plan, write_plan
+from harness.plan import not_planned, plan, write_plan
 from harness.plan_view import announcement, plan_lines
 from harness.progress import Progress, announce
 from harness.protocols import check_modules
@@ -33,7 +33,7 @@ class Prepared(NamedTuple):
     environment: Environment
     groups: list[Group]
     host: HostProbe | None
-    said: tuple[str, ...]  # what a person is to know of the host
+    said: tuple[str, ...]  # what a person is to know of the host, and of what is not planned on it
 
 
 class Outlook(NamedTuple):
@@ -115,6 +115,7 @@ def prepare(suite_run: Run) -> Prepared:
             suite_run = replace(suite_run, workloads={**suite_run.workloads, **smaller})
             groups = groups_of(suite_run, environment)
             host = probe(groups, suite_run.out, environment) or host
+    said += tuple(not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return Prepared(suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, said)
 
@@ -127,7 +128,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
         techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
         return source_digest(("harness.worker", package, f"{package}.{variant.module}", *techniques))
 
-    return plan(suite_run, environment.host, code)
+    return plan(suite_run, environment.host, code, bool(environment.gpus))
 
 
 def outlook(here: Prepared, records: Mapping[str, Record]) -> Outlook:

@@ -7,8 +7,9 @@ from importlib import import_module
 
 import pytest
 import torch
-from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of
+from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 
+from harness.applicability import applies
 from harness.records import Reading, Unavailable
 from suites import kernels
 from suites.kernels import triton
@@ -33,6 +34,21 @@ COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes second
 
 def test_every_arm_is_held_to_what_it_has():
     assert set(HAS) == set(ARMS)
+
+
+@pytest.mark.parametrize("variant", [name for name in HAS if not name.startswith("baseline")])
+def test_a_variant_is_planned_for_what_it_has(variant):
+    """Single operations on a CPU. Reference workloads (copy, matmul) are planned for the baseline alone."""
+    planned = {
+        name
+        for name in set(OPERATIONS) - set(HOSTS_OWN)
+        if applies(
+            ARMS[variant].applies_to,
+            {"device": "any", "part": "all", **workload_of(name, dtype="fp32")},
+            False,
+        )
+    }
+    assert planned == HAS[variant]
 
 
 @pytest.fixture

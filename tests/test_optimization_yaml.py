@@ -22,7 +22,7 @@ class Settings:
     dtypes: dict[str, str] | None = None
     ratio: float = 1
 '''
-PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "variants": {}}
+PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "variants": {}}
 
 
 @pytest.fixture
@@ -91,6 +91,7 @@ def config(interleave=False, **entries):
     return {
         "baseline_title": "As it is",
         "interleave": interleave,
+        "fields": {},
         "baseline_again": False,
         "optimizations": {name: {**PLAIN, **entry} for name, entry in entries.items()},
     }
@@ -117,7 +118,7 @@ def test_a_variant_has_settings_and_a_title_of_its_own(tree):
     ("entry", "message"),
     [
         ({}, "it lists no techniques, and suites/toy/absent.py with apply\\(subject\\) is missing"),
-        ({"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected a text"),
+        ({"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected text"),
         ({"techniques": ["no_such"]}, "suite.optimizations.absent.techniques.no_such: no such name"),
         ({"variants": {"a": {"techniques": ["none"]}}}, "absent.variants.a.techniques.none: no such name"),
     ],

@@ -1,0 +1,89 @@
+"""What cannot apply is not planned, and is counted; a mistake in `applies_to` is refused in one line."""
+
+from dataclasses import replace
+
+import pytest
+from test_plan import RUN
+
+from harness.applicability import applies, checked_alternatives, left_out
+from harness.config import load
+from harness.optimizations import Variant
+from harness.plan import not_planned, plan
+from harness.validation import ConfigError
+
+FIELDS = {"operation": {"type": "str", "one_of": ["softmax", "attention"]}, "size": {"type": "int"}}
+
+
+def alternatives(*given):
+    return checked_alternatives("suite.applies_to", given, FIELDS)
+
+
+def test_one_alternative_must_be_met_in_every_field():
+    allowed = alternatives({"operation": "softmax", "size": [1, 2]}, {"operation": "attention"})
+    assert applies(allowed, {"operation": "softmax", "size": 2}, gpu=False)
+    assert not applies(allowed, {"operation": "softmax", "size": 3}, gpu=False)
+    assert applies(allowed, {"operation": "attention", "size": 3}, gpu=False)
+
+
+def test_without_alternatives_everything_applies():
+    assert applies((), {"operation": "softmax"}, gpu=False)
+
+
+def test_an_alternative_may_need_a_gpu():
+    allowed = alternatives({"operation": "softmax"}, {"operation": "attention", "gpu": True})
+    assert not applies(allowed, {"operation": "attention"}, gpu=False)
+    assert applies(allowed, {"operation": "attention"}, gpu=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"operatoin": "softmax"},
+            r"suite\.applies_to\[0\]\.operatoin: no such name; did you mean operation",
+        ),
+        (
+            {"operation": "matmul"},
+            r"suite\.applies_to\[0\]\.operation='matmul': expected one of softmax, attention",
+        ),
+        ({"operation": ["softmax", 3]}, r"suite\.applies_to\[0\]\.operation=3: expected"),
+        ({"gpu": False}, r"suite\.applies_to\[0\]\.gpu=False: expected true"),
+        ({}, r"suite\.applies_to\[0\]=\{\}: expected fields of a workload"),
+        ("softmax", r"suite\.applies_to\[0\]='softmax': expected fields of a workload"),
+    ],
+)
+def test_a_mistake_is_refused_in_one_line(given, said):
+    with pytest.raises(ConfigError, match=said) as error:
+        alternatives(given)
+    assert "\n" not in str(error.value)
+
+
+def test_the_plan_has_no_cell_of_what_does_not_apply():
+    first, second = RUN.variants
+    run = replace(RUN, variants=(first, replace(second, applies_to=({"size": (2,)},))))
+    cells = [cell for group in plan(run, "env", lambda variant: "code") for cell in group.cells]
+    assert {(cell.workload, cell.optimization) for cell in cells} == {
+        ("a", "baseline"), ("b", "baseline"), ("b", second.name)
+    }  # fmt: skip
+    assert not_planned(run, gpu=False) == [
+        "not planned: 2 cells in which the variant changes nothing of the workload"
+    ]
+
+
+def test_what_needs_a_gpu_is_planned_with_one_alone():
+    variant = Variant("fused", "fused", {}, applies_to=({"gpu": (True,)},))
+    run = replace(RUN, variants=(*RUN.variants, variant))
+    without, with_gpu = (len(plan(run, "env", lambda one: "code", gpu)[-1].cells) for gpu in (False, True))
+    assert with_gpu == without + 2
+    assert not_planned(run, gpu=False) == ["not planned: 4 cells that need a GPU"]
+    assert not_planned(run, gpu=True) == []
+
+
+def test_nothing_is_said_where_nothing_is_left_out():
+    assert left_out([(True, True)], repeats=5) == []
+
+
+def test_every_applies_to_of_a_suite_is_read():
+    (run,) = load(["suite=kernels"])
+    assert run.applies_to
+    assert {one.name for one in run.variants if one.applies_to} >= {"sdpa", "liger", "triton"}
