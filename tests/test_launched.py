@@ -225,5 +225,5 @@ def test_torchrun_starts_a_sweep_over_the_machines_own_network(tmp_path, mark):
     other, misfit = records["ddp", "link.20g"], records["fsdp2_two_a_node", "baseline"]
     assert other.status == misfit.status == Status.UNAVAILABLE
     assert "no other link can be tried" in other.reason
-    assert "2 nodes of 2 ranks, and 2 of 1 were started" in misfit.reason
+    assert "the launcher started nodes=2, ranks_per_node=1" in misfit.reason
     wait_until_none(mark)
