@@ -30,7 +30,7 @@ GROUPS = ("suite", "executor", "hardware")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that one sweep of one suite is told, checked."""
+    """The checked configuration of one sweep of one suite."""
 
     suite: str
     question: str
@@ -54,7 +54,7 @@ class Run:
 
 
 def names(group: str) -> list[str]:
-    """The options of a group: the YAML files of conf/<group>/."""
+    """Return the options of a group: the YAML files of conf/<group>/."""
     return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
 
 
@@ -184,7 +184,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=1 if suite["interleave"] else config["executor"]["workers"],  # timed: nothing beside it
+        workers=1 if suite["interleave"] else config["executor"]["workers"],  # interleaved cells run alone
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),

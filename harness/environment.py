@@ -1,6 +1,6 @@
-"""What machine, driver, library versions and commit the records come from; never who or where.
+"""The machine, driver, library versions and commit of a run, without user or host names.
 
-Asked by the parent before the sweep, without importing any of the libraries that it names.
+Read by the parent before the sweep, without importing any of the libraries that it names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
-"""Those whose version a figure may depend on."""
+"""Libraries whose version may affect a number."""
 
 ROOT = Path(__file__).parents[1]
 GIT_TIMEOUT_S = 5.0
@@ -31,31 +31,32 @@ class Gpu(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """What figures depend on beside the code; `digest` names it in records."""
+    """What numbers depend on besides the code; records refer to it by `digest`."""
 
     system: str  # kernel and architecture
     cpu: str
-    cores: int  # that this process may use
+    cores: int  # cores that this process may use
     memory_B: int
     python: str
     versions: Mapping[str, str]
     gpus: tuple[Gpu, ...]
-    driver: str  # of the GPUs; empty without
+    driver: str  # the GPUs' driver; empty without GPUs
     commit: str  # empty outside a git checkout
     dirty: bool  # whether the checkout differs from its commit
     ranks: str = ""  # nodes and ranks per node that a launcher started; empty where none did
-    matmul_FLOP_per_s: Mapping[str, float] = {}  # of one thread by dtype; empty where not measured
+    matmul_FLOP_per_s: Mapping[str, float] = {}  # rates of one thread by dtype; empty where not measured
 
     @property
     def digest(self) -> str:
-        """Name all of it but the rates, which differ a little whenever they are measured."""
+        """Return a digest of everything except the rates, which vary slightly between measurements."""
         return digest({name: value for name, value in self._asdict().items() if name != "matmul_FLOP_per_s"})
 
     @property
     def host(self) -> str:
-        """Names the machine and its libraries, for the identity of cells: outlives a reboot and a commit.
+        """Return a digest of machine and libraries for the identity of cells; it survives a reboot and a
+        commit.
 
-        Memory counts in whole GiB, for what the kernel keeps for itself varies.
+        Memory counts in GiB, because what the kernel reserves varies.
         """
         gpus = [(gpu.name, gpu.memory_B >> 30) for gpu in self.gpus]
         memory_GiB = round(self.memory_B / 2**30)
@@ -88,7 +89,7 @@ def describe(ranks: str = "") -> Environment:
 
 
 def cpu_model() -> str:
-    """The CPU's name, "unknown" where the system does not tell it."""
+    """Return the CPU's name, "unknown" where the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -99,13 +100,13 @@ def cpu_model() -> str:
 
 
 def memory_bytes() -> int:
-    """Physical memory in bytes."""
+    """Return the physical memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Versions of those of `LIBRARIES` that are installed."""
+    """Return the versions of the installed `LIBRARIES`."""
     found = {}
     for library in LIBRARIES:
         try:
@@ -116,7 +117,7 @@ def versions() -> Mapping[str, str]:
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:
-    """GPUs and their driver's version; none where NVML cannot be loaded."""
+    """Return GPUs and their driver's version; none where NVML cannot be loaded."""
     try:
         import pynvml
 
@@ -137,7 +138,7 @@ def _str(text: Any) -> str:
 
 
 def _commit(root: Path) -> tuple[str, bool]:
-    """The commit checked out at `root`, and whether files differ from it; ("", False) where there is none."""
+    """Return the commit checked out at `root`, and whether files differ from it; ("", False) without one."""
     if not (root / ".git").exists():
         return "", False
     command = ["git", "-C", str(root), "--no-optional-locks", "status", "--porcelain=v2", "--branch"]

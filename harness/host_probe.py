@@ -50,7 +50,7 @@ class HostProbe(NamedTuple):
 
 
 def has_bf16_products(suite: str) -> bool:
-    """Return whether a suite tells which of its cells compute bf16 products, read in its source."""
+    """Return whether a suite reports which of its cells compute bf16 products, read in its source."""
     source = SUITES / suite / "__init__.py"
     return source.is_file() and f"\ndef {HOOK}(" in source.read_text()
 

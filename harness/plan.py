@@ -17,7 +17,7 @@ from harness.validation import ConfigError
 PLAN = "plan.json"
 
 NEVER = "never"
-"""In place of a field in a suite's `isolate_if`: all cells of a workload always share one process."""
+"""Value of a suite's `isolate_if`: all cells of a workload always share one process."""
 
 
 def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool = True) -> list[Group]:
@@ -81,14 +81,14 @@ def config_of(variant: Variant) -> dict[str, Any]:
 
 
 def split(cells: Sequence[Cell], alone: bool) -> list[Group]:
-    """Each cell in a group of its own, or all in one."""
+    """Return each cell in its own group, or all in one."""
     if alone:
         return [Group((cell,)) for cell in cells]
     return [Group(tuple(cells))] if cells else []
 
 
 def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
-    """A group a repeat: what one child times together, the baseline first."""
+    """Return one group per repeat, which one child interleaves, the baseline first."""
     repeats = dict.fromkeys(cell.repeat for cell in cells)
     return [
         Group(tuple(cell for cell in cells if cell.repeat == repeat), sampling=sampling) for repeat in repeats
@@ -98,7 +98,7 @@ def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
 def write_plan(
     folder: Path, suite: str, groups: Sequence[Group], titles: Mapping[str, str] | None = None
 ) -> None:
-    """Keep with the records which cells the last command asked for, in which order; raises OSError.
+    """Write which cells the last command asked for, in order, next to the records; raises OSError.
 
     `titles` is how reports show each variant.
     """

@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 REASON_LENGTH = 160
 SHOWN = 2
-"""Cells under way that are named; of more, which are timed together, their number is told."""
+"""Most running cells that are shown by name; of more, which are interleaved, the number is shown."""
 
 
 def announce(lines: Iterable[str]) -> None:
-    """Print what a person is to know before a sweep."""
+    """Print what a user needs to know before a sweep."""
     for line in lines:
         logger.info(line)
 
 
 class Progress:
-    """Shows each event of a sweep; a context manager. `store` has what is done already.
+    """Shows each event of a sweep; a context manager. `store` has the finished cells.
 
     `estimate` is of the cells that are still to be run, in seconds of `clock`.
     """
@@ -113,13 +113,13 @@ class Progress:
 
 
 def name_of(cell: Cell) -> str:
-    """A cell as a person calls it."""
+    """Return a cell's name for display."""
     repeat = f" #{cell.repeat + 1}" if cell.repeat else ""
     return f"{cell.suite} {cell.workload} {cell.optimization}{repeat}"
 
 
 def _move_handlers(old: TextIO, new: TextIO) -> None:
-    """Have the log written to `new` where it was to `old`."""
+    """Redirect the log from `old` to `new`."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:
             handler.setStream(new)

@@ -88,7 +88,7 @@ class AppliesTechniques(Protocol[Subject]):
 
 
 class Optimization(Protocol[Subject]):
-    """One way to do the work. With a class `Settings` beside it, `apply` takes an instance of it too."""
+    """One way to do the work. In a module with a class `Settings`, `apply` also takes an instance of it."""
 
     def apply(self, subject: Subject) -> Subject:
         """Return the subject with the optimization applied."""

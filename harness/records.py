@@ -130,7 +130,7 @@ class Record(NamedTuple):
     measurements: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()
     conditions: Mapping[str, str] = {}
-    environment: str = ""  # digest of the environment, kept beside the records
+    environment: str = ""  # digest of the environment, stored with the records
     limits: Limits = Limits(0.0)
     started_at: str = ""  # ISO 8601, UTC
     duration_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Cells in, records out: gives the executor what is still to be done, and writes each cell's one record.
+"""Cells in, records out: pass what is still to be run to the executor and write each cell's one record.
 
 Between plan and store. Knows neither where children run nor what they do.
 """
@@ -35,12 +35,12 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """SIGINT or SIGTERM ended the sweep; exits with 128 plus the signal's number, as a shell expects."""
+    """SIGINT or SIGTERM ended the sweep; exits with 128 plus the signal's number, as shells expect."""
 
 
 @dataclass(slots=True)
 class _Draft:
-    """What is known of a cell under way."""
+    """What is known of a running cell."""
 
     at: str
     readings: list[Reading] = field(default_factory=list)
@@ -61,9 +61,9 @@ def run(
 ) -> None:
     """Run every cell that has no record yet, and append its record as soon as it ends.
 
-    `on_event` is told each event; a `CellFinished` once its record is on the disk. `size_fields`: see
+    `on_event` gets each event; a `CellFinished` once its record is on the disk. `size_fields`: see
     `SkipRules`, by which cells whose end is known from another's are not tried. `unavailable`: cells that
-    are not tried, and why; `notes`: what the records of others are to say; both by the cell's id.
+    are not tried, and why; `notes`: notes for the records of others; both by the cell's id.
     Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
     way no child is left, and what had ended has its record.
     """
@@ -98,7 +98,7 @@ def run(
 
 
 def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) -> Iterator[Group]:
-    """The groups, one by one, without the cells that need not be tried; those go to `passed_over`."""
+    """Yield the groups without the cells that need not be tried; those go to `passed_over`."""
     for group in groups:
         ends = {cell.id: skip.skip_reason(cell) for cell in group.cells}
         for cell, end in ends.items():
@@ -108,7 +108,7 @@ def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) 
 
 
 def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:
-    """The executor's events, and those of the cells that were passed over meanwhile."""
+    """Yield the executor's events, and those of the cells passed over meanwhile."""
     for event in events:
         yield event
         while passed_over:
@@ -119,10 +119,10 @@ def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:
 def pending(
     groups: Sequence[Group], records: Mapping[str, Record], limits: Limits, environment: str
 ) -> list[Group]:
-    """What is left of `groups`, each cell once; pure.
+    """Return what is left of `groups`, each cell once; pure.
 
-    A cell is run again if it ran over other limits than these, or was unavailable in another environment;
-    and if it is timed together with one that is run.
+    A cell is run again if it exceeded other limits than these, or was unavailable in another environment, and
+    if it is interleaved with one that is run.
     """
     seen: set[str] = set()
     left = []
@@ -174,9 +174,9 @@ def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, envi
 
 
 class _Signals:
-    """Turns the first SIGINT or SIGTERM into `Interrupted`, and later ones into nothing.
+    """Turns the first SIGINT or SIGTERM into `Interrupted` and ignores later ones.
 
-    Outside the main thread, where Python hears no signals, it does nothing.
+    Outside the main thread, where Python receives no signals, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class _Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within, a signal waits: a record is being written."""
+        """Delay signals inside the block, while a record is written."""
         self._held = True
         yield
         self._held = False

@@ -1,4 +1,4 @@
-"""What the end of one cell tells of later ones, which then need not be tried; the runner asks."""
+"""Cells that need not be tried, because the end of an earlier one decides theirs; asked by the runner."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from harness.records import Cell, Record, Status, digest
 
 NOT_TRIED = "not tried"
-"""How the reason begins of a cell that a smaller one speaks for."""
+"""Start of the reason of a cell that was not tried."""
 
 
 class SkipRules:
-    """Told how cells ended, says how later ones would. Pure but for what it was told.
+    """Decides from the ends of cells how later ones would end; its only state is what it has noted.
 
-    A cell that cannot run here cannot in its further repeats. `size_fields`: numeric fields of a workload;
-    workloads that agree in every other field but the source are of one kind, and one in which none of these
-    is smaller than in another that ran out of memory would too. Without fields every size is tried.
-    `predicted`: the ids of cells that are not to be tried at all, and why.
+    A cell that cannot run here cannot run in its further repeats. `size_fields`: numeric fields of a
+    workload. Workloads that agree in every other field except the source are of one kind, and one in which
+    none of these is smaller than in another that ran out of memory would run out too. Without fields every
+    size is tried. `predicted`: the ids of cells that are not tried at all, and why.
     """
 
     def __init__(self, size_fields: Sequence[str], predicted: Mapping[str, str] = {}) -> None:
@@ -35,7 +35,7 @@ class SkipRules:
             self._too_large.setdefault(self._kind(cell), []).append(cell)
 
     def skip_reason(self, cell: Cell) -> tuple[Status, str] | None:
-        """How `cell` would end, and why; None where it is to be tried."""
+        """Return how `cell` would end, and why; None where it must be tried."""
         if cell.id in self._predicted:
             return Status.UNAVAILABLE, self._predicted[cell.id]
         if _same(cell) in self._unavailable:
@@ -60,5 +60,5 @@ class SkipRules:
 
 
 def _same(cell: Cell) -> str:
-    """Names the cell but for its repeat."""
+    """Return the cell's identity without its repeat."""
     return digest([cell.suite, cell.workload, cell.optimization, cell.config])

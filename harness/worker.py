@@ -1,4 +1,4 @@
-"""The child process: build, apply, check, sample, close; each reading goes to the parent as it is had.
+"""The child process: build, apply, check, sample, close; each reading is sent to the parent at once.
 
 `python -m harness.worker EVENTS LIFELINE`, with one group of cells as JSON on standard input. The only
 module of the harness that loads suites, and through them torch.
@@ -66,7 +66,9 @@ class Emitter:
         self._pid = os.getpid()
 
     def __call__(self, event: Event) -> None:
-        """Write `event` whole. A copy of the process that a cell forked ends here: only the cell speaks."""
+        """Write `event` atomically. A copy of the process that a cell forked ends here: only the cell
+        writes.
+        """
         if os.getpid() != self._pid:
             os._exit(70)
         line = event_to_json(event).encode() + b"\n"
@@ -75,14 +77,16 @@ class Emitter:
 
 
 def main() -> None:
-    """Run the group on standard input; leave the rest to a fresh process once one cell broke this one."""
+    """Run the group on standard input; leave the rest to a fresh process once a cell has damaged this one."""
     emit, lifeline = Emitter(int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(lifeline)
     over: list[bool] = []
     atexit.register(_end_group, over)  # registered first, so the last to run
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(all_threads=False)
-    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # says where a cell hangs, and dies
+    faulthandler.register(
+        signal.SIGUSR1, all_threads=False, chain=True
+    )  # prints where a cell hangs, and dies
     output = os.dup(2)
     group = json.load(sys.stdin)
     limits = Limits(*group["limits"])
@@ -99,20 +103,20 @@ def main() -> None:
 
 
 def _end_group(over: list[bool]) -> None:
-    """Once all is said, kill what the cells started, and this process with it."""
+    """Kill what the cells started, and this process with it, after all events are written."""
     if over:
         os.killpg(0, signal.SIGKILL)
 
 
 def _open_output(output: int, cell: Cell) -> None:
-    """Give `cell` its output, whatever one before it did to its own, and mark where it begins."""
+    """Open output for `cell`, whatever an earlier cell did to its own, and mark where it begins."""
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.write(output, failure_classification.begin_mark(cell.id))
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process's whole group once the parent's end of the pipe `lifeline` closes.
+    """Make the kernel kill this process's group once the parent's end of the pipe `lifeline` closes.
 
     It works while the process hangs in C, and for what it started. Linux only: fcntl(2), F_SETSIG.
     """
@@ -120,12 +124,12 @@ def die_with_parent(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, getattr(fcntl, "F_SETSIG", 10), signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    if select.select([lifeline], [], [], 0)[0]:  # it closed before that was armed
+    if select.select([lifeline], [], [], 0)[0]:  # it closed before this was armed
         os.killpg(0, signal.SIGKILL)
 
 
 def run_cell(cell: Cell, package: str, limits: Limits, emit: Emitter) -> Status:
-    """Do the cell, and say how it ended."""
+    """Run the cell, and report how it ended."""
     emit(CellStarted(cell.id, now()))
     start_s = time.monotonic()
     status, reason = Status.OK, ""
@@ -145,10 +149,10 @@ def run_group(
     emit: Emitter,
     open_output: Callable[[Cell], None],
 ) -> None:
-    """Do cells that are timed together, the baseline first, and say how each ended.
+    """Run interleaved cells, the baseline first, and report how each ended.
 
-    Without a limit of their own they get what memory is free: an allocation beyond it fails in its cell,
-    where else the kernel would look for somebody to kill.
+    Without their own limit they get the free memory: an allocation beyond it fails in its cell, where
+    otherwise the kernel would choose a process to kill.
     """
     from harness.interleaved_group import WorkerHooks, run_together
 
@@ -159,7 +163,9 @@ def run_group(
         open_output(cell)
         return _set_up(cell, package, emit)
 
-    for cell in cells:  # before the limit, which counts from what is imported; a fault is its cell's, later
+    for (
+        cell
+    ) in cells:  # before the limit, which counts from what is imported; its cell reports a failure later
         with suppress(Exception):
             _load(cell, package)
     limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))
@@ -175,7 +181,7 @@ def run_group(
 
 
 def _fault(error: BaseException, package: str, limits: Limits) -> tuple[Status, str]:
-    """Status and reason of a cell that raised, with the limit that it ran into."""
+    """Return status and reason of a cell that raised, with the limit that it hit."""
     status, reason = failure_classification.of_exception(error, package)
     if status is Status.OUT_OF_MEMORY and limits.memory_B is not None:
         reason += f"; its limit is {limits.memory_B} B"
@@ -242,7 +248,8 @@ def _closing_after_failure(suite: Any, session: Any) -> Iterator[None]:
 
 
 def _said(cell_id: str, said: Any) -> Event:
-    """What a suite yielded, as an event; raises where it is no reading, naming what is wrong."""
+    """Return what a suite yielded, as an event; raises an error that names what is wrong where it is no
+    reading."""
     if isinstance(said, Note):
         return CellNote(cell_id, failure_classification.clean(said.text))
     if not isinstance(said, Reading):
@@ -251,19 +258,19 @@ def _said(cell_id: str, said: Any) -> Event:
     if not (isinstance(metric, str) and metric and isinstance(method, str)):
         raise TypeError(f"metric {metric!r}, method {method!r}: a metric has a name, a method is a str")
     if unit not in UNITS:
-        raise ValueError(f"metric '{metric}': unit {unit!r} is none of {', '.join(sorted(UNITS))}")
+        raise ValueError(f"metric '{metric}': unit {unit!r}; allowed: {', '.join(sorted(UNITS))}")
     if origin not in list(Origin):
-        raise ValueError(f"metric '{metric}': origin {origin!r} is none of {', '.join(Origin)}")
+        raise ValueError(f"metric '{metric}': origin {origin!r}; allowed: {', '.join(Origin)}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"metric '{metric}': value {value!r:.200} is a {type(value).__name__}, not a number")
     if not math.isfinite(value):
-        raise ValueError(f"metric '{metric}': value {value} is no figure; say why in a Note")
+        raise ValueError(f"metric '{metric}': value {value} is not finite; give the reason in a Note")
     return CellReading(cell_id, Reading(metric, unit, float(value), str(origin), method))
 
 
 @cache
 def host(torch: ModuleType | None) -> HostInfo:
-    """This machine. `torch` is the library if the suite loaded it: a suite without it is given the CPU."""
+    """Return this machine. `torch` is the library if the suite loaded it; a suite without it gets the CPU."""
     versions: Mapping[str, str] = environment.versions()
     cores = len(os.sched_getaffinity(0))
     if torch is None or not torch.cuda.is_available():
@@ -273,15 +280,15 @@ def host(torch: ModuleType | None) -> HostInfo:
 
 
 def free_memory(torch: ModuleType | None) -> int | None:
-    """Bytes free for private memory; None where a GPU is used, whose driver maps more than it takes."""
+    """Return the bytes free for private memory; None with a GPU, whose driver maps more than it uses."""
     return psutil.virtual_memory().available if host(torch).device == "cpu" else None
 
 
 @contextmanager
 def memory_limit(memory_B: int | None) -> Iterator[None]:
-    """Let allocations fail once private memory has grown by `memory_B` from here.
+    """Make allocations fail once private memory has grown by `memory_B` from here.
 
-    What Python and the libraries already hold is not counted.
+    What Python and the libraries already use is not counted.
     """
     if memory_B is None:
         yield

@@ -46,7 +46,7 @@ PALETTE: Mapping[str, tuple[str, str]] = {
 LIGHT = {role: light for role, (light, _) in PALETTE.items()}
 SERIES = tuple(LIGHT[f"s{i}"] for i in range(8))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""A second sign beside the colour, for whoever cannot tell two colours apart."""
+"""Markers in addition to colours, for readers who cannot distinguish two colours."""
 
 SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"

@@ -1,4 +1,4 @@
-"""E-ECMP: messages split over several connections that the hash tells apart (Meta, SIGCOMM 2024)."""
+"""E-ECMP: messages split over several connections that the hash distinguishes (Meta, SIGCOMM 2024)."""
 
 from __future__ import annotations
 

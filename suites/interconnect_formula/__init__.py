@@ -88,8 +88,8 @@ def bounds_readings(metric: str, unit: str, bounds: Bounds) -> Iterator[Reading]
 def compute_bounds(workload: Workload) -> Bounds:
     """Return the seconds of computation per step under both assumptions.
 
-    For the published run it is what its measured step leaves beside the fast link. For every other workload
-    it is the step's FLOP over the rate that the published run achieved.
+    For the published run it is its measured step less the communication over the fast link. For every other
+    workload it is the step's FLOP over the rate that the published run achieved.
     """
     published = Exchange(published_run.PARAMETERS, "fsdp", published_run.ELEMENT_B)
     cluster = Cluster(published_run.NODES, published_run.GPUS_PER_NODE)

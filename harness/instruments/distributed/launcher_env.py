@@ -1,4 +1,4 @@
-"""What torchrun or srun tells a process about its job: its rank, the number of ranks, where they meet.
+"""The environment that torchrun or srun gives a process: its rank, the number of ranks, where they meet.
 
 Standard library only, because the parent imports it first.
 """
@@ -55,7 +55,7 @@ class Launch(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment that tells a process of `REMOTE` where to meet."""
+        """Return the environment of a process of `REMOTE`: where to meet."""
         return {STORE: self.store, RUN: self.run}
 
 

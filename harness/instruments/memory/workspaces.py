@@ -82,7 +82,7 @@ _known: dict[tuple[int, Call], int] = {}
 
 
 def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
-    """Bytes that each call holds at most beside its results, here and with the present number of threads."""
+    """Return the most bytes of each call beyond its results, here and with the current number of threads."""
     threads = torch.get_num_threads()
     calls = list(dict.fromkeys(calls))
     new = [call for call in calls if (threads, call) not in _known and is_small(call)]

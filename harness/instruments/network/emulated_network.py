@@ -36,7 +36,7 @@ GRACE_S = 5.0
 CANNOT = {
     "build": "be made",
     "rate": "be shaped",
-    "hash": "be told what to spread by",
+    "hash": "set what its switches hash",
     "rules": "take routing rules",
     "egress": "report routes",
     "sent": "be read",

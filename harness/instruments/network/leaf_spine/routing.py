@@ -62,7 +62,7 @@ def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0
 
 
 def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> IntArray:
-    """Route by a hash of both addresses and, with `ports`, of what tells queue pairs of a connection apart.
+    """Route by a hash of both addresses and, with `ports`, of what distinguishes queue pairs of a connection.
 
     The first is what Gangidi et al. (SIGCOMM 2024, doi 10.1145/3651890.3672233) call ECMP, the second E-ECMP.
     Among spines with live links to both racks, as rack switches hash over live next hops.
