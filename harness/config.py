@@ -142,7 +142,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         raise ConfigError(f"conf/: {first_line(error)}") from None
     for one in optimizations(name):  # those with a module alone
         if one not in config.suite.optimizations:
-            config.suite.optimizations[one] = OmegaConf.structured(OptimizationSchema)
+            alone = OmegaConf.structured(OptimizationSchema)
+            OmegaConf.update(config, f"suite.optimizations.{one}", alone, force_add=True)
     return config
 
 

@@ -1,0 +1,116 @@
+"""The guide's suite and README's optimization work as they are printed."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from harness.code_fingerprint import ROOT
+from harness.protocols import OPTIMIZATION, SUITE
+from harness.techniques import checked_techniques
+
+EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
+GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project with the example's files added; none is replaced."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("harness", "conf", "suites"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in EXAMPLE.rglob("*.*"):
+        if "__pycache__" not in file.parts:
+            target = folder / file.relative_to(EXAMPLE)
+            assert not target.exists(), f"{target} exists already"
+            target.parent.mkdir(exist_ok=True)
+            shutil.copy(file, target)
+    return folder
+
+
+def python(folder, *words):
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_suite_of_the_guide_runs_and_its_report_shows_its_numbers(project):
+    done = python(project, "-m", "harness", "suite=packing", "repeats=2", "suite.sampling.budget_s=0.05")
+    assert done.returncode == 0, done.stderr
+    records = [
+        json.loads(line) for line in (project / "results/packing/records.jsonl").read_text().splitlines()
+    ]
+    assert {one["status"] for one in records} == {"ok"}
+    assert {one["cell"]["optimization"] for one in records} == {
+        "baseline",
+        "baseline_again",
+        "first_fit.open_1",
+        "first_fit.open_16",
+    }
+    report = (project / "results/packing/report.md").read_text()
+    for shown in ("One document per sequence", "First fit of 16", "padding", "time"):
+        assert shown in report
+
+
+def test_a_wrong_packing_is_a_wrong_result(project):
+    """The check of the guide's suite catches a document that is lost."""
+    wrong = (
+        "from dataclasses import replace\nfrom suites.packing import Subject, one_each\n"
+        "def apply(subject: Subject) -> Subject:\n"
+        "    return replace(subject, pack=lambda lengths, seq_len: one_each(lengths, seq_len)[1:])\n"
+    )
+    (project / "suites" / "packing" / "lossy.py").write_text(wrong)
+    words = [
+        "suite=packing",
+        "only=[lossy]",
+        "repeats=1",
+        "suite.sampling.budget_s=0.05",
+        "out=results/lossy",
+    ]
+    done = python(project, "-m", "harness", *words)
+    (project / "suites" / "packing" / "lossy.py").unlink()
+    assert done.returncode == 0, done.stderr
+    lines = (project / "results/lossy/records.jsonl").read_text().splitlines()
+    (record,) = [one for one in map(json.loads, lines) if one["cell"]["optimization"] == "lossy"]
+    assert record["status"] == "wrong_result"
+    assert "499 documents are packed, expected each of 500 once" in record["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_suite_of_the_guide_passes_the_projects_own_checks(project):
+    for words in (
+        ["-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "suites/packing"],
+        ["-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"), "suites/packing"],
+        ["-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "suites.packing"],
+    ):
+        done = python(project, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_suite_of_the_guide_is_short():
+    lines = (EXAMPLE / "suites/packing/__init__.py").read_text().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 70
+
+
+def test_the_guide_names_every_function_of_the_protocols():
+    for name, function in SUITE.items():
+        assert f"`{name}({', '.join(function.parameters)})`" in GUIDE
+    for name in OPTIMIZATION:
+        assert f"`{name}(" in GUIDE
+
+
+def test_the_optimization_of_readme_is_accepted():
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    entry = yaml.safe_load(block)
+    assert set(entry) == {"title", "techniques"}
+    found = checked_techniques("README", entry["techniques"])
+    assert [name for name, _ in found] == ["fsdp2", "mixed_precision", "attention"]
