@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reporting import found, made_table, read_page
 from synthetic import memory_records
+from timed import timed_records
 
 from harness.records import Measurement, Record
 from harness.report import gather, write_all, write_report
@@ -82,3 +83,27 @@ def test_every_sample_is_a_row_of_the_tidy_table():
     assert table["value"].tolist()[:2] == [3.0, 5.0]
     assert table["sample"].tolist()[:2] == [0, 1]
     assert table["status"].tolist() == ["ok", "ok", "crashed"]
+
+
+def test_a_suite_without_a_report_of_its_own_shows_every_metric_with_its_speed_up_and_a_figure(
+    tmp_path: Path,
+) -> None:
+    records = timed_records(("small", "large"))
+    page = write_report(tmp_path, gather("unheard_of", records, [], tmp_path)).read_text()
+    text = (tmp_path / "report.md").read_text()
+    assert "## Time (warm)\n" in text
+    assert "| small | fast |" in text
+    assert "2.00× (2.00 … 2.00) ᵐ" in text
+    assert "## Peak memory\n" in text
+    assert "−50 % ᵐ" in text
+    assert "warm_up" not in text.replace("warm up", "")
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert drawn == {
+        "metrics_time_warm_plot",
+        "metrics_peak_memory_plot",
+        *(f"metrics_{name}_plot" for name in ("bytes_moved", "flops")),
+    }
+    assert read_page(page).open == []
+    out = io.StringIO()
+    show(gather("unheard_of", records, [], tmp_path), Path("page"), out)
+    assert "2.00× (2.00 … 2.00)" in out.getvalue()

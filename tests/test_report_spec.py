@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.report.spec import KINDS, REPORTS, load_spec
+from harness.report.language import reference
+from harness.report.spec import KIND_DOCS, KINDS, REPORTS, load_spec
 from harness.validation import ConfigError
 
 
@@ -46,3 +47,9 @@ def test_every_report_in_conf_is_whole(suite: str) -> None:
     spec = load_spec(suite)
     kinds = {one.kind for one in spec.blocks}
     assert {"verdicts", "failures"} <= kinds <= set(KINDS)
+
+
+def test_the_reference_of_the_language_is_its_schema() -> None:
+    page = (REPORTS.parent.parent / "docs" / "report-language.md").read_text()
+    assert page == reference(), "python -m harness.report.language > docs/report-language.md"
+    assert set(KINDS) == set(KIND_DOCS)

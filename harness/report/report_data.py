@@ -15,7 +15,7 @@ from harness.report.errors import errors
 from harness.report.figure import Figure, drawing_style
 from harness.report.isolated_vs_end_to_end import isolated_vs_end_to_end
 from harness.report.result_index import ResultIndex
-from harness.report.roofline import roofline
+from harness.report.roofline import rates, roofline
 from harness.report.spec import Block, Spec
 from harness.report.tables import Table
 from harness.report.training_metrics import Peaks, add_training_metrics, basis
@@ -47,8 +47,19 @@ class ReportData:
     def index(self) -> ResultIndex:
         """Its values, in the report's order, those of training steps derived."""
         index = ResultIndex(self.records, self.spec.ranking)
-        add_training_metrics(index, self.peaks)
+        add_training_metrics(index, self.known_peaks)
         return index
+
+    @cached_property
+    def known_peaks(self) -> Peaks:
+        """The peaks given, with the matmul rates of this run where it has a roofline."""
+        block = next((one for one in self.spec.blocks if one.kind == "roofline"), None)
+        if block is None:
+            return self.peaks
+        measured = rates(block.fields, ResultIndex(self.records, self.spec.ranking)).compute
+        return self.peaks._replace(
+            measured={**self.peaks.measured, **{name: rate for name, rate in measured.items() if rate}}
+        )
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -72,7 +83,7 @@ class ReportData:
             return None
         if not made.rows and block.kind != "failures":
             return made._replace(text="Nothing was recorded for this table.")
-        return made._replace(text=f"{made.text} {basis(block, self.index, self.peaks)}".strip())
+        return made._replace(text=f"{made.text} {basis(block, self.index, self.known_peaks)}".strip())
 
     def figure(self, block: Block) -> Figure | None:
         """Return the figure that the block asks for; None where it asks for a table or has no record."""

@@ -1,0 +1,71 @@
+"""Write the reference of conf/report/'s language, docs/report-language.md, from its schema."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from harness.report import spec
+
+HEAD = """# The language of conf/report/
+
+`conf/report/<suite>.yaml` says which tables and figures a suite's report has. The report is made from records
+alone, so this file names metrics, methods and workloads and holds no code. A suite without such a file shows
+every metric by workload and variant, with the change against the baseline and a figure each.
+
+This page is written from the schema by `python -m harness.report.language`; a test compares the two. A field
+without a default has to be given. A mistake is refused with the name of the file, the block and the field.
+
+```yaml
+suite: memory
+title: How much device memory does a training step take?
+question: What was compared with what, in a paragraph.
+blocks:
+  - kind: effects
+    id: pays
+    title: "What each optimization does to {workload}"
+    workload: llama_7b
+    metric: peak_memory
+    method: fake_step
+    unit: auto
+    baseline: baseline
+    equal_within: 0.005
+```
+"""
+
+TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "NAMES": spec.NAMES,
+    "COLUMN": spec.COLUMN,
+    "AXIS": spec.AXIS,
+    "MARK": spec.MARK,
+}
+
+
+def reference() -> str:
+    """Return the page."""
+    parts = [HEAD, "## The file", _table(spec.FILE), "## A BLOCK", _table(spec.BLOCK)]
+    parts += ["## Kinds of blocks"]
+    for kind, fields in spec.KINDS.items():
+        parts += [f"### {kind}", spec.KIND_DOCS[kind]]
+        parts += [_table(fields)] if fields else []
+    for name, fields in TERMS.items():
+        parts += [f"## {name}", _table(fields)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _table(fields: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        kind = ", ".join(f"`{one}`" for one in field["one_of"] if one) if "one_of" in field else field["type"]
+        default = f"`{_yaml(field['default'])}`" if "default" in field else ""
+        rows.append(f"| `{name}` | {kind} | {default} | {field['doc']} |")
+    return "\n".join(rows)
+
+
+def _yaml(value: Any) -> str:
+    return {"": '""', "False": "false", "True": "true"}.get(str(value), str(value))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())
