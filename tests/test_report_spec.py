@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.config import load
 from harness.report.language import reference
 from harness.report.spec import KIND_DOCS, KINDS, REPORTS, load_spec
 from harness.validation import ConfigError
@@ -53,3 +54,9 @@ def test_the_reference_of_the_language_is_its_schema() -> None:
     page = (REPORTS.parent.parent / "docs" / "report-language.md").read_text()
     assert page == reference(), "python -m harness.report.language > docs/report-language.md"
     assert set(KINDS) == set(KIND_DOCS)
+
+
+@pytest.mark.parametrize("suite", sorted(path.stem for path in REPORTS.glob("*.yaml")))
+def test_titles_of_workloads_are_those_of_the_suite(suite: str) -> None:
+    workloads = set(load([f"suite={suite}"])[0].workloads)
+    assert set(load_spec(suite).names["workload"]) == workloads

@@ -75,7 +75,8 @@ def noise_text() -> str:
 def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     assert made.title == "On small"
-    assert made.header[:3] == ("Optimization", "Precision", "Peak")
+    assert made.header[:3] == ("Optimization", "Precision", "time")
+    assert made.header[-1] == "Peak"
     fast = row_of(made, "fast")
     samples = [BASE_S["small"] * (1 + 0.1 * r) * d * 0.5 for r in range(PROCESSES) for d in DRIFT]
     assert fast["time"] == f"{1e6 * statistics.median(samples):.0f} µs ᵐ"

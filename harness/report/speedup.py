@@ -166,12 +166,14 @@ def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
         *(["Workload"] if len(workloads) > 1 else []),
         "Optimization",
         *fields["conditions"].values(),
-        *(str(one["title"] if isinstance(one, Mapping) else one) for one in extras.values()),
         spec.name("metric", fields["metric"]) + ("" if fields["unit"] == "auto" else f", {fields['unit']}"),
         "Speed-up (95 % interval)" if unit == "s" else "Change",
         *([] if fields["better"] == "neither" else ["Effect"]),
+        *(str(one["title"] if isinstance(one, Mapping) else one) for one in extras.values()),
     )
-    return Table(block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts))
+    return Table(
+        block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts), optional=len(extras)
+    )
 
 
 def training_columns(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -191,29 +193,40 @@ def _effect_row(
     spec: Spec, index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any],
     longest: float,
 ) -> list[TableCell]:  # fmt: skip
-    cells = [TableCell(index.condition(workload, variant, one)) for one in fields["conditions"]]
-    cells += [
-        _extra(spec, index, notes, workload, variant, metric, extra, fields["method"])
-        for metric, extra in fields["extra_metrics"].items()
-    ]
+    conditions = [TableCell(index.condition(workload, variant, one)) for one in fields["conditions"]]
     place = {"workload": workload, "optimization": variant}
     place |= {"metric": fields["metric"], "method": fields["method"]}
     value = index.get(**place)
-    without = [] if fields["better"] == "neither" else [TableCell("unavailable", look="muted")]
+    extras = [
+        _extra(spec, index, notes, workload, variant, metric, extra, fields["method"])
+        if value
+        else TableCell("–", look="muted")
+        for metric, extra in fields["extra_metrics"].items()
+    ]
     if value is None:
-        return [*cells, missing(index, notes, place), TableCell(""), *without]
-    cells.append(TableCell(show(value, fields["unit"]), value.cell, bar=value.median / (longest or 1.0)))
+        cells = [missing(index, notes, place), TableCell(""), TableCell("unavailable", look="muted")]
+    else:
+        shown = TableCell(show(value, fields["unit"]), value.cell, bar=value.median / (longest or 1.0))
+        cells = [shown, *_change(index, notes, workload, variant, fields)]
+    return [*conditions, *(cells[:2] if fields["better"] == "neither" else cells), *extras]
+
+
+def _change(
+    index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
+) -> tuple[TableCell, TableCell]:
+    """Return the change against the baseline, and what it means."""
     if variant == fields["baseline"]:
-        return [*cells, TableCell(""), *(one._replace(text="baseline") for one in without)]
+        return TableCell(""), TableCell("baseline", look="muted")
     found = compared(index, workload, variant, fields)
     if found is None:
-        return [*cells, reasoned(notes, why_none(index, workload, variant, fields)), *without]
+        lacking = reasoned(notes, why_none(index, workload, variant, fields))
+        return lacking, TableCell("unavailable", look="muted")
     why = NO_INTERVAL.get(found.ratio.basis)
     shown = TableCell(found.text, found.cell, note=f" {notes.mark(why)}" if why else "")
     if variant == fields["noise"]:
-        return [*cells, shown, *(one._replace(text="noise") for one in without)]
+        return shown, TableCell("noise", look="muted")
     effect = _turned(found.effect) if fields["better"] == "higher" else found.effect
-    return [*cells, shown, *(TableCell(effect, look=LOOKS[effect]) for _ in without)]
+    return shown, TableCell(effect, look=LOOKS[effect])
 
 
 def _turned(effect: str) -> str:
@@ -229,6 +242,8 @@ def _extra(
     chosen = extra if isinstance(extra, Mapping) else {}
     value = index.get(workload, variant, metric, chosen.get("method", method))
     value = value or (None if "method" in chosen else index.first(workload, variant, metric))
+    if value is None and metric not in DERIVED:
+        return TableCell("–", look="muted")
     if value is None:
         place = {"workload": workload, "optimization": variant, "metric": metric}
         return missing(index, notes, {**place, "method": chosen.get("method", method)})

@@ -33,6 +33,7 @@ class Table(NamedTuple):
     header: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     notes: tuple[str, ...] = ()
+    optional: int = 0  # so many of the last columns may be left out where there is no room
 
 
 class Notes:

@@ -15,6 +15,9 @@ from harness.report.verdicts import verdict_table
 from harness.units import LEGEND
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
+WIDTH = 100
+"""Columns that a table with optional columns keeps to."""
+
 PLAIN_WIDTH = 400
 """Columns where the output is no terminal: wide enough that no line is broken."""
 
@@ -45,10 +48,14 @@ def with_values(block: Block, data: ReportData) -> Table:
 
 
 def fitting(made: Table, width: int) -> Table:
-    """Return the table as it is, or transposed where only so it is no wider than `width`."""
+    """Return the table as it is, without its optional columns, or transposed: the first that fits `width`."""
     whole = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
     turned = list(zip(*whole, strict=True))
-    if _width(whole) <= width or _width(turned) > width:
+    for left_out in range(made.optional + 1):
+        kept = [row[: len(row) - left_out] for row in whole]
+        if _width(kept) <= width or (left_out == made.optional > 0):
+            return made._replace(header=made.header[: len(kept[0])], rows=tuple(kept[1:]))
+    if _width(turned) > width:
         return made
     header = tuple(cell.text for cell in turned[0])
     return made._replace(header=header, rows=tuple(turned[1:]))
@@ -65,7 +72,9 @@ def _print(console: object, made: Table) -> None:
     from rich.text import Text as Words
 
     assert isinstance(console, Console)
-    made = fitting(made, console.width)
+    columns = len(made.header)
+    made = fitting(made, min(console.width, WIDTH) if made.optional else console.width)
+    more = columns - len(made.header) if made.optional else 0
     grid = Grid(title=made.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for i, head in enumerate(made.header):
         word = made.rows[0][i].look == "word"
@@ -73,5 +82,7 @@ def _print(console: object, made: Table) -> None:
     for row in made.rows:
         grid.add_row(*(Words(cell.text + cell.note, style=LOOKS.get(cell.look, "")) for cell in row))
     console.print(grid)
+    if more:
+        console.print(Words(f"{more} more columns are in the report", style="dim"))
     for i, note in enumerate(made.notes, 1):
         console.print(Words(f"[{i}] {note}", style="dim"))
