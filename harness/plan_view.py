@@ -49,17 +49,18 @@ def plan_lines(
 ) -> Iterator[str]:
     """Yield the whole plan, for plan=true."""
     cells = [cell for group in groups for cell in group.cells]
-    matrix = f"{_count(len(run.workloads), 'workload')} × {_count(len(run.variants), 'variant')}"
-    yield f"{run.suite}: {matrix} × {_count(run.repeats, 'repeat')}, into {run.out}"
-    yield f"variants: {', '.join(variant.name for variant in run.variants)}"
-    yield ""
-    width = max((len(name) for name in run.workloads), default=0)
     of_workload = defaultdict(list)
     for cell in cells:
         of_workload[cell.workload].append(cell)
+    whole = len(cells) == len(of_workload) * len(run.variants) * run.repeats
+    matrix = f"{_count(len(of_workload), 'workload')} × {_count(len(run.variants), 'variant')}"
+    where = "" if whole else " where they apply"
+    yield f"{run.suite}: {matrix}{where} × {_count(run.repeats, 'repeat')}, into {run.out}"
+    yield f"variants: {', '.join(variant.name for variant in run.variants)}"
+    yield ""
+    width = max((len(name) for name in ("workload", *of_workload)), default=0)
     yield f"{'workload':{width}}  cells   done  to run   about"
-    for name in run.workloads:
-        own = of_workload[name]
+    for name, own in of_workload.items():
         finished = sum(cell.id not in estimate.cells and cell.id not in not_tried for cell in own)
         todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
         known = [one.seconds for one in todo if one.source != Source.LIMIT]

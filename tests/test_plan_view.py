@@ -80,3 +80,12 @@ def test_cells_that_are_not_tried_are_named_with_the_reason_once():
     ]
     lines = list(plan_lines(RUN_1, GROUPS, expected([], GROUPS[2:]), {}, not_tried))
     assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]
+
+
+def test_a_workload_without_cells_has_no_line():
+    groups = GROUPS[:2]
+    lines = list(plan_lines(RUN_1, groups, expected([], groups), {}, {}))
+    assert lines[0] == "toy: 1 workload × 2 variants × 1 repeat, into out"
+    assert not any(line.startswith("b ") for line in lines)
+    lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
+    assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"
