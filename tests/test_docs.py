@@ -63,3 +63,13 @@ def test_each_command_of_a_page_is_accepted(page, command):
         assert list(shown(asked))
     elif asked.words and not any(word.startswith("from_results=") for word in asked.words):
         assert load(asked.words)
+
+
+def test_what_the_glossary_names_is_in_the_code():
+    files = [path for top in ("harness", "suites", "conf") for path in (ROOT / top).rglob("*.[py]*")]
+    code = "\n".join(path.read_text() for path in files if path.suffix in (".py", ".yaml"))
+    rows = [line.split("|") for line in (ROOT / "docs/glossary.md").read_text().splitlines() if "|" in line]
+    named = [name.split("<")[0] for row in rows for name in re.findall(r"`([^`]+)`", row[-2])]
+    assert len(named) > 20
+    missing = [name for name in named if not (ROOT / name).exists() and name.split(".")[-1] not in code]
+    assert not missing
