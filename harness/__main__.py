@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from harness.store import StoreError
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:
+    from harness.plan import Plan
     from harness.records import Record
     from harness.report.report_data import ReportData
 
@@ -77,7 +78,7 @@ def run_command(words: Sequence[str]) -> None:
         return
     from harness.config import load
     from harness.progress import announce
-    from harness.sweep import planned_sweep, refuse_incomplete, sweep, total_line
+    from harness.sweep import planned_sweep, refuse_incomplete, stages, sweep, total_line
 
     runs = load(words)
     for run in runs:
@@ -91,8 +92,10 @@ def run_command(words: Sequence[str]) -> None:
         announce(total)
     pages = []
     for run in runs:
-        sweep(run)
-        pages.append(report(run.out, run.out))
+        for stage in stages(run):
+            sweep(stage)
+            found = report(stage.out, stage.out)
+        pages.append(found)
     if given.get("suite") == "all":
         from harness.report import write_all
 
@@ -106,26 +109,28 @@ def report(source: Path, out: Path, asked: str = "") -> tuple[ReportData, Path]:
     from harness.report import gather, write_report
     from harness.report.terminal import show
 
-    suite, records, titles = load_run(source)
+    plan, records = load_run(source)
+    suite = plan.suite
     if asked not in ("", suite):
         raise ConfigError(f"suite={asked}: {source} holds results of suite {suite}")
-    found = gather(suite, records, judge(load_claims(suite), records), source, titles)
+    found = gather(suite, records, judge(load_claims(suite), records), source, plan.titles, plan.left_out)
     page = write_report(out, found)
     show(found, page)
     return found, page
 
 
-def load_run(folder: Path) -> tuple[str, list[Record], Mapping[str, str]]:
-    """Return the suite of a results folder, the records of its last plan in that order, variants' titles."""
+def load_run(folder: Path) -> tuple[Plan, list[Record]]:
+    """Return the last plan of a results folder, and its records in that order."""
     from harness.config import names
     from harness.plan import read_plan
     from harness.store import read_records
 
-    suite, cells, titles = read_plan(folder)
-    if suite not in names("suite"):
-        raise ConfigError(f"{folder}: holds results of suite {suite!r}; allowed: {', '.join(names('suite'))}")
+    plan = read_plan(folder)
+    if plan.suite not in names("suite"):
+        allowed = ", ".join(names("suite"))
+        raise ConfigError(f"{folder}: holds results of suite {plan.suite!r}; allowed: {allowed}")
     records = {record.cell.id: record for record in read_records(folder)}
-    return suite, [records[cell] for cell in cells if cell in records], titles
+    return plan, [records[cell] for cell in plan.cells if cell in records]
 
 
 def _version(distribution: str) -> str:

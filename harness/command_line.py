@@ -18,6 +18,7 @@ what to run
   suite=NAME             a suite, or all of them: suite=all
   only=[a,b]             these optimizations, or single variants: activation_checkpointing.full
   workloads=[a,b]        these workloads
+  selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell
   plan=true              print how many cells, about how long and what is skipped; run nothing
 
@@ -26,7 +27,7 @@ how to run it
   limits.timeout_s=600   a cell that takes longer ends as timed_out
   limits.memory_B=null   a cell that takes more private memory ends as out_of_memory
   executor=NAME          where cells run; torchrun by itself under torchrun or srun
-  executor.workers=1     processes at once, of suites whose cells do not disturb one another
+  executor.workers=N     processes at once, of suites whose cells do not disturb one another
   hardware=NAME          the device that tables are about
   seed=0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,14 +19,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.config_schema import OptimizationSchema, RunSchema
+from harness.environment import memory_bytes
 from harness.executors.start import automatic
 from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
+from harness.selection import left_out, select
 from harness.validation import ConfigError, check_value, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
+
+MEMORY_OF_CHILD_B = 6_000_000_000
+"""Memory of this machine per child at once: the largest cells of suites that are not timed take 5 to 6 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,13 @@ class Run:
     plan_only: bool = False  # print the plan, run nothing
     # Where bf16 products are slow, these take the place of workloads of the same names.
     slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    first: tuple[str, ...] = ()  # workloads that are reported before the others are run
+    left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
+
+
+def workers_here() -> int:
+    """Return how many children run at once where nothing is said: one per core and `MEMORY_OF_CHILD_B`."""
+    return max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
 
 
 def names(group: str) -> list[str]:
@@ -169,14 +182,17 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0.01)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
-    check_value("executor.workers", config["executor"]["workers"], {"type": "int", "at_least": 1})
+    workers = {"type": "int", "at_least": 1, "optional": True}
+    check_value("executor.workers", config["executor"]["workers"], workers)
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
-    picked = workloads(suite, config["workloads"], config["hardware"]["memory_B"])
+    selection = select(name, config)
+    picked = workloads(suite, selection.workloads, config["hardware"]["memory_B"])
+    chosen = variants(name, suite, selection.only)
     return Run(
         suite=name,
         question=suite["question"],
         workloads=picked,
-        variants=variants(name, suite, config["only"]),
+        variants=chosen,
         isolate_if=suite["isolate_if"],
         sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
         rounds_field=suite["rounds_field"],
@@ -185,10 +201,19 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=1 if suite["interleave"] else config["executor"]["workers"],  # interleaved cells run alone
+        workers=1 if suite["interleave"] else config["executor"]["workers"] or workers_here(),
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
         plan_only=config["plan"],
         slow_bf16_workloads=slow_bf16_workloads(suite, picked),
+        first=selection.first,
+        left_out=left_out(
+            name,
+            selection,
+            list(suite["workloads"]),
+            [variant.name for variant in variants(name, suite, ())],
+            [*picked, *(variant.name for variant in chosen)],
+            config["out"] or "",
+        ),
     )

@@ -59,6 +59,7 @@ class SuiteSchema:
     size_fields: list[str] = field(default_factory=list)
     reference_workloads: list[str] = field(default_factory=list)
     applies_to: list[Any] = field(default_factory=list)  # which workloads are planned: harness.applicability
+    quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.selection
     workload_from: str | None = None
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class HardwareSchema:
 class ExecutorSchema:
     """Where children run: conf/executor/<executor>.yaml names the module of harness/executors/."""
 
-    workers: int = 1
+    workers: int | None = None  # None: as many as this machine has cores and memory for
 
 
 @dataclass
@@ -94,6 +95,7 @@ class RunSchema:
     hardware: HardwareSchema = field(default_factory=HardwareSchema)
     only: list[str] = field(default_factory=list)
     workloads: list[str] = field(default_factory=list)
+    selection: str = "full"
     repeats: int | None = None
     seed: int = 0
     out: str | None = None

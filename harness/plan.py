@@ -96,15 +96,20 @@ def by_repeat(cells: Sequence[Cell], sampling: Sampling) -> list[Group]:
 
 
 def write_plan(
-    folder: Path, suite: str, groups: Sequence[Group], titles: Mapping[str, str] | None = None
+    folder: Path,
+    suite: str,
+    groups: Sequence[Group],
+    titles: Mapping[str, str] | None = None,
+    left_out: Sequence[str] = (),
 ) -> None:
     """Write which cells the last command asked for, in order, next to the records; raises OSError.
 
-    `titles` is how reports show each variant.
+    `titles` is how reports show each variant; `left_out`: sentences about what was not asked for.
     """
     order = {
         "suite": suite,
         "titles": dict(titles or {}),
+        "left_out": list(left_out),
         "cells": [cell.id for group in groups for cell in group.cells],
     }
     new = folder / ".plan.json.new"
@@ -113,11 +118,12 @@ def write_plan(
 
 
 class Plan(NamedTuple):
-    """What plan.json keeps: the suite, its cells' ids in order, and the title of each variant."""
+    """What plan.json keeps: the suite, its cells' ids in order, each variant's title, what was left out."""
 
     suite: str
     cells: tuple[str, ...]
     titles: Mapping[str, str] = {}  # of plans before it was kept: none
+    left_out: tuple[str, ...] = ()
 
 
 def read_plan(folder: Path) -> Plan:
@@ -126,7 +132,8 @@ def read_plan(folder: Path) -> Plan:
     try:
         order = json.loads(path.read_text())
         titles = {str(name): str(title) for name, title in order.get("titles", {}).items()}
-        return Plan(str(order["suite"]), tuple(str(cell) for cell in order["cells"]), titles)
+        left_out = tuple(str(sentence) for sentence in order.get("left_out", []))
+        return Plan(str(order["suite"]), tuple(str(cell) for cell in order["cells"]), titles, left_out)
     except FileNotFoundError:
         raise ConfigError(f"from_results={folder}: no such results folder (it has no {PLAN})") from None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -31,6 +31,7 @@ def announcement(
     if estimate.unknown:
         each = "may take" if len(estimate.unknown) == 1 else "may each take"
         lines.append(f"{_count(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
+    lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
     if not_tried:

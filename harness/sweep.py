@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import NamedTuple
@@ -51,6 +51,15 @@ def refuse_incomplete(suite_run: Run) -> None:
     check_modules(suite_run.suite, settings, techniques)
 
 
+def stages(suite_run: Run) -> Iterator[Run]:
+    """Yield the run in stages, each to be reported: the workloads that come first, if any, then all."""
+    first = {name: fields for name, fields in suite_run.workloads.items() if name in suite_run.first}
+    if first and len(first) < len(suite_run.workloads):
+        rest = ", ".join(name for name in suite_run.workloads if name not in first)
+        yield replace(suite_run, workloads=first, left_out=(*suite_run.left_out, f"still to be run: {rest}"))
+    yield suite_run
+
+
 def sweep(suite_run: Run) -> None:
     """Say how long it will take, then run what is not done yet."""
     here = prepare(suite_run)
@@ -61,7 +70,7 @@ def sweep(suite_run: Run) -> None:
         announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried))
         with Progress(here.groups, store, expected.estimate) as progress:
             titles = {variant.name: variant.title for variant in here.run.variants}
-            write_plan(here.run.out, here.run.suite, here.groups, titles)
+            write_plan(here.run.out, here.run.suite, here.groups, titles, here.run.left_out)
             run(
                 here.groups,
                 store,

@@ -17,6 +17,7 @@ WORDS = [
     "suite.workloads.gpt_5m.micro_batch_size=16",
     "only=[baseline,flash_attention,half_batch]",
     "out=out",
+    "executor.workers=1",
 ]
 
 HALF_BATCH = """

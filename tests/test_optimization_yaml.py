@@ -147,4 +147,4 @@ def test_titles_are_kept_with_the_plan(tmp_path):
     write_plan(tmp_path, "toy", [], {"a.b": "A, b"})
     assert read_plan(tmp_path).titles == {"a.b": "A, b"}
     (tmp_path / "plan.json").write_text('{"suite": "toy", "cells": ["1"]}')
-    assert read_plan(tmp_path) == ("toy", ("1",), {})
+    assert read_plan(tmp_path) == ("toy", ("1",), {}, ())

@@ -27,10 +27,12 @@ def gather(
     verdicts: Sequence[Verdict],
     source: Path,
     planned: Mapping[str, str] | None = None,
+    left_out: Sequence[str] = (),
 ) -> ReportData:
     """Return the data of a report on the run whose records are in `source`; raises ConfigError.
 
-    `planned` has the titles of its variants; those that it lacks come from conf/.
+    `planned` has the titles of its variants; those that it lacks come from conf/. `left_out`: sentences about
+    what was not run.
     """
     from harness.claims import load_claims
     from harness.report.report_data import ReportData
@@ -42,7 +44,9 @@ def gather(
         path = source / f"environment-{name}.json"
         environment[name] = read_json(path) if path.exists() else "not kept"
     spec = load_spec(suite, titles(suite) | dict(planned or {}))
-    return ReportData(suite, spec, records, verdicts, environment, load_claims(suite), peaks(source))
+    return ReportData(
+        suite, spec, records, verdicts, environment, load_claims(suite), peaks(source), tuple(left_out)
+    )
 
 
 def read_json(path: Path) -> Any:

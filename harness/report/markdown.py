@@ -62,9 +62,10 @@ def answers(data: ReportData) -> str:
 
 
 def counted(data: ReportData) -> str:
-    """Return how many cells and interpretations have a value, and what the rest needs."""
+    """Return how many cells and interpretations have a value, what the rest needs, and what was left out."""
     claims = f" {claims_line(data.verdicts, data.records)}" if data.verdicts else ""
-    return f"{cells_line(data.records)}{claims}"
+    left_out = f" Not run: {'; '.join(data.left_out)}." if data.left_out else ""
+    return f"{cells_line(data.records)}{claims}{left_out}"
 
 
 def table_text(table: Table) -> str:

@@ -42,6 +42,7 @@ class ReportData:
     environment: Mapping[str, Any]
     claims: Sequence[Claim]
     peaks: Peaks = field(default_factory=Peaks)
+    left_out: tuple[str, ...] = ()  # sentences about what was not run
 
     @cached_property
     def index(self) -> ResultIndex:

@@ -38,6 +38,8 @@ def show(data: ReportData, page: Path, out: TextIO | None = None) -> None:
     for card in summary(data):
         console.print(f"[bold]{escape(card.question)}[/] {escape(card.answer)}")
     console.print(escape(cells_line(data.records)))
+    for sentence in data.left_out:
+        console.print(escape(sentence), soft_wrap=True)
     console.print(f"[dim]{escape(LEGEND)}[/]")
     console.print(f"[bold]Report:[/] {escape(str(page))}", soft_wrap=True)
 
