@@ -51,25 +51,25 @@ def script(shell: str) -> str:
 def choices(line: str) -> list[str]:
     """Return the words that may stand where the last word of `line` has begun, each whole."""
     before, _, word = line.rpartition(" ")
-    said = before.split()
-    if said and said[-1] in VALUES:
-        return sorted(_beginning(word, VALUES[said[-1]]))
-    if "list" in said:
+    typed = before.split()
+    if typed and typed[-1] in VALUES:
+        return sorted(_beginning(word, VALUES[typed[-1]]))
+    if "list" in typed:
         return sorted(_beginning(word, [*WHAT, *(f"suite={name}" for name in names("suite"))]))
     if word.startswith("-"):
         return sorted(_beginning(word, SHOWN))
-    return sorted(_beginning(word, _words(word, dict(one.split("=", 1) for one in said if "=" in one))))
+    return sorted(_beginning(word, _words(word, dict(one.split("=", 1) for one in typed if "=" in one))))
 
 
 def _beginning(word: str, all_words: Any) -> list[str]:
     return [one for one in all_words if one.startswith(word)]
 
 
-def _words(word: str, said: Mapping[str, str]) -> list[str]:
+def _words(word: str, typed: Mapping[str, str]) -> list[str]:
     key, equals, value = word.partition("=")
     key = key.lstrip("+~")
     sign = word[: len(word.partition("=")[0]) - len(key)]
-    suite = said.get("suite", "")
+    suite = typed.get("suite", "")
     config = _config(suite)
     if not equals:
         found = [f"{sign}{one}" for one in _keys(config, key)]

@@ -156,7 +156,7 @@ class Countdown:
 
 
 def as_time(seconds: float) -> str:
-    """Return a duration as a person says it: "40 s", "12 min", "3 h 20 min"."""
+    """Return a duration in words: "40 s", "12 min", "3 h 20 min"."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

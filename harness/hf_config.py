@@ -34,7 +34,7 @@ def read_workload_file(path: str | Path) -> dict[str, Any]:
         file = file / "config.json"
     config = _parse(file, _text(file))
     if not isinstance(config, dict):
-        raise ValueError(f"{file}: holds a JSON {_kind(config)}; a config.json is one object")
+        raise ValueError(f"{file}: is a JSON {_kind(config)}; a config.json is one object")
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise ValueError(f"{file}: model_type is missing; it names the architecture, such as 'llama'")

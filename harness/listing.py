@@ -40,7 +40,7 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and what is to be said of each."""
+    """Yield names with a description of each."""
     if kind in ("hardware", "executors"):
         group = kind.removesuffix("s")
         for name in names(group):

@@ -1,4 +1,4 @@
-"""A plan in lines for a person: how many cells, how long, what is skipped. For a sweep and plan=true."""
+"""The plan as text: how many cells, how long they take, what is skipped. For a sweep and plan=true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = 6
 def announcement(
     run: Run, groups: Sequence[Group], estimate: Estimate, not_tried: Mapping[str, str]
 ) -> list[str]:
-    """Return what is said before a sweep: the number of cells, the duration, cells that may time out.
+    """Return the lines printed before a sweep: the number of cells, the duration, cells that may time out.
 
     `not_tried`: cells that are recorded as unavailable without being run, and why.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: a bar on a terminal, a logged line for each cell elsewhere."""
+"""Shows a running sweep: a bar on a terminal, a logged line per cell elsewhere."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ from harness.techniques import PACKAGE
 
 
 class Prepared(NamedTuple):
-    """A run on this host: where its cells run, on what machine, which they are, what the host is like."""
+    """A run on this host: its executor, the environment, the cells in groups, the probe of the host."""
 
     run: Run
     executor: Executor
     environment: Environment
     groups: list[Group]
     host: HostProbe | None
-    said: tuple[str, ...]  # what a person is to know of the host, and of what is not planned on it
+    messages: tuple[str, ...]  # for the user: what is special about the host, what is not planned on it
 
 
 class Outlook(NamedTuple):
@@ -66,7 +66,7 @@ def sweep(suite_run: Run) -> None:
     with Store(suite_run.out) as store:
         keep(here.host, here.run.out, here.environment)
         expected = outlook(here, store.records)
-        announce(here.said)
+        announce(here.messages)
         announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried))
         with Progress(here.groups, store, expected.estimate) as progress:
             titles = {variant.name: variant.title for variant in here.run.variants}
@@ -90,7 +90,7 @@ def planned_sweep(suite_run: Run) -> tuple[list[str], Estimate]:
     records = _records(suite_run)
     expected = outlook(here, records)
     lines = plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
-    return [*here.said, *lines], expected.estimate
+    return [*here.messages, *lines], expected.estimate
 
 
 def total_line(estimates: Sequence[Estimate]) -> str:
@@ -114,19 +114,21 @@ def prepare(suite_run: Run) -> Prepared:
         suite_run.out, suite_run.workers
     )
     environment = describe(executor.ranks)
-    said: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     groups = groups_of(suite_run, environment)
     host = probe(groups, suite_run.out, environment)
     if host is not None and host.bf16_is_slow:
-        said = (host.sentence,)
+        messages = (host.sentence,)
         if smaller := suite_run.slow_bf16_workloads:
-            said += (f"run at a smaller size for that: {', '.join(smaller)}",)
+            messages += (f"run at a smaller size for that: {', '.join(smaller)}",)
             suite_run = replace(suite_run, workloads={**suite_run.workloads, **smaller})
             groups = groups_of(suite_run, environment)
             host = probe(groups, suite_run.out, environment) or host
-    said += tuple(not_planned(suite_run, bool(environment.gpus)))
+    messages += tuple(not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
-    return Prepared(suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, said)
+    return Prepared(
+        suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, messages
+    )
 
 
 def groups_of(suite_run: Run, environment: Environment) -> list[Group]:

@@ -72,8 +72,8 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
         name, shape = workload_from_file(Path(path))
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
-    said = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
-    given = check_fields("suite.hf_defaults", said, {k: suite["fields"][k] for k in said})
+    set_defaults = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
+    given = check_fields("suite.hf_defaults", set_defaults, {k: suite["fields"][k] for k in set_defaults})
     values = {**shape, **given, "device_memory_B": device_memory_B}
     values = check_fields("suite.hf_defaults", values, suite["fields"])
     free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's

@@ -209,7 +209,7 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
 def test_on_a_fast_cpu_nothing_is_said_and_nothing_changes(monkeypatch, tmp_path, kernels):
     stub(monkeypatch, FAST)
     here = sweep.prepare(replace(kernels, out=tmp_path))
-    assert not any("bf16" in line for line in here.said)
+    assert not any("bf16" in line for line in here.messages)
     assert here.run.workloads == kernels.workloads
     assert sweep.outlook(here, {}).not_tried == {}
 
