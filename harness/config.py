@@ -52,7 +52,7 @@ class Run:
     executor: str
     workers: int
     out: Path
-    reference_workloads: tuple[str, ...] = ()  # measured of the baseline alone: bounds of the others
+    reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
     plan_only: bool = False  # print the plan, run nothing
     # Where bf16 products are slow, these take the place of workloads of the same names.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from harness.applicability import applies, left_out
 from harness.config import Run
-from harness.optimizations import AGAIN, BASELINE, Variant
+from harness.optimizations import BASELINE, Variant
 from harness.records import Cell, Group, Sampling, digest
 from harness.validation import ConfigError
 
@@ -23,7 +23,7 @@ NEVER = "never"
 def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool = True) -> list[Group]:
     """Return the cells of `run` in groups: workload by workload, baseline first.
 
-    Reference workloads are planned for the baseline alone, and a variant only where it applies; `gpu`:
+    Reference workloads are planned once, for the baseline, and a variant only where it applies; `gpu`:
     whether the host has one. `environment` is the digest of the host, `code(variant)` the digest of the
     sources that make a variant's readings.
     """
@@ -43,7 +43,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool =
                 hashlib.sha256(f"{head}{tail}{repeat}/{run.seed}".encode()).hexdigest()[:16],
                 run.suite, name, variant.name, variant.module, repeat, run.seed + repeat, config[column],
             )
-            for repeat in range(run.repeats)
+            for repeat in range(1 if name in run.reference_workloads else run.repeats)
             for column, (variant, tail) in enumerate(tails)
             if is_planned(run, variant, name, gpu)
         ]  # fmt: skip
@@ -58,7 +58,7 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool =
 def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     """Return whether the variant has cells of that workload on a host with or without a GPU."""
     fields = run.workloads[workload]
-    if workload in run.reference_workloads and variant.module not in (BASELINE, AGAIN):
+    if workload in run.reference_workloads and variant.module != BASELINE:
         return False
     return applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)
 

@@ -51,6 +51,15 @@ def test_real_steps_get_a_process_each_and_the_rest_one_a_workload():
     assert [len(group.cells) for group in plan(RUN, "env", lambda a: "code")] == [1, 1, 1, 1, 4]
 
 
+def test_reference_workloads_are_measured_once_and_with_the_baseline():
+    again = (*RUN.variants, Variant("baseline_again", "baseline_again", {}))
+    for sampling in (None, Sampling()):
+        run = replace(RUN, variants=again, reference_workloads=("a",), sampling=sampling)
+        found = [(one.repeat, one.optimization) for one in cells(run) if one.workload == "a"]
+        assert found == [(0, "baseline")]
+        assert len([one for one in cells(run) if one.workload == "b"]) == 6
+
+
 def test_a_workload_may_say_how_many_rounds():
     timed = replace(RUN, sampling=Sampling(rounds=3), rounds_field="size")
     groups = plan(timed, "env", lambda variant: "code")
