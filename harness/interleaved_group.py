@@ -1,6 +1,6 @@
-"""Cells that are timed together in one child: all are set up, then sampled round by round in random order.
+"""Interleaved cells in one child: all are set up, then sampled round by round in random order.
 
-Part of the worker. What a cell says travels to the parent after its turn, outside of any timed window.
+Part of the worker. A cell's events are sent to the parent after its turn, outside of any timed window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class WorkerHooks(NamedTuple):
-    """What the worker lends: the suite, setting a cell up, naming its faults, passing on what it says."""
+    """The worker's functions that a group uses: setting a cell up, classifying failures, sending events."""
 
     suite: Any
     set_up: Callable[[Cell], Any]  # the session: built, applied, prepared, checked
@@ -36,7 +36,7 @@ class WorkerHooks(NamedTuple):
 
 @dataclass(slots=True)
 class CellState:
-    """One cell of the group: its session, the seconds that its turns have taken, what it said in the last."""
+    """One cell of the group: its session, the seconds of its turns, and the events of the last turn."""
 
     cell: Cell
     taken_s: float = 0.0
@@ -45,16 +45,16 @@ class CellState:
 
 
 class ProcessPoisoned(Exception):
-    """A cell ended so that this process is no longer to be trusted with its neighbours."""
+    """A cell ended in a way that makes this process unsafe for the other cells."""
 
 
 def run_together(cells: Sequence[Cell], sampling: Sampling, tools: WorkerHooks) -> None:
-    """Run the group. After a bad end of one, those that have none are left to a fresh process."""
+    """Run the group; after an unsafe end of one cell, the unfinished ones are left to a fresh process."""
     try:
         members = [member for cell in cells if _begin(member := CellState(cell), tools)]
         _take_rounds([one for one in members if _timed(tools.suite, one.session)], sampling, tools)
         closed = [member for member in members if _guarded(member, tools, partial(_close, member, tools))]
-        for member in closed:  # not before all are closed: those that go to a fresh process go together
+        for member in closed:  # only after all are closed: those left to a fresh process go there together
             tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
     except ProcessPoisoned:
         return
@@ -99,7 +99,7 @@ def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHo
 
 
 def _turn(member: CellState, metric: str, tools: WorkerHooks) -> float:
-    """Have `member` take one sample; the figure that is compared."""
+    """Let `member` take one sample and return the value that is compared."""
     tools.emit(CellTurn(member.cell.id))
     value = _guarded(member, tools, partial(_sample, member, metric, tools.suite))
     if value is None:
@@ -125,12 +125,12 @@ def _remarks(rounds: Rounds) -> list[str]:
 
 
 def _apart(said: Said) -> Said:
-    """What is said while warming up stands apart from the samples."""
+    """Return a warm-up event under its own metric, separate from the samples."""
     return said._replace(metric=f"{said.metric}/{WARM_UP}") if isinstance(said, Reading) else said
 
 
 def _guarded(member: CellState, tools: WorkerHooks, work: Callable[[], Result]) -> Result | None:
-    """What `work` returns; None where it failed, and the cell is ended. Raises `Broken` after a bad end."""
+    """Return what `work` returns; None where it failed and the cell was ended. Raises `ProcessPoisoned`."""
     begin_s = time.monotonic()
     try:
         return work()

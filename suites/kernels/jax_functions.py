@@ -1,4 +1,4 @@
-"""The operations in JAX, as a person writes them first; the signatures are those of operations/."""
+"""The operations in JAX, written plainly; the signatures are those of operations/."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from suites.kernels.operations import rms_norm as rms_norm_op
 
 
 def softmax(x_ND: Any) -> Any:
-    """(N, D) to (N, D)."""
+    """Map (N, D) to (N, D)."""
     return jax.nn.softmax(x_ND, axis=-1)
 
 
 def rms_norm(x_ND: Any, weight_D: Any) -> Any:
-    """(N, D) and (D) to (N, D)."""
+    """Map (N, D) and (D) to (N, D)."""
     squares_N1 = jnp.mean(jnp.square(x_ND), axis=-1, keepdims=True)
     return x_ND * jax.lax.rsqrt(squares_N1 + rms_norm_op.EPSILON) * weight_D
 
 
 def layer_norm(x_ND: Any, weight_D: Any, bias_D: Any) -> Any:
-    """(N, D), (D) and (D) to (N, D)."""
+    """Map (N, D), (D) and (D) to (N, D)."""
     centred_ND = x_ND - jnp.mean(x_ND, axis=-1, keepdims=True)
     variance_N1 = jnp.mean(jnp.square(centred_ND), axis=-1, keepdims=True)
     return centred_ND * jax.lax.rsqrt(variance_N1 + layer_norm_op.EPSILON) * weight_D + bias_D
 
 
 def swiglu(gate_ND: Any, up_ND: Any) -> Any:
-    """(N, D) and (N, D) to (N, D)."""
+    """Map (N, D) and (N, D) to (N, D)."""
     return jax.nn.silu(gate_ND) * up_ND
 
 
@@ -41,13 +41,13 @@ def gelu_bias(x_ND: Any, bias_D: Any) -> Any:
 
 
 def rotary(x_BHTK: Any, cos_TK: Any, sin_TK: Any) -> Any:
-    """(B, H, T, K) to the same."""
+    """Map (B, H, T, K) to the same shape."""
     first, second = jnp.split(x_BHTK, 2, axis=-1)
     return x_BHTK * cos_TK + jnp.concatenate((-second, first), axis=-1) * sin_TK
 
 
 def linear_cross_entropy(x_ND: Any, weight_VD: Any, targets_N: Any) -> Any:
-    """The mean loss, logits in fp32."""
+    """Return the mean loss, with logits in fp32."""
     logits_NV = (x_ND @ weight_VD.T).astype(jnp.float32)
     picked_N1 = jnp.take_along_axis(logits_NV, targets_N[:, None], axis=-1)
     return jnp.mean(jax.nn.logsumexp(logits_NV, axis=-1) - picked_N1[:, 0])
@@ -60,7 +60,7 @@ def pointwise(x_ND: Any, y_ND: Any) -> Any:
 
 
 def attention(q_BHTK: Any, k_BHTK: Any, v_BHTK: Any, causal: bool) -> Any:
-    """(B, H, T, K) three times to the same; scores, mask, softmax, product."""
+    """Map three tensors (B, H, T, K) to the same shape: scores, mask, softmax, product."""
     scores_BHTT = q_BHTK @ jnp.swapaxes(k_BHTK, -2, -1) / q_BHTK.shape[-1] ** 0.5
     if causal:
         length = q_BHTK.shape[-2]

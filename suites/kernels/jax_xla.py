@@ -1,6 +1,7 @@
 """The same operation in JAX, compiled by XLA (jax.jit of forward pass and jax.vjp), a peer.
 
-Inputs are converted once, before anything is timed; each call is waited for. As many threads as torch has.
+Inputs are converted once, before anything is timed; each call is synchronous. XLA gets as many threads as
+torch.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from suites.kernels.subject import Inputs, Result, Subject
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Why it cannot run here; None where it can."""
+    """Return why it cannot run here; None where it can."""
     return missing("jax", "jax")
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject computed by XLA; `Unavailable` for a step, and on a GPU."""
+    """Return the subject computed by XLA; raises `Unavailable` for a step, and on a GPU."""
     name = subject.workload.operation
     if name == STEP:
         raise Unavailable("jax_xla has single operations alone: the training step is torch's")
@@ -50,7 +51,7 @@ def apply(subject: Subject) -> Subject:
 
 @contextmanager
 def only_threads(number: int) -> Iterator[None]:
-    """XLA starts a thread for each core that it may run on: within, so many."""
+    """Limit XLA's threads inside the block: it starts one per core that it may use."""
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, sorted(allowed)[:number])
@@ -60,7 +61,7 @@ def only_threads(number: int) -> Iterator[None]:
 
 
 def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Callable[[], Any]:
-    """A call that computes outputs and gradients, and waits for them."""
+    """Return a call that computes outputs and gradients, and waits for them."""
     import jax
 
     from suites.kernels.jax_functions import FUNCTIONS
@@ -90,7 +91,7 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Callab
 
 
 def to_jax(value: Any) -> Any:
-    """A torch tensor as a JAX array on JAX's own device; anything else as it is."""
+    """Return a torch tensor as a JAX array on JAX's own device; anything else unchanged."""
     import jax.numpy as jnp
 
     if not isinstance(value, Tensor):
@@ -102,8 +103,8 @@ def to_jax(value: Any) -> Any:
 
 
 def as_torch(result: Any) -> Result:
-    """Outputs and gradients as tensors, in fp32, which holds bf16 exactly; on the CPU, where they are held
-    against float64."""
+    """Return outputs and gradients as fp32 tensors, which represent bf16 exactly, on the CPU for the float64
+    check."""
     import numpy as np
 
     outputs, gradients = result

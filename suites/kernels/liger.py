@@ -1,4 +1,4 @@
-"""Liger-Kernel's Triton kernels (arXiv 2410.10989), a peer, as its own functions are called."""
+"""Liger-Kernel's Triton kernels (arXiv 2410.10989), a peer, through its own functions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def unavailable(host: HostInfo) -> str | None:
 
 
 def softmax(x_ND: Tensor) -> Tensor:
-    """(N, D) to (N, D)."""
+    """Map (N, D) to (N, D)."""
     from liger_kernel.ops import LigerSoftmaxFunction
 
     return LigerSoftmaxFunction.apply(x_ND)  # type: ignore[no-any-return]
 
 
 def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-    """(N, D) and (D) to (N, D); the gradient that comes in is left as it is, since it is used again."""
+    """Map (N, D) and (D) to (N, D); the incoming gradient is not overwritten, since it is reused."""
     from liger_kernel.ops import LigerRMSNormFunction
 
     in_place = False
@@ -40,7 +40,7 @@ def rms_norm(x_ND: Tensor, weight_D: Tensor) -> Tensor:
 
 
 def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
-    """(N, D), (D) and (D) to (N, D)."""
+    """Map (N, D), (D) and (D) to (N, D)."""
     from liger_kernel.ops import LigerLayerNormFunction
 
     return LigerLayerNormFunction.apply(  # type: ignore[no-any-return]
@@ -49,14 +49,15 @@ def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
 
 
 def swiglu(gate_ND: Tensor, up_ND: Tensor) -> Tensor:
-    """(N, D) and (N, D) to (N, D)."""
+    """Map (N, D) and (N, D) to (N, D)."""
     from liger_kernel.ops import LigerSiLUMulFunction
 
     return LigerSiLUMulFunction.apply(gate_ND, up_ND)  # type: ignore[no-any-return]
 
 
 def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
-    """(B, H, T, K) to the same. Liger turns queries and keys in one call: its keys are one head of x."""
+    """Map (B, H, T, K) to the same shape. Liger rotates queries and keys in one call: its keys are one head
+    of x."""
     from liger_kernel.ops import LigerRopeFunction
 
     turned, _ = LigerRopeFunction.apply(x_BHTK, x_BHTK[:, :1], cos_TK.unsqueeze(0), sin_TK.unsqueeze(0))
@@ -64,7 +65,7 @@ def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-    """The mean loss; gradients are computed in the forward pass, in chunks of rows."""
+    """Return the mean loss; gradients are computed in the forward pass, in chunks of rows."""
     from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
     return liger_fused_linear_cross_entropy(x_ND, weight_VD, targets_N)  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""What float64 gives: outputs and gradients of an operation's eager function on the same inputs, in float64.
+"""The float64 reference: outputs and gradients of an operation's eager function on the same inputs.
 
-Attention is had query by query in blocks, each head alone, so that long sequences fit; of many heads a few.
+Attention is computed in blocks of queries, each head alone, so that long sequences fit; of many heads a few.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from suites.kernels.bound_call import leaves_of, make_inputs, make_upstream, map
 from suites.kernels.subject import Inputs, Operation, Result, Workload
 
 HEADS_COMPARED = 2
-"""Of all (batch, head) pairs, where there are more than FEW_PAIRS scores: the first and the last."""
+"""Number of (batch, head) pairs that are computed above FEW_PAIRS scores: the first and the last."""
 
 FEW_PAIRS = 2**24
-"""Scores that are had whole in a moment."""
+"""Number of scores that are computed in full within a moment."""
 
 QUERIES_AT_ONCE = 1024
 
 
 class Reference(NamedTuple):
-    """Float64's results, and of which (batch, head) pairs (None: all there is)."""
+    """Float64's results, and for which (batch, head) pairs (None: all)."""
 
     outputs: Sequence[Tensor]
     gradients: Sequence[Tensor]
@@ -33,7 +33,7 @@ class Reference(NamedTuple):
 
 
 def in_float64(values: Inputs) -> Inputs:
-    """Copies in float64 of those tensors that are floating; leaves stay leaves."""
+    """Return float64 copies of floating-point tensors; leaves stay leaves."""
     return tuple(mapped(_wide, value) for value in values)
 
 
@@ -44,7 +44,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def evaluate(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) -> Result:
-    """The eager function on `inputs` as they are: outputs, and gradients of the leaves."""
+    """Return outputs, and gradients of the leaves, of the eager function on `inputs` as they are."""
     outputs = list(tensors_of(operation.eager(*inputs)))
     leaves = leaves_of(inputs)
     if not leaves:
@@ -55,7 +55,7 @@ def evaluate(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) -
 
 
 def reference(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) -> Reference:
-    """Float64's outputs and gradients; `inputs` are left as they are."""
+    """Return float64's outputs and gradients; `inputs` are not changed."""
     if operation.name == "attention":
         return attention_reference(operation, inputs, upstream)
     return Reference(*evaluate(operation, in_float64(inputs), upstream), None)
@@ -63,13 +63,13 @@ def reference(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) 
 
 @lru_cache(maxsize=1)
 def reference_of(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Reference:
-    """The reference at a workload's own shape: once for all variants of one process."""
+    """Return the reference at a workload's own shape, computed once for all variants of one process."""
     inputs = make_inputs(operation, workload, seed, device)
     return reference(operation, inputs, make_upstream(operation, inputs, seed))
 
 
 def attention_reference(operation: Operation, inputs: Inputs, upstream: Sequence[Tensor]) -> Reference:
-    """Each head alone, its queries in blocks; of long sequences the first and the last head."""
+    """Compute each head alone, its queries in blocks; of long sequences the first and the last head."""
     q_BHTK, k_BHTK, v_BHTK, causal = inputs
     batch, num_attention_heads, length, _ = q_BHTK.shape
     pairs = tuple((b, h) for b in range(batch) for h in range(num_attention_heads))
@@ -86,7 +86,7 @@ def attention_reference(operation: Operation, inputs: Inputs, upstream: Sequence
 def one_head(
     q_TK: Tensor, k_TK: Tensor, v_TK: Tensor, causal: bool, g_TK: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """Output, and with an upstream gradient those of q, k and v: softmax(q k^T / sqrt(K)) v, in float64."""
+    """Return softmax(q k^T / sqrt(K)) v in float64, and with an upstream gradient those of q, k and v."""
     q_TK, k_TK, v_TK = (one.detach().double() for one in (q_TK, k_TK, v_TK))
     scale, length = q_TK.shape[-1] ** -0.5, q_TK.shape[0]
     out_TK, gq_TK, gk_TK, gv_TK = (torch.zeros_like(q_TK) for _ in range(4))
