@@ -39,6 +39,11 @@ def subject_of(operation, **changes):
 def applied(variant, subject):
     if reason := variants.unavailable("kernels", ARMS[variant], HOST):
         raise Unavailable(reason)
-    subject = variants.applied("kernels", ARMS[variant], subject)
-    kernels.check(subject)
-    return subject
+    return checked(variants.applied("kernels", ARMS[variant], subject))
+
+
+def checked(subject):
+    """The session of a subject whose result is right."""
+    session = kernels.prepare(subject)
+    kernels.check(session)
+    return session

@@ -68,24 +68,24 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
         with pytest.raises(Unavailable, match=f"{variant}|{operation}|need a GPU"):
             applied(variant, subject)
         return
-    subject = applied(variant, subject)
-    readings = [one for one in kernels.read_once(subject) if isinstance(one, Reading)]
+    session = applied(variant, subject)
+    readings = [one for one in kernels.read_once(session) if isinstance(one, Reading)]
     found = {one.metric: one.value for one in readings}
-    assert 0 <= found["max_error"] <= subject.tolerance
+    assert 0 <= found["max_error"] <= session.subject.tolerance
     assert found["bytes_moved"] > 0
     targets = {one.method for one in readings if one.metric == "registers"}
     assert targets == (set(TARGETS) if variant == "triton" else set())
     told = [one.method for one in readings if one.metric == "compile_time"]
     assert bool(told) == (variant in ("torch_compile", "jax_xla"))
     assert set(told) <= ({"cold", "cached"} if variant == "torch_compile" else {""})
-    if kernels.timed(subject):
-        assert next(iter(kernels.sample(subject))).value > 0
-    kernels.close(subject)
+    if kernels.timed(session):
+        assert next(iter(kernels.sample(session))).value > 0
+    kernels.close(session)
 
 
 def test_what_our_kernels_take_of_each_gpu_is_the_most_that_one_of_them_takes():
-    subject = applied("triton", subject_of("softmax"))
-    readings = [one for one in kernels.read_once(subject) if isinstance(one, Reading)]
+    session = applied("triton", subject_of("softmax"))
+    readings = [one for one in kernels.read_once(session) if isinstance(one, Reading)]
     told = {(one.metric, one.method): one.value for one in readings}
     for target in TARGETS:
         taken = [usage(kernel, target) for kernel in triton.MODULES["softmax"].kernels("fp32")]
@@ -103,8 +103,7 @@ def test_torch_compile_of_every_operation(operation):
 
 @pytest.mark.parametrize("operation", sorted({"softmax", "rms_norm", "attention", "linear_cross_entropy"}))
 def test_bf16_inputs_are_held_to_bf16s_tolerance(operation):
-    subject = applied("baseline", subject_of(operation, dtype="bf16"))
-    assert 1e-4 < subject.held["max_error"] < 2e-2
+    assert 1e-4 < applied("baseline", subject_of(operation, dtype="bf16")).max_error < 2e-2
 
 
 def test_a_workload_for_a_gpu_is_unavailable_without_one():
@@ -128,7 +127,7 @@ def test_a_step_without_its_backward_pass_is_refused():
 
 @pytest.mark.parametrize("backward", [True, False])
 def test_the_passes_of_an_optimizer_are_forward(backward):
-    assert kernels.conditions(subject_of("adamw", backward=backward))["passes"] == "forward"
+    assert kernels.conditions(kernels.prepare(subject_of("adamw", backward=backward)))["passes"] == "forward"
 
 
 def test_fp32_products_of_a_gpu_that_may_be_tf32_are_said_to_be(monkeypatch):
@@ -158,25 +157,25 @@ def test_attention_that_cannot_fit_is_not_begun(monkeypatch):
     subject = subject_of("attention", seq_len=64)
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000})())
     with pytest.raises(MemoryError, match="takes some"):
-        kernels.check(subject)
+        kernels.prepare(subject)
     kernels.require_memory(replace(subject, attention="sdpa"))
 
 
 def test_peak_memory_of_explicit_attention_is_its_scores():
-    subject = applied("baseline", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
+    plain = applied("baseline", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
     sdpa = applied("sdpa", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
     found = [
         next(one.value for one in kernels.read_once(each) if one[0] == "peak_memory")
-        for each in (subject, sdpa)
+        for each in (plain, sdpa)
     ]
     scores_B = 2 * 512 * 512 * 4
-    assert 3 * scores_B < found[0] <= kernels.OPERATIONS["attention"].eager_B(subject.workload)
+    assert 3 * scores_B < found[0] <= kernels.OPERATIONS["attention"].eager_B(plain.subject.workload)
     assert found[1] < scores_B
 
 
 def test_every_workload_of_the_config_can_be_described():
     for workload in RUN.workloads.values():
         if workload["device"] == "any":
-            said = kernels.conditions(kernels.build(workload, 0))
+            said = kernels.conditions(kernels.Session(kernels.build(workload, 0)))
             assert said["operation"] == workload["operation"]
             assert all(isinstance(value, str) for value in said.values())

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_kernels import HOSTS_OWN, applied, subject_of, workload_of
+from small_kernels import HOSTS_OWN, applied, checked, subject_of, workload_of
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites import kernels
-from suites.kernels.against_float64 import check as check_float64
 from suites.kernels.bound_call import bind, make_inputs, make_upstream
-from suites.kernels.edge_cases import awkward, strided
+from suites.kernels.edge_cases import edge_cases, strided
 from suites.kernels.operations import OPERATIONS, adamw, rms_norm
 from suites.kernels.reference import attention_reference, evaluate, in_float64, reference_of
 from suites.kernels.subject import Workload
@@ -68,7 +67,7 @@ WRONG = {
 def test_a_wrong_function_is_caught_with_its_place(spoil):
     subject = subject_of("swiglu")
     with pytest.raises(WrongResult, match=WRONG[spoil]):
-        kernels.check(replace(subject, function=spoil(subject.function)))
+        checked(replace(subject, function=spoil(subject.function)))
 
 
 def wrong_if_strided(x_ND):
@@ -77,9 +76,9 @@ def wrong_if_strided(x_ND):
 
 
 def test_a_function_wrong_on_one_awkward_shape_is_caught_naming_it():
-    subject = replace(subject_of("softmax"), function=wrong_if_strided, shapes="own and awkward")
+    subject = replace(subject_of("softmax"), function=wrong_if_strided, shapes="own and edge cases")
     with pytest.raises(WrongResult, match="not contiguous"):
-        check_float64(subject)
+        checked(subject)
 
 
 def test_moments_that_are_not_kept_are_caught():
@@ -91,7 +90,7 @@ def test_moments_that_are_not_kept_are_caught():
         return parameters
 
     with pytest.raises(WrongResult, match=r"parameter 0|first moment 0"):
-        check_float64(replace(subject_of("adamw"), function=forgets))
+        checked(replace(subject_of("adamw"), function=forgets))
 
 
 def test_adamw_is_torchs_own():
@@ -129,8 +128,9 @@ def test_the_reference_of_attention_in_blocks_is_autograds(causal, monkeypatch):
 
 def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
     monkeypatch.setattr("suites.kernels.reference.FEW_PAIRS", 1)
-    subject = applied("baseline", subject_of("attention"))
-    assert "2 of its heads" in subject.held["compared"]
+    session = applied("baseline", subject_of("attention"))
+    subject = session.subject
+    assert "2 of its heads" in session.compared
     kept = reference_of(subject.operation, subject.workload, subject.seed, subject.device).num_attention_heads
     last = (subject.workload.micro_batch_size - 1, subject.workload.num_attention_heads - 1)
     assert set(kept) == {(0, 0), last}
@@ -138,40 +138,39 @@ def test_of_many_heads_the_first_and_the_last_are_compared(monkeypatch):
 
 @pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - set(HOSTS_OWN)))
 def test_eager_itself_passes_the_awkward_shapes(operation):
-    subject = replace(subject_of(operation), shapes="own and awkward")
-    check_float64(subject)
-    assert "one row" in subject.held["compared"]
+    subject = replace(subject_of(operation), shapes="own and edge cases")
+    assert "one row" in checked(subject).compared
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_what_cancellation_leaves_unknown_is_not_called_wrong(seed):
     """Of large values a softmax is one or zero, and its gradient a rounding: by plain PyTorch too."""
-    subject = replace(subject_of("softmax", hidden_size=40, seq_len=9), shapes="awkward", seed=seed)
-    check_float64(subject)
+    subject = replace(subject_of("softmax", hidden_size=40, seq_len=9), shapes="edge cases", seed=seed)
+    checked(subject)
 
 
 @pytest.mark.parametrize("variant", ["baseline", "sdpa"])
 def test_of_one_token_attentions_scores_have_no_gradient_and_any_order_of_summing_rounds_it(variant):
     """The gradient of Q and K is a difference of two equal sums, over the head, of dO V."""
-    subject = replace(applied(variant, subject_of("attention")), shapes="awkward")
+    subject = replace(applied(variant, subject_of("attention")).subject, shapes="edge cases")
     for seed in range(1, 20):
-        check_float64(replace(subject, seed=seed))
+        checked(replace(subject, seed=seed))
 
 
 def test_without_allowing_for_cancellation_plain_pytorch_itself_would_be_called_wrong(monkeypatch):
-    monkeypatch.setattr("suites.kernels.against_float64.ROUNDING", 0.0)
-    subjects = [replace(subject_of("softmax"), shapes="awkward", seed=seed) for seed in range(1, 40)]
+    monkeypatch.setattr("suites.kernels.correctness.ROUNDING", 0.0)
+    subjects = [replace(subject_of("softmax"), shapes="edge cases", seed=seed) for seed in range(1, 40)]
     with pytest.raises(WrongResult, match=r"gradient 0 .*large magnitudes"):
-        any(check_float64(subject) for subject in subjects)
+        deque(map(checked, subjects), maxlen=0)
 
 
 def test_a_gradient_that_is_all_wrong_is_caught_among_large_values_too():
     subject = subject_of("softmax")
     wrong = replace(
-        subject, shapes="awkward", function=lambda x: subject.function(x) + 1e-3 * (x - x.detach())
+        subject, shapes="edge cases", function=lambda x: subject.function(x) + 1e-3 * (x - x.detach())
     )
     with pytest.raises(WrongResult, match="gradient 0"):
-        check_float64(wrong)
+        checked(wrong)
 
 
 @settings(max_examples=15, deadline=None)
@@ -203,7 +202,7 @@ def test_any_shape_is_held_to_float64(operation, rows, columns, apart):
 
 
 def test_awkward_shapes_are_awkward():
-    cases = {name: inputs for name, _, inputs in awkward(subject_of("swiglu"))}
+    cases = {name: inputs for name, _, inputs in edge_cases(subject_of("swiglu"))}
     assert not cases["not contiguous"][0].is_contiguous()
     assert cases["one row"][0].shape[0] == 1
     assert cases["odd sizes"][0].shape == (37, 131)

@@ -140,6 +140,6 @@ def test_attentions_mask_is_made_once_a_shape_and_let_go(monkeypatch):
     for _ in range(3):
         subject.operation.eager(*inputs)
     assert len(made) == 1
-    kernels.close(subject)
+    kernels.close(kernels.prepare(subject))
     subject.operation.eager(*inputs)
     assert len(made) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from importlib import import_module
 
@@ -37,9 +39,13 @@ def subject_of(**changes):
 
 
 def applied(variant, subject):
-    subject = variants.applied("kernels", ARMS[variant], subject)
-    kernels.check(subject)
-    return subject
+    return checked(variants.applied("kernels", ARMS[variant], subject))
+
+
+def checked(subject):
+    session = kernels.prepare(subject)
+    kernels.check(session)
+    return session
 
 
 def losses(subject):
@@ -78,7 +84,7 @@ def test_a_part_with_a_wrong_gradient_is_caught(part):
         return result.detach() + (result - result.detach()) * 1.01
 
     with pytest.raises(WrongResult, match=r"gradient of .* is off by .* of its norm"):
-        kernels.check(replace(subject_of(), replace={part: wrong}))
+        checked(replace(subject_of(), replace={part: wrong}))
 
 
 def test_an_optimizer_that_does_not_decay_enough_is_caught():
@@ -88,7 +94,7 @@ def test_an_optimizer_that_does_not_decay_enough_is_caught():
         return OPERATIONS["adamw"].eager(parameters, gradients, exp_avgs, exp_avg_sqs, step_1)
 
     with pytest.raises(WrongResult, match=r"loss of step 1 is .*, the baseline's"):
-        kernels.check(replace(subject_of(), replace={"adamw": wrong}))
+        checked(replace(subject_of(), replace={"adamw": wrong}))
 
 
 FOR_THE_STEP = {
@@ -110,11 +116,11 @@ def test_an_arm_trains_as_the_baseline_or_says_why_not(variant, part):
         with pytest.raises(Unavailable, match=f"{variant}|interpreted"):
             applied(variant, subject)
         return
-    subject = applied(variant, subject)
-    found = {one.metric: one.value for one in kernels.read_once(subject) if isinstance(one, Reading)}
+    session = applied(variant, subject)
+    found = {one.metric: one.value for one in kernels.read_once(session) if isinstance(one, Reading)}
     assert found["tokens_per_step"] == 48
-    assert found["max_error"] < 10 * subject.tolerance
-    assert next(iter(kernels.sample(subject))).value > 0
+    assert found["max_error"] < 10 * session.subject.tolerance
+    assert next(iter(kernels.sample(session))).value > 0
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.1])
@@ -150,12 +156,12 @@ def test_the_fused_optimizer_of_a_step_is_torchs(part):
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa_autocast"])
 def test_a_compiled_step_trains_as_the_baseline(variant):
-    assert applied(variant, subject_of(num_hidden_layers=1)).compile_step == "default"
+    assert applied(variant, subject_of(num_hidden_layers=1)).subject.compile_step == "default"
 
 
 @pytest.mark.slow
 def test_one_part_of_a_step_compiled():
-    subject = applied("torch_compile", subject_of(part="swiglu"))
+    subject = applied("torch_compile", subject_of(part="swiglu")).subject
     assert set(subject.replace) == {"swiglu"}
     assert subject.compile_step is None
 
@@ -185,8 +191,9 @@ def test_a_steps_weights_are_counted_by_the_model_itself():
 
 @pytest.mark.parametrize("seq_len", [64, 512])
 def test_what_a_step_holds_at_once_is_about_its_formula(seq_len):
-    subject = applied("baseline", subject_of(micro_batch_size=1, seq_len=seq_len, num_key_value_heads=4))
-    peak_B = next(one.value for one in kernels.read_once(subject) if one[0] == "peak_memory")
+    session = applied("baseline", subject_of(micro_batch_size=1, seq_len=seq_len, num_key_value_heads=4))
+    subject = session.subject
+    peak_B = next(one.value for one in kernels.read_once(session) if one[0] == "peak_memory")
     held_B = peak_B + 12 * llama(subject.workload).parameters
     assert held_B <= OPERATION.eager_B(subject.workload) <= 1.6 * held_B
 
@@ -197,7 +204,9 @@ def test_the_step_is_the_same_for_the_same_seed():
 
 
 def test_close_lets_the_model_go():
-    subject = applied("baseline", subject_of())
-    kernels.close(subject)
-    assert not subject.held
+    session = applied("baseline", subject_of())
+    model = weakref.ref(session.trainer.model)
+    kernels.close(session)
+    gc.collect()
+    assert model() is None
     assert torch.is_grad_enabled()

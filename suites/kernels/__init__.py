@@ -14,29 +14,30 @@ import torch
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import against_baseline, against_float64, autocast_bf16, reference, training_step
-from suites.kernels.bound_call import seconds_of, shared, work_of
+from suites.kernels import autocast_bf16, correctness, reference, step_correctness, training_step
+from suites.kernels.bound_call import seconds_of, shared
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
+from suites.kernels.session import Session
 from suites.kernels.subject import Subject, Workload
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
 
 FREE_SHARE = 0.8
-"""Of the memory that is free: explicit attention that needs more is not begun."""
+"""Share of the free memory that explicit attention may need; it is not started where it needs more."""
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
 """fp32: sums of some thousands of products at 2^-24 each. bf16: several roundings of 2^-9 each."""
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """The baseline; raises `Unavailable` for a workload that is too large for anything but a GPU."""
+    """Return the baseline; raises `Unavailable` for a workload that is too large for anything but a GPU."""
     given = Workload(**workload)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.device == "cuda" and device.type != "cuda":
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
     operation = OPERATIONS[given.operation]
-    refuse_misfits(given)
+    validate_shape(given)
     return Subject(
         workload=given,
         seed=seed,
@@ -56,13 +57,14 @@ def bf16_FLOP(subject: Subject) -> float:
 
 
 def precision_of(dtype: str, device: torch.device) -> str:
-    """Of products of matrices in `dtype`: "tf32" where a GPU may take it for fp32, as the user set torch."""
+    """Return the precision of matrix products in `dtype`: "tf32" where the user lets a GPU use it for
+    fp32."""
     narrow = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
     return "tf32" if dtype == "fp32" and device.type == "cuda" and narrow else dtype
 
 
-def refuse_misfits(workload: Workload) -> None:
-    """Raises `Unavailable` for what cannot be asked: an odd head turned, a step without gradient."""
+def validate_shape(workload: Workload) -> None:
+    """Raise `Unavailable` for an odd head size under rotary embeddings, and a step without gradients."""
     step = workload.operation == training_step.OPERATION.name
     size = head_size(workload)
     if size % 2 and (step or workload.operation == "rotary"):
@@ -72,26 +74,28 @@ def refuse_misfits(workload: Workload) -> None:
 
 
 def head_size(workload: Workload) -> int:
-    """Of a step, its hidden size over its heads."""
+    """Return the head size: for a step its hidden size over its number of heads."""
     step = workload.operation == training_step.OPERATION.name
     return workload.hidden_size // workload.num_attention_heads if step else workload.head_size
 
 
-def check(subject: Subject) -> None:
-    """Hold the variant's results against float64's, a step's against the baseline's; raises `WrongResult`.
-
-    Raises MemoryError where eager attention cannot fit.
-    """
+def prepare(subject: Subject) -> Session:
+    """Return the variant's session; raises MemoryError where eager attention cannot fit."""
     require_memory(subject)
-    if subject.operation is training_step.OPERATION:
-        against_baseline.check_step(subject)
+    return Session(subject)
+
+
+def check(session: Session) -> None:
+    """Compare results with float64's, and a step's with the baseline's; raises `WrongResult`."""
+    if session.subject.operation is training_step.OPERATION:
+        step_correctness.check_step(session)
     else:
-        against_float64.check(subject)
+        correctness.check(session)
 
 
 def require_memory(subject: Subject) -> None:
-    """Raises MemoryError before a call that would take all of the machine's memory, and others' with it."""
-    if subject.attention != "explicit" or subject.shapes == "awkward":
+    """Raise MemoryError before a call that would take all of the machine's memory."""
+    if subject.attention != "explicit" or subject.shapes == "edge cases":
         return
     need_B = subject.operation.eager_B(subject.workload)
     free_B = psutil.virtual_memory().available
@@ -105,13 +109,14 @@ def require_memory(subject: Subject) -> None:
 
 
 def free_on_gpu_B(device: torch.device) -> int:
-    """What torch can still have: free for all, and what its allocator keeps without a tensor in it."""
+    """Return what torch can still allocate: free memory, and what its allocator caches."""
     kept_B = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0] + kept_B)
 
 
-def conditions(subject: Subject) -> Mapping[str, str]:
-    """What a claim about speed may ask after."""
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return the conditions that a claim about speed may name."""
+    subject = session.subject
     workload, device = subject.workload, subject.device
     step = subject.operation is training_step.OPERATION
     has_gradient = workload.operation != "adamw"
@@ -132,69 +137,69 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def read_once(subject: Subject) -> Iterator[Reading | Note]:
-    """What is read once: traffic and arithmetic by formula, the check's error, peak memory, compile time."""
-    workload, operation = subject.workload, subject.operation
-    yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
-    yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
+def read_once(session: Session) -> Iterator[Reading | Note]:
+    """Yield what is read once: traffic and FLOP by formula, the check's error, peak memory, compile time."""
+    subject, operation = session.subject, session.subject.operation
+    yield Reading("bytes_moved", "B", operation.bytes_moved(subject.workload), Origin.CALCULATED)
+    yield Reading("flops", "1", operation.flops(subject.workload), Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
         against = "baseline"
-        yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
-    yield Reading("max_error", "1", subject.held["max_error"], Origin.MEASURED, against)
-    yield Note(f"compared: {subject.held['compared']}")
+        yield Reading("tokens_per_step", "1", subject.workload.rows, Origin.CALCULATED)
+    yield Reading("max_error", "1", session.max_error, Origin.MEASURED, against)
+    yield Note(f"compared: {session.compared}")
     yield from map(Note, subject.notes)
     if subject.timed:
-        yield from one_call(subject)
+        yield from measure_second_call(session)
+        session.stopwatch = stopwatch(session.work, subject.device)
     if subject.once is not None:
         yield from subject.once(subject)
 
 
-def one_call(subject: Subject) -> Iterator[Reading | Note]:
-    """What one call takes beside its time; the stopwatch for the rounds is made.
+def measure_second_call(session: Session) -> Iterator[Reading | Note]:
+    """Yield the compile time, which is what the first call took beyond the second, and peak memory.
 
-    Compile time is what the first call took beyond the second. Of torch.compile it is "cached" where compiled
-    code was found on disk, as it is from the second repeat on, and "cold" else; Triton's own and XLA's
-    compilers do not tell, and theirs has no method.
+    For torch.compile its method is "cached" where compiled code was found on disk, as it is from the second
+    repeat on, and "cold" else. Triton's own and XLA's compilers do not report it, and theirs has no method.
     """
-    work = work_of(subject)
-    second_s, _ = seconds_of(work, subject.device)
-    if subject.compiles and "first_s" in subject.held:
-        taken_s = max(subject.held["first_s"] - second_s, 0.0)
-        method = ""
-        if subject.compiler_cache:
-            method = "cached" if subject.held["cached"] else "cold"
+    subject = session.subject
+    second_s, _ = seconds_of(session.work, subject.device)
+    if subject.compiles and session.first_call_s is not None:
+        method = ("cached" if session.compiled_from_cache else "cold") if subject.compiler_cache else ""
+        taken_s = max(session.first_call_s - second_s, 0.0)
         yield Reading("compile_time", "s", taken_s, Origin.MEASURED, method)
     if subject.as_torch is None:
-        yield Reading("peak_memory", "B", peak_memory(subject), Origin.MEASURED)
-    subject.held["stopwatch"] = stopwatch(work, subject.device)
+        yield Reading("peak_memory", "B", peak_memory(session), Origin.MEASURED)
 
 
-def peak_memory(subject: Subject) -> float:
-    """Most live bytes in one call beyond those before it, by the allocator's account."""
-    work, before_B = work_of(subject), 0
-    if subject.device.type == "cuda":
-        before_B = torch.cuda.memory_allocated(subject.device)
-    with watch(subject.device) as watched:
+def peak_memory(session: Session) -> float:
+    """Return the peak live bytes of one call beyond those before it, as the allocator counts them."""
+    device, before_B = session.subject.device, 0
+    if device.type == "cuda":
+        before_B = torch.cuda.memory_allocated(device)
+    work = session.work
+    with watch(device) as watched:
         watched.mark("call")
         work()
     return float(max(watched.peaks[0].live_B - before_B, 0))
 
 
-def timed(subject: Subject) -> bool:
-    """Whether the variant is to be timed here."""
-    return subject.timed
+def timed(session: Session) -> bool:
+    """Return whether the variant is timed here."""
+    return session.subject.timed
 
 
-def sample(subject: Subject) -> Iterator[Reading | Note]:
-    """One window of calls: seconds a call."""
-    yield from subject.held["stopwatch"].window()
+def sample(session: Session) -> Iterator[Reading | Note]:
+    """Time one window of calls: seconds per call."""
+    if session.stopwatch is None:
+        raise RuntimeError("sample() is called before read_once()")
+    yield from session.stopwatch.window()
 
 
-def close(subject: Subject) -> None:
+def close(session: Session) -> None:
     """Let go of inputs, model and references."""
-    subject.held.clear()
+    session.release()
     reference.reference_of.cache_clear()
     shared.cache_clear()
-    against_baseline.course_of.cache_clear()
+    step_correctness.baseline_steps.cache_clear()
     attention.kept_mask.cache_clear()

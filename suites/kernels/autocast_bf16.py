@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from harness.records import Unavailable
-from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, whole_step_only
+from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, require_full_step
 from suites.kernels.subject import Subject
 
 PRODUCTS = ("attention", "linear_cross_entropy", STEP)
@@ -35,6 +35,6 @@ def apply(subject: Subject) -> Subject:
         )
     if workload.dtype == "bf16":
         raise Unavailable("the inputs are bf16 already: autocast would change nothing")
-    whole_step_only(subject, "autocast_bf16")
+    require_full_step(subject, "autocast_bf16")
     tolerance = max(subject.tolerance, BF16_TOLERANCE)
     return replace(subject, around=around(subject.device.type), precision="bf16", tolerance=tolerance)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import WrongResult
 from suites.kernels.subject import Inputs, Operation, Result, Subject, Workload
 
@@ -106,28 +105,9 @@ def shared(
     return inputs, make_upstream(operation, inputs, seed)
 
 
-def work_of(subject: Subject) -> Work:
-    """The subject's work at its workload's own shape, made at the first time of asking."""
-    if "work" not in subject.held:
-        make = shared.__wrapped__ if subject.writes_inputs else shared
-        inputs, upstream = make(subject.operation, subject.workload, subject.seed, subject.device)
-        subject.held["work"] = bind(subject, inputs, upstream)
-    work: Work = subject.held["work"]
-    return work
-
-
 def as_torch(subject: Subject, result: Any) -> Result:
     """What the work returned, as tensors."""
     return result if subject.as_torch is None else subject.as_torch(result)
-
-
-def first_call(subject: Subject, work: Work) -> Any:
-    """What the first call returns; `held` keeps what it took, and whether compiled code came from a cache,
-    where that is told."""
-    hits = compilations_from_cache() if subject.compiler_cache else 0
-    subject.held["first_s"], result = seconds_of(work, subject.device)
-    subject.held["cached"] = subject.compiler_cache and compilations_from_cache() > hits
-    return result
 
 
 def seconds_of(work: Work, device: torch.device) -> tuple[float, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.records import Unavailable
 from suites.kernels import sdpa, torch_compile
-from suites.kernels.op_replacement import STEP, whole_step_only
+from suites.kernels.op_replacement import STEP, require_full_step
 from suites.kernels.subject import Subject
 from suites.kernels.torch_compile import Settings
 
@@ -15,5 +15,5 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """The step with sdpa, compiled; `Unavailable` for an operation alone."""
     if subject.workload.operation != STEP:
         raise Unavailable(f"compile_sdpa is for a whole step, not for {subject.workload.operation} alone")
-    whole_step_only(subject, "compile_sdpa")
+    require_full_step(subject, "compile_sdpa")
     return torch_compile.apply(sdpa.apply(subject), settings)

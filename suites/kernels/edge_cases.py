@@ -34,7 +34,7 @@ def small(workload: Workload, **changes: Any) -> Workload:
     return replace(workload, **{**size, **changes})
 
 
-def awkward(subject: Subject) -> Iterator[Case]:
+def edge_cases(subject: Subject) -> Iterator[Case]:
     """Each case with its name in words, its workload and its inputs."""
     workload = subject.workload
     shapes = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw as torch_adamw
 
-from suites.kernels.op_replacement import STEP, place
+from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.subject import Subject
 
@@ -64,7 +64,7 @@ def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
 
 def apply(subject: Subject) -> Subject:
     """The subject with the fused optimizer; `Unavailable` where there is none to update."""
-    placed = place(subject, {"adamw": adamw}, "fused_optimizer")
+    placed = replace_operation(subject, {"adamw": adamw}, "fused_optimizer")
     if subject.workload.operation == STEP:
         return replace(subject, optimizer=optimizer)
     return placed

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.records import HostInfo
-from suites.kernels.op_replacement import missing, place
+from suites.kernels.op_replacement import missing, replace_operation
 from suites.kernels.operations import layer_norm as layer_norm_op
 from suites.kernels.operations import rms_norm as rms_norm_op
 from suites.kernels.subject import Subject
@@ -91,7 +91,7 @@ NOTES = {
 
 def apply(subject: Subject) -> Subject:
     """The subject with Liger's kernels; `Unavailable` without one."""
-    changed = place(subject, FUNCTIONS, "liger", compiles=True)
+    changed = replace_operation(subject, FUNCTIONS, "liger", compiles=True)
     note = NOTES.get(subject.workload.operation)
     if note is None:
         return changed

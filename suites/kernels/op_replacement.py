@@ -17,7 +17,7 @@ BF16_TOLERANCE = 2e-2
 """Of the largest value: bf16 has 8 bits of significand, 2^-9 a rounding, and a result passes several."""
 
 
-def place(
+def replace_operation(
     subject: Subject, functions: Mapping[str, Callable[..., Any]], variant: str, **changes: Any
 ) -> Subject:
     """The subject with `functions`, by operation, in the place of eager ones; in a step those of its part.
@@ -36,7 +36,7 @@ def place(
     return replace(subject, replace={**subject.replace, **chosen}, **changes)
 
 
-def whole_step_only(subject: Subject, variant: str) -> None:
+def require_full_step(subject: Subject, variant: str) -> None:
     """Raises `Unavailable` for a step of which one part is to be replaced."""
     if subject.workload.operation == STEP and subject.workload.part != "all":
         raise Unavailable(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from suites.kernels.op_replacement import place
+from suites.kernels.op_replacement import replace_operation
 from suites.kernels.subject import Subject
 
 
@@ -20,4 +20,4 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 
 def apply(subject: Subject) -> Subject:
     """The subject with the fused kernel for its attention; `Unavailable` for all else."""
-    return place(subject, {"attention": attention}, "sdpa", attention="sdpa")
+    return replace_operation(subject, {"attention": attention}, "sdpa", attention="sdpa")

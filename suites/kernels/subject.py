@@ -91,16 +91,14 @@ class Subject:
 
     `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
     `bind(subject, inputs, upstream)`: for what is no function of torch tensors, the call that computes
-    outputs and gradients, and `as_torch` of what it returns. `precision` is that of its matrix products:
-    fp32 | tf32 | bf16. `timed` is False where it must not be timed here. `tolerance` bounds
-    |ours - float64| / max|float64| of each output and gradient. `shapes`: at which it is checked: the
-    workload's "own", "own and awkward", or "awkward" alone. `compiles`: its first call is longer by that;
-    `compiler_cache`: and torch tells whether compiled code was found on disk.
-    `once` adds to what is read once a cell: registers, shared memory.
-    `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's
-    function
-    for it; torch.compile's mode, where forward and backward pass are compiled whole; what makes an optimizer
-    of the parameters, where that is not torch.optim.AdamW as it comes. `held`: what is made once and kept.
+    outputs and gradients, and `as_torch` of what it returns. `precision` is that of its matrix products: fp32
+    | tf32 | bf16. `timed` is False where it must not be timed here. `tolerance` bounds |ours - float64| /
+    max|float64| of each output and gradient. `shapes`: at which it is checked: the workload's "own", "own and
+    edge cases", or "edge cases" alone. `compiles`: its first call is longer by that; `compiler_cache`: and
+    torch tells whether compiled code was found on disk. `once` adds to what is read once a cell: registers,
+    shared memory. `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the
+    variant's function for it; torch.compile's mode, where forward and backward pass are compiled whole; what
+    makes an optimizer of the parameters, where that is not torch.optim.AdamW as it comes.
     """
 
     workload: Workload
@@ -124,4 +122,3 @@ class Subject:
     optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None
     once: Callable[[Subject], Iterator[Reading | Note]] | None = None
     notes: tuple[str, ...] = ()
-    held: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from suites.kernels.op_replacement import STEP, place
+from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
 
@@ -31,7 +31,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     name = workload.part if workload.operation == STEP else workload.operation
     function = subject.replace.get(name, OPERATIONS[name].eager)
     functions = {name: compiled(function, settings)}
-    return place(subject, functions, "torch_compile", compiles=True, compiler_cache=True)
+    return replace_operation(subject, functions, "torch_compile", compiles=True, compiler_cache=True)
 
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:

@@ -99,15 +99,6 @@ def make_optimizer(subject: Subject, parameters: Sequence[nn.Parameter]) -> Any:
     )
 
 
-def trainer_of(subject: Subject) -> Trainer:
-    """The subject's trainer, made at the first time of asking."""
-    if "trainer" not in subject.held:
-        subject.held["trainer"] = Trainer(subject)
-        subject.held["work"] = subject.held["trainer"].step
-    trainer: Trainer = subject.held["trainer"]
-    return trainer
-
-
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
     """Tokens and those that follow them, int64, each (B, T), at random."""
     size = (workload.micro_batch_size, workload.seq_len + 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from harness.records import Note, Origin, Reading, Unavailable
-from suites.kernels.op_replacement import STEP, place
+from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.subject import Subject
 from suites.kernels.triton_kernels import (
     adamw,
@@ -44,33 +44,33 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(one, name) for name, o
 
 def apply(subject: Subject) -> Subject:
     """The subject with our kernels; `Unavailable` without one, and for a step on a CPU."""
-    refuse_head_size(subject)
+    validate_head_size(subject)
     if subject.device.type == "cuda":
-        return place(
+        return replace_operation(
             subject,
             FUNCTIONS,
             "triton",
             attention="triton",
             compiles=True,
-            shapes="own" if subject.workload.operation == STEP else "own and awkward",
+            shapes="own" if subject.workload.operation == STEP else "own and edge cases",
             once=resources,
         )
     if subject.workload.operation == STEP:
         raise Unavailable("on a CPU Triton kernels are interpreted: a whole step of them would take hours")
     note = "time: not taken; Triton has no compiler for this CPU, and interprets the kernel at small shapes"
-    return place(
+    return replace_operation(
         subject,
         FUNCTIONS,
         "triton",
         attention="triton",
-        shapes="awkward",
+        shapes="edge cases",
         timed=False,
         once=resources,
         notes=(*subject.notes, note),
     )
 
 
-def refuse_head_size(subject: Subject) -> None:
+def validate_head_size(subject: Subject) -> None:
     """Raises `Unavailable` for attention with heads that our kernel is not written for."""
     workload = subject.workload
     step = workload.operation == STEP

@@ -14,7 +14,6 @@ import variants
 from harness.config import load
 from harness.records import Unavailable
 from harness.worker import host
-from suites.kernels.bound_call import work_of
 
 RUN = load(["suite=kernels"])[0]
 SUITE = import_module("suites.kernels")
@@ -26,17 +25,18 @@ ARMS = {
 
 
 def prepared(workload, variant):
-    """The variant's subject, its result held against float64; skips where it cannot be timed here."""
+    """The variant's session, its result compared with float64; skips where it cannot be timed here."""
     try:
         if reason := variants.unavailable("kernels", variant, host(torch)):
             raise Unavailable(reason)
         subject = variants.applied("kernels", variant, SUITE.build(RUN.workloads[workload], RUN.seed))
     except Unavailable as reason:
         pytest.skip(str(reason))
-    SUITE.check(subject)
-    if not SUITE.timed(subject):
+    session = SUITE.prepare(subject)
+    SUITE.check(session)
+    if not SUITE.timed(session):
         pytest.skip(f"{variant.name} is checked here and never timed")
-    return subject
+    return session
 
 
 @pytest.mark.parametrize("variant", ARMS)
@@ -44,8 +44,8 @@ def prepared(workload, variant):
 @pytest.mark.benchmark(warmup=True, warmup_iterations=3, min_rounds=5, max_time=1.0)
 def test_kernel(benchmark, workload, variant):
     benchmark.group = workload
-    subject = prepared(workload, ARMS[variant])
-    work, device = work_of(subject), subject.device
+    session = prepared(workload, ARMS[variant])
+    work, device = session.work, session.subject.device
 
     def call():
         work()
@@ -54,4 +54,4 @@ def test_kernel(benchmark, workload, variant):
 
     call()
     benchmark(call)
-    SUITE.close(subject)
+    SUITE.close(session)

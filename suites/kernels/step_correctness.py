@@ -1,4 +1,4 @@
-"""Right first, for the training step: gradients and losses against plain PyTorch's in fp32, at the own size.
+"""Compare a training step's gradients and losses with plain PyTorch's in fp32, at the workload's own size.
 
 Every parameter's gradient of the first step, by the norm of the difference; then the losses of `STEPS` steps
 on one batch, which hold the optimizer to it.
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import WrongResult
-from suites.kernels.bound_call import first_call, seconds_of
+from suites.kernels.bound_call import seconds_of
+from suites.kernels.session import Session
 from suites.kernels.subject import Operation, Subject, Workload
-from suites.kernels.training_step import Trainer, trainer_of
+from suites.kernels.training_step import Trainer
 
 STEPS = 3
 """One to see the gradients, two that the updates change; ten would take longer than what is timed."""
@@ -28,31 +29,35 @@ BF16_GRADIENT = 5e-2
 """Of a gradient's norm, where products are in bf16: some three times the worst seen, 1.7e-2 at 60 M."""
 
 
-class Course(NamedTuple):
-    """What plain PyTorch gives: the losses, and each parameter's gradient in the first step."""
+class BaselineSteps(NamedTuple):
+    """Plain PyTorch's losses, and each parameter's gradient in the first step."""
 
     losses: tuple[float, ...]
     gradients: dict[str, Tensor]
 
 
-def check_step(subject: Subject) -> None:
-    """Raises WrongResult naming the first gradient or loss that is off. Leaves `max_error` in `held`."""
-    expected = course_of(subject.operation, subject.workload, subject.seed, subject.device)
-    trainer = trainer_of(subject)
-    loss = first_call(subject, trainer.loss_and_gradients)
+def check_step(session: Session) -> None:
+    """Raise `WrongResult` naming the first gradient or loss that is off; keep the largest error."""
+    subject = session.subject
+    expected = baseline_steps(subject.operation, subject.workload, subject.seed, subject.device)
+    trainer = session.trainer
+    loss = session.first_call(trainer.loss_and_gradients)
     worst = check_loss(subject, 0, loss.item(), expected)
     for name, parameter in trainer.model.named_parameters():
         worst = max(worst, check_gradient(subject, name, parameter, expected.gradients[name]))
-    subject.held["first_s"] += seconds_of(trainer.update, subject.device)[0]
+    assert session.first_call_s is not None
+    session.first_call_s += seconds_of(trainer.update, subject.device)[0]
     for index in range(1, STEPS):
         worst = max(worst, check_loss(subject, index, trainer.step().item(), expected))
-    subject.held["max_error"] = worst
-    subject.held["compared"] = f"{STEPS} losses and every gradient of the first step, against plain fp32"
+    session.max_error = worst
+    session.compared = f"{STEPS} losses and every gradient of the first step, against plain fp32"
 
 
 @lru_cache(maxsize=1)
-def course_of(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Course:
-    """The baseline's course: once for all variants of one process."""
+def baseline_steps(
+    operation: Operation, workload: Workload, seed: int, device: torch.device
+) -> BaselineSteps:
+    """Return the baseline's first steps, taken once for all variants of one process."""
     plain = Subject(replace(workload, dtype="fp32"), seed, operation, device, operation.eager)
     trainer = Trainer(plain)
     losses = [trainer.loss_and_gradients().item()]
@@ -61,11 +66,11 @@ def course_of(operation: Operation, workload: Workload, seed: int, device: torch
     }
     trainer.update()
     losses += [trainer.step().item() for _ in range(1, STEPS)]
-    return Course(tuple(losses), gradients)
+    return BaselineSteps(tuple(losses), gradients)
 
 
-def check_loss(subject: Subject, index: int, ours: float, expected: Course) -> float:
-    """How far a loss is off, of the first."""
+def check_loss(subject: Subject, index: int, ours: float, expected: BaselineSteps) -> float:
+    """Return how far a loss is off, relative to the first loss."""
     theirs = expected.losses[index]
     off = abs(ours - theirs) / expected.losses[0]
     if not off <= subject.tolerance:
@@ -77,7 +82,7 @@ def check_loss(subject: Subject, index: int, ours: float, expected: Course) -> f
 
 
 def check_gradient(subject: Subject, name: str, parameter: nn.Parameter, expected: Tensor) -> float:
-    """How far a parameter's gradient is off: |ours - theirs| over |theirs|, Euclidean norms."""
+    """Return how far a parameter's gradient is off: |ours - theirs| over |theirs|, Euclidean norms."""
     if parameter.grad is None:
         raise WrongResult(f"{name} has no gradient; training_step")
     allowed = BF16_GRADIENT if subject.precision == "bf16" else GRADIENT_FACTOR * subject.tolerance

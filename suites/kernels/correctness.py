@@ -1,4 +1,4 @@
-"""Right first: a variant's outputs and gradients against float64's, at its workload's shape and awkward ones.
+"""Compare a variant's outputs and gradients with float64's, at its workload's shape and at edge cases.
 
 Part of `check`. An error is |ours - float64| over the largest |float64| of the same tensor.
 """
@@ -16,15 +16,14 @@ from harness.records import WrongResult
 from suites.kernels.bound_call import (
     as_torch,
     bind,
-    first_call,
     make_inputs,
     make_upstream,
     mapped,
     tensors_of,
-    work_of,
 )
-from suites.kernels.edge_cases import awkward
+from suites.kernels.edge_cases import edge_cases
 from suites.kernels.reference import Reference, evaluate, in_float64, reference, reference_of
+from suites.kernels.session import Session
 from suites.kernels.subject import Inputs, Subject, Workload
 
 ROUNDING = 2.0**-24
@@ -35,53 +34,50 @@ UPDATES = 5
 """Of AdamW, so that moments that are kept wrong show."""
 
 
-def check(subject: Subject) -> None:
-    """Raises WrongResult where a tensor is off by more than `subject.tolerance`, or not finite.
+def check(session: Session) -> None:
+    """Raise `WrongResult` where a tensor is off by more than `subject.tolerance`, or not finite.
 
-    Leaves in `held`: `max_error`, the worst of all that was compared; `compared`, in words; `first_s`, what
-    the first call at the own shape took.
+    Keeps the largest error of all comparisons, and what was compared, in words.
     """
-    worst, shapes = 0.0, []
-    if subject.shapes != "awkward":
-        worst = own_shape(subject)
-        shapes.append("the workload's own shape" + _heads(subject))
-    if "awkward" in subject.shapes:
-        for name, workload, inputs in awkward(subject):
-            worst = max(worst, at(replace(subject, workload=workload, held={}), inputs, f" ({name})"))
+    subject, worst, shapes = session.subject, 0.0, list[str]()
+    if subject.shapes != "edge cases":
+        worst, heads = check_workload_shape(session)
+        shapes.append("the workload's own shape" + ("" if heads is None else f", {heads} of its heads"))
+    if "edge cases" in subject.shapes:
+        for name, workload, inputs in edge_cases(subject):
+            small = replace(subject, workload=workload)
+            worst = max(worst, check_inputs(small, inputs, f" ({name})"))
             shapes.append(name)
-    subject.held["max_error"] = worst
-    subject.held["compared"] = "; ".join(shapes)
+    session.max_error, session.compared = worst, "; ".join(shapes)
 
 
-def _heads(subject: Subject) -> str:
-    num_attention_heads = subject.held.get("num_attention_heads")
-    return "" if num_attention_heads is None else f", {num_attention_heads} of its heads"
+def check_workload_shape(session: Session) -> tuple[float, int | None]:
+    """Return the largest error at the workload's own shape, of the very work that is timed afterwards.
 
-
-def own_shape(subject: Subject) -> float:
-    """The worst error at the workload's own shape, with the very work that is timed afterwards."""
-    workload = subject.workload
+    Returns how many heads of attention were compared too; None where all were.
+    """
+    subject, workload = session.subject, session.subject.workload
     if workload.operation == "adamw":
         inputs = make_inputs(subject.operation, workload, subject.seed, subject.device)
-        return updates(subject, inputs, "")
+        return check_updates(subject, inputs, "", session), None
     expected = reference_of(subject.operation, workload, subject.seed, subject.device)
-    result = first_call(subject, work_of(subject))
-    if (
-        expected.num_attention_heads is not None
-        and len(expected.num_attention_heads) < workload.micro_batch_size * workload.num_attention_heads
-    ):
-        subject.held["num_attention_heads"] = len(expected.num_attention_heads)
-    return compared(subject, as_torch(subject, result), expected, "")
+    result = session.first_call(session.work)
+    compared = None if expected.num_attention_heads is None else len(expected.num_attention_heads)
+    if compared == workload.micro_batch_size * workload.num_attention_heads:
+        compared = None
+    return compare_tensors(subject, as_torch(subject, result), expected, ""), compared
 
 
-def at(subject: Subject, inputs: Inputs, where: str) -> float:
-    """The worst error on `inputs`."""
+def check_inputs(subject: Subject, inputs: Inputs, where: str) -> float:
+    """Return the largest error on `inputs`."""
     if subject.workload.operation == "adamw":
-        return updates(subject, inputs, where)
+        return check_updates(subject, inputs, where)
     upstream = make_upstream(subject.operation, inputs, subject.seed)
     expected = reference(subject.operation, inputs, upstream)
     known = ROUNDING * flows_in(subject.workload.operation, inputs, upstream)
-    return compared(subject, as_torch(subject, bind(subject, inputs, upstream)()), expected, where, known)
+    return compare_tensors(
+        subject, as_torch(subject, bind(subject, inputs, upstream)()), expected, where, known
+    )
 
 
 def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> float:
@@ -98,12 +94,15 @@ def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> floa
     return largest * v * max(q, k) * math.sqrt(inputs[0].shape[-1])
 
 
-def updates(subject: Subject, inputs: Inputs, where: str) -> float:
-    """AdamW updates in place: all tensors after several updates, the same gradients each time."""
+def check_updates(subject: Subject, inputs: Inputs, where: str, session: Session | None = None) -> float:
+    """Return the largest error of all tensors after several AdamW updates in place, same gradients each time.
+
+    The first call is timed for `session`, where there is one.
+    """
     ours, theirs = mapped(torch.clone, inputs), in_float64(inputs)
     work = bind(subject, ours, [])
     for index in range(UPDATES):
-        result = work() if index else first_call(subject, work)
+        result = work() if index or session is None else session.first_call(work)
         evaluate(subject.operation, theirs, [])
         ours[-1].add_(1)
         theirs[-1].add_(1)
@@ -118,19 +117,20 @@ def updates(subject: Subject, inputs: Inputs, where: str) -> float:
         for index, (one, other) in enumerate(zip(group, wide, strict=True))
     }
     return max(
-        error_of(subject, name, one, other, f" after {UPDATES} updates{where}")
+        tensor_error(subject, name, one, other, f" after {UPDATES} updates{where}")
         for name, (one, other) in changed.items()
     )
 
 
-def compared(
+def compare_tensors(
     subject: Subject,
     result: tuple[Sequence[Tensor], Sequence[Tensor]],
     expected: Reference,
     where: str,
     known: float = 0.0,
 ) -> float:
-    """The worst error of all tensors; raises WrongResult. Gradients are known to `known`, no closer."""
+    """Return the largest error of all tensors; raises `WrongResult`. Gradients are known to `known`, no
+    closer."""
     worst = 0.0
     for kind, ours, theirs in zip(("output", "gradient"), result, expected[:2], strict=True):
         if len(ours) != len(theirs):
@@ -139,14 +139,14 @@ def compared(
             if expected.num_attention_heads is not None:
                 one = torch.stack([one[b, h] for b, h in expected.num_attention_heads])
             rounding = known if kind == "gradient" else 0.0
-            worst = max(worst, error_of(subject, f"{kind} {index}", one, other, where, rounding))
+            worst = max(worst, tensor_error(subject, f"{kind} {index}", one, other, where, rounding))
     return worst
 
 
-def error_of(
+def tensor_error(
     subject: Subject, name: str, ours: Tensor, expected: Tensor, where: str, known: float = 0.0
 ) -> float:
-    """The error of one tensor; raises WrongResult with the worst element's place."""
+    """Return the error of one tensor; raises `WrongResult` with the position of the worst element."""
     said, ours = where + _of(subject.workload), ours.detach().to(expected.device)
     if ours.shape != expected.shape:
         raise WrongResult(f"{name} has shape {tuple(ours.shape)}, not {tuple(expected.shape)}{said}")
