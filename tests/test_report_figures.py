@@ -16,7 +16,8 @@ from timed import timed_findings
 
 from harness.report import write_report
 from harness.report.axes import linear_ticks, log_ticks, tick_text
-from harness.report.figure import PALETTE, spaced
+from harness.report.figure import spaced
+from harness.report.svg import PALETTE
 
 IDS = ("by_kind", "effects", "tokens_by_size", "bytes_per_parameter", "accuracy_spread")
 

@@ -14,8 +14,8 @@ from timed import timed_findings
 
 from harness.records import Record
 from harness.report.axes import LETTER
-from harness.report.figure import LIGHT, SERIES, SMALL
 from harness.report.spec import load_spec
+from harness.report.svg import LIGHT, SERIES, SMALL
 from harness.validation import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.report.figure import FONT, LIGHT, SMALL
+from harness.report.svg import FONT, LIGHT, SMALL
 from harness.units import best_unit, in_unit, number
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from harness.report.axes import linear, tick_text, x_title
-from harness.report.figure import LIGHT, SERIES, SMALL, Drawing, Figure, Tip, alt_text, origins
+from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
+from harness.report.svg import LIGHT, SERIES, SMALL, Tip
 from harness.units import human
 
 ROW = 30

@@ -6,10 +6,11 @@ import math
 from typing import NamedTuple
 
 from harness.report.axes import log_ticks, set_ticks, x_title
-from harness.report.figure import LIGHT, SERIES, Drawing, Figure, Tip, alt_text, origins
+from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
 from harness.report.speedup import Comparison, compared, noise_of
+from harness.report.svg import LIGHT, SERIES, Tip
 from harness.units import times
 
 ROW = 28

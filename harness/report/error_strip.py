@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from harness.report.axes import set_ticks, x_title
-from harness.report.figure import LIGHT, Drawing, Figure, Tip, alt_text, origins
+from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
+from harness.report.svg import LIGHT, Tip
 from harness.report.tables import percent
 
 ROW = 36

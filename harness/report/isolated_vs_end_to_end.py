@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from harness.report.effect_tables import speed_up_cell, timed_variants
 from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
-from harness.report.speedup import SIGNS_LEGEND, speed_up_cell, timed_variants
+from harness.report.speedup import SIGNS_LEGEND
 from harness.report.tables import Notes, Table, TableCell
 
 

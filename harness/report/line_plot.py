@@ -8,21 +8,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from harness.report.axes import logarithmic, named_ticks, tick_text, x_title
-from harness.report.figure import (
-    LIGHT,
-    SERIES,
-    WIDTH,
-    Drawing,
-    Figure,
-    Tip,
-    alt_text,
-    origins,
-    right_labels,
-    y_title,
-)
+from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
 from harness.report.speedup import compared
+from harness.report.svg import LIGHT, SERIES, WIDTH, Tip
 from harness.report.tables import divided
 from harness.units import human, number, times
 

@@ -9,7 +9,7 @@ from harness.report.report_data import ReportData
 from harness.report.summary import cells_line, claims_line, summary
 from harness.report.tables import Table
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import MARKS, ClaimWithVerdicts, judged, outcome_text
+from harness.report.verdicts import MARKS, ClaimWithVerdicts, accepted, judged, outcome_text, quoted
 from harness.units import LEGEND
 
 EVERY = "Every claim that was tried"
@@ -92,6 +92,7 @@ def claim_text(one: ClaimWithVerdicts) -> str:
     claim = one.claim
     lines = [
         f"### {claim.quoted_by}: {claim.quoted}",
+        f"Quoted: {quoted(claim)}. Accepted: {accepted(claim)}.",
         f"What its source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
     ]
     if claim.misquoted:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import Record
-from harness.report.figure import LIGHT, PALETTE, Figure, dark_rules
+from harness.report.figure import Figure
 from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, counted, flat
 from harness.report.report_data import ReportData
 from harness.report.summary import summary
+from harness.report.svg import LIGHT, PALETTE, dark_rules
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import LOOKS, MARKS, judged, ours, outcome_text, quoted
+from harness.report.verdicts import LOOKS, MARKS, accepted, judged, ours, outcome_text, quoted
 from harness.units import LEGEND, ORIGIN_MARKS, human
 
 TEMPLATES = Path(__file__).resolve().parent
@@ -68,6 +69,7 @@ def _render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["accepted"] = accepted
     environment.filters["difference_text"] = difference_text
     tools = {
         "colours": COLOURS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.claim_model import Claim, Verdict
 from harness.records import Record
-from harness.report import pivot, speedup, tables
+from harness.report import effect_tables, pivot, tables
 from harness.report.default_blocks import metric_blocks
 from harness.report.errors import errors
 from harness.report.figure import Figure, drawing_style
@@ -22,9 +22,9 @@ from harness.report.training_metrics import Peaks, add_training_metrics, basis
 from harness.report.verdicts import verdict_table
 
 TABLES: Mapping[str, Callable[[Block, Spec, ResultIndex], Table]] = {
-    "effects": speedup.effects,
+    "effects": effect_tables.effects,
     "errors": errors,
-    "speedups": speedup.speedups,
+    "speedups": effect_tables.speedups,
     "isolated_vs_e2e": isolated_vs_end_to_end,
     "roofline": roofline,
     "failures": tables.failures,

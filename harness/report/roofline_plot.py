@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from harness.report.axes import LETTER, logarithmic, x_title
-from harness.report.figure import LIGHT, SMALL, Drawing, Figure, Tip, alt_text, origins, y_title
+from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
 from harness.report.result_index import ResultIndex, Value
 from harness.report.roofline import Rates, rates
 from harness.report.spec import Block, Spec
+from harness.report.svg import LIGHT, SMALL, Tip
 from harness.units import human
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 
 from harness.report.axes import linear, x_title
-from harness.report.figure import SERIES, Drawing, Figure, Tip, alt_text, origins, right_labels, y_title
+from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
+from harness.report.svg import SERIES, Tip
 from harness.units import number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -83,6 +84,18 @@ def _value(claim: Claim, value: float) -> str:
 
 def _is_ratio(claim: Claim) -> bool:
     return any(one.relative_to or one.order for one in claim.interpretations)
+
+
+def accepted(claim: Claim) -> str:
+    """Return the band of values that count as the claim's: `36 GB … 44 GB`, or `≥ 2.00×` where it is open."""
+    low, high = claim.accepted
+    if claim.relation == "increasing":
+        return "an increase from each to the next"
+    if math.isinf(high):
+        return f"≥ {_value(claim, low)}"
+    if math.isinf(low):
+        return f"≤ {_value(claim, high)}"
+    return f"{_value(claim, low)} … {_value(claim, high)}"
 
 
 def outcome_text(verdict: Verdict) -> str:

@@ -1,0 +1,168 @@
+"""Show what each variant does: its metric with the change and the effect, or its speed-up per workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.report.result_index import ResultIndex
+from harness.report.spec import Block, Spec
+from harness.report.speedup import LOOKS, NO_INTERVAL, SIGNS, SIGNS_LEGEND, compared, why_none
+from harness.report.tables import Notes, Table, TableCell, missing, reasoned, show
+from harness.report.training_metrics import DERIVED, SHOWN_IN, TOKENS, title
+
+
+def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
+    """Return each workload and variant: its conditions, its metric, the change, and what that means."""
+    fields, notes = block.fields, Notes()
+    workloads = index.names("workload", fields["where"])
+    extras = {**fields["extra_metrics"], **(training_columns(index, fields) if fields["training"] else {})}
+    fields = {**fields, "extra_metrics": extras}
+    rows: list[tuple[TableCell, ...]] = []
+    unit = ""
+    for workload in workloads:
+        variants = [
+            one for one in index.names("optimization", fields["where"]) if (workload, one) in index.cells
+        ]
+        named = [index.get(workload, one, fields["metric"], fields["method"]) for one in variants]
+        unit = next((value.unit for value in named if value), unit)
+        longest = max((value.median for value in named if value), default=1.0)
+        for variant in variants:
+            head = [TableCell(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
+            head.append(TableCell(spec.name("optimization", variant), look="word"))
+            rows.append((*head, *_effect_row(spec, index, notes, workload, variant, fields, longest)))
+    header = (
+        *(["Workload"] if len(workloads) > 1 else []),
+        "Optimization",
+        *fields["conditions"].values(),
+        spec.name("metric", fields["metric"]) + ("" if fields["unit"] == "auto" else f", {fields['unit']}"),
+        "Speed-up (95 % interval)" if unit == "s" else "Change",
+        *([] if fields["better"] == "neither" else ["Effect"]),
+        *(str(one["title"] if isinstance(one, Mapping) else one) for one in extras.values()),
+    )
+    return Table(
+        block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts), optional=len(extras)
+    )
+
+
+def training_columns(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the columns of a training step: those with a value in any row, and the peak in GiB."""
+    where = fields["where"]
+    derived = {
+        metric: {"title": title(metric, index, where), "unit": SHOWN_IN[metric]}
+        for metric in DERIVED
+        if index.select(TOKENS, where)
+    }
+    if fields["metric"] == "peak_memory":
+        return derived
+    return {**derived, "peak_memory": {"title": "Peak per device, GiB", "unit": "GiB"}}
+
+
+def _effect_row(
+    spec: Spec, index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any],
+    longest: float,
+) -> list[TableCell]:  # fmt: skip
+    conditions = [TableCell(index.condition(workload, variant, one)) for one in fields["conditions"]]
+    place = {"workload": workload, "optimization": variant}
+    place |= {"metric": fields["metric"], "method": fields["method"]}
+    value = index.get(**place)
+    extras = [
+        _extra(spec, index, notes, workload, variant, metric, extra, fields["method"])
+        if value
+        else TableCell("–", look="muted")
+        for metric, extra in fields["extra_metrics"].items()
+    ]
+    if value is None:
+        cells = [missing(index, notes, place), TableCell(""), TableCell("unavailable", look="muted")]
+    else:
+        shown = TableCell(show(value, fields["unit"]), value.cell, bar=value.median / (longest or 1.0))
+        cells = [shown, *_change(index, notes, workload, variant, fields)]
+    return [*conditions, *(cells[:2] if fields["better"] == "neither" else cells), *extras]
+
+
+def _change(
+    index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
+) -> tuple[TableCell, TableCell]:
+    """Return the change against the baseline, and what it means."""
+    if variant == fields["baseline"]:
+        return TableCell(""), TableCell("baseline", look="muted")
+    found = compared(index, workload, variant, fields)
+    if found is None:
+        lacking = reasoned(notes, why_none(index, workload, variant, fields))
+        return lacking, TableCell("unavailable", look="muted")
+    why = NO_INTERVAL.get(found.ratio.basis)
+    shown = TableCell(found.text, found.cell, note=f" {notes.mark(why)}" if why else "")
+    if variant == fields["noise"]:
+        return shown, TableCell("noise", look="muted")
+    effect = _turned(found.effect) if fields["better"] == "higher" else found.effect
+    return shown, TableCell(effect, look=LOOKS[effect])
+
+
+def _turned(effect: str) -> str:
+    """Return what a variant does to a quantity of which more is better."""
+    return {"pays": "costs", "costs": "pays"}.get(effect, effect)
+
+
+def _extra(
+    spec: Spec, index: ResultIndex, notes: Notes, workload: str, variant: str, metric: str, extra: Any,
+    method: str,
+) -> TableCell:  # fmt: skip
+    """Return another metric of the cell, with its method where it has one of its own."""
+    chosen = extra if isinstance(extra, Mapping) else {}
+    value = index.get(workload, variant, metric, chosen.get("method", method))
+    value = value or (None if "method" in chosen else index.first(workload, variant, metric))
+    if value is None and metric not in DERIVED:
+        return TableCell("–", look="muted")
+    if value is None:
+        place = {"workload": workload, "optimization": variant, "metric": metric}
+        return missing(index, notes, {**place, "method": chosen.get("method", method)})
+    unit = chosen.get("unit", "1" if value.unit == "1" else "auto")
+    own = value.method and value.method not in (method, chosen.get("method"))
+    by = f", {spec.name('method', value.method)}" if own else ""
+    return TableCell(show(value, unit) + by, value.cell)
+
+
+def speedups(block: Block, spec: Spec, index: ResultIndex) -> Table:
+    """Return a row per workload and a column per variant, each its speed-up."""
+    fields, notes = block.fields, Notes()
+    workloads = index.names("workload", fields["where"])
+    variants, absent = timed_variants(index, workloads, index.names("optimization", fields["where"]), fields)
+    rows = []
+    for workload in workloads:
+        cells = [speed_up_cell(index, notes, workload, variant, fields) for variant in variants]
+        base = index.get(workload, fields["baseline"], fields["metric"], fields["method"])
+        time = TableCell(show(base, "auto"), base.cell) if base else TableCell("–", look="muted")
+        rows.append((TableCell(spec.name("workload", workload), look="word"), time, *cells))
+    header = (
+        fields["heading"] or "Workload",
+        spec.name("optimization", fields["baseline"]),
+        *(spec.name("optimization", variant) for variant in variants),
+    )
+    names = ", ".join(spec.name("optimization", variant) for variant in absent)
+    not_timed = f"Not timed on any of these: {names}." if names else ""
+    text = f"{block.text} {SIGNS_LEGEND} {not_timed}".strip()
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts))
+
+
+def timed_variants(
+    index: ResultIndex, workloads: Sequence[str], variants: Sequence[str], fields: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Return the variants with a time on any of the workloads, and those without; never the baseline."""
+    others = [one for one in variants if one != fields["baseline"]]
+    place = fields["metric"], fields["method"]
+    timed = [one for one in others if any(index.get(workload, one, *place) for workload in workloads)]
+    return timed, [one for one in others if one not in timed]
+
+
+def speed_up_cell(
+    index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
+) -> TableCell:
+    """Return a speed-up with the sign of what it means."""
+    found = compared(index, workload, variant, fields)
+    if found is None:
+        return reasoned(notes, why_none(index, workload, variant, fields))
+    why = NO_INTERVAL.get(found.ratio.basis)
+    note = f" {notes.mark(why)}" if why else ""
+    if variant == fields["noise"]:
+        return TableCell(found.text, found.cell, note=note)
+    return TableCell(f"{SIGNS[found.effect]} {found.text}", found.cell, LOOKS[found.effect], note=note)
