@@ -1,6 +1,10 @@
 """Words that the project's style replaces stay out of what people read."""
 
+import ast
+import io
 import re
+import tokenize
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +52,40 @@ def test_a_replaced_word_is_found_with_what_to_write_instead():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_page_uses_a_replaced_word(page):
     assert not replaced(page.read_text())
+
+
+def prose(path: Path) -> str:
+    """Return the docstrings and comments of a module, each on its own lines; all of a YAML."""
+    source = path.read_text()
+    if path.suffix == ".yaml":
+        return source
+    texts = [
+        node.value.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+def test_prose_is_docstrings_and_comments(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text('"""A module."""\nARM = "arm"  # a comment\n"""A constant."""\n')
+    assert prose(file) == "A module.\nA constant.\n# a comment"
+
+
+FILES = sorted(
+    path
+    for top in ("harness", "suites", "conf")
+    for path in (ROOT / top).rglob("*.*")
+    if path.suffix in (".py", ".yaml")
+)
+
+
+@pytest.mark.parametrize("top", sorted({path.relative_to(ROOT).parts[:2] for path in FILES}), ids="/".join)
+def test_no_docstring_comment_or_configuration_uses_a_replaced_word(top):
+    below = [path for path in FILES if path.relative_to(ROOT).parts[:2] == top]
+    found = [f"{path.relative_to(ROOT)}: {word}" for path in below for word in replaced(prose(path))]
+    assert not found
