@@ -197,7 +197,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 
 def close(session: Session) -> None:
-    """Let go of inputs, model and references."""
+    """Release inputs, model and references."""
     session.release()
     reference.reference_of.cache_clear()
     shared.cache_clear()

@@ -1,4 +1,4 @@
-"""The work of one call: outputs, and the gradients of all inputs that need one; made once a subject."""
+"""The work of one call: outputs, and the gradients of all inputs that need one; made once per subject."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Work = Callable[[], Any]
 
 
 def make_inputs(operation: Operation, workload: Workload, seed: int, device: torch.device) -> Inputs:
-    """The operation's inputs; the same for the same seed."""
+    """Return the operation's inputs; the same for the same seed."""
     return operation.inputs(workload, torch.Generator(device).manual_seed(seed), device)
 
 
 def tensors_of(values: Any) -> Iterable[Tensor]:
-    """The tensors among `values`, in order, lists and tuples of them opened."""
+    """Return the tensors among `values`, in order, with lists and tuples flattened."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, list | tuple):
@@ -31,7 +31,7 @@ def tensors_of(values: Any) -> Iterable[Tensor]:
 
 
 def mapped(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """`values` with `change` done to each tensor among them."""
+    """Return `values` with `change` applied to each tensor."""
     if isinstance(values, Tensor):
         return change(values)
     if isinstance(values, list | tuple):
@@ -40,12 +40,14 @@ def mapped(change: Callable[[Tensor], Tensor], values: Any) -> Any:
 
 
 def leaves_of(inputs: Inputs) -> list[Tensor]:
-    """The inputs that are to be differentiated."""
+    """Return the inputs that require gradients."""
     return [one for one in tensors_of(inputs) if one.requires_grad]
 
 
 def make_upstream(operation: Operation, inputs: Inputs, seed: int) -> list[Tensor]:
-    """A gradient for each output, fixed: normal, or 1 for a loss. Shapes are had without computing."""
+    """Return a fixed gradient for each output: normal, or 1 for a loss; shapes are found without
+    computing.
+    """
     if not leaves_of(inputs):
         return []
     outputs = operation.eager(*mapped(lambda one: one.detach().to("meta"), inputs))
@@ -60,7 +62,7 @@ def make_upstream(operation: Operation, inputs: Inputs, seed: int) -> list[Tenso
 
 
 def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
-    """A call that computes `Result` by the variant's function, with nothing else in it."""
+    """Return a call that computes `Result` by the variant's function, and nothing else."""
     if subject.bind is not None:
         return subject.bind(subject, inputs, upstream)
     function, around, leaves = subject.function, subject.around, leaves_of(inputs)
@@ -86,7 +88,7 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
 
 
 def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients in the types of the outputs; raises `WrongResult` where shapes differ."""
+    """Return the gradients in the types of the outputs; raises `WrongResult` where shapes differ."""
     ours, due = ([tuple(one.shape) for one in group] for group in (outputs, upstream))
     if ours != due:
         raise WrongResult(f"outputs have shapes {ours}, not {due}")
@@ -97,21 +99,21 @@ def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor
 def shared(
     operation: Operation, workload: Workload, seed: int, device: torch.device
 ) -> tuple[Inputs, list[Tensor]]:
-    """Inputs and upstream gradients, the same tensors for every variant of a workload.
+    """Return inputs and upstream gradients, the same tensors for every variant of a workload.
 
-    Where tensors lie in memory makes identical code differ by several percent (docs/trust.md).
+    The location of tensors in memory makes identical code differ by several percent (docs/trust.md).
     """
     inputs = make_inputs(operation, workload, seed, device)
     return inputs, make_upstream(operation, inputs, seed)
 
 
 def as_torch(subject: Subject, result: Any) -> Result:
-    """What the work returned, as tensors."""
+    """Return what the work returned, as tensors."""
     return result if subject.as_torch is None else subject.as_torch(result)
 
 
 def seconds_of(work: Work, device: torch.device) -> tuple[float, Any]:
-    """What one call took, waited for, and what it returned: for times that need not be close."""
+    """Return the seconds of one synchronous call and its result, for times that need not be precise."""
     begin_s = time.perf_counter()
     result = work()
     if device.type == "cuda":

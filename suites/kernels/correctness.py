@@ -27,11 +27,11 @@ from suites.kernels.session import Session
 from suites.kernels.subject import Inputs, Subject, Workload
 
 ROUNDING = 2.0**-24
-"""Of fp32. A gradient that comes by cancellation, as a saturated softmax's does, is known no closer than to
+"""Rounding in fp32: a gradient that results from cancellation, as a saturated softmax's, is known only to
 this share of what flows into it, and plain PyTorch's is off by as much."""
 
 UPDATES = 5
-"""Of AdamW, so that moments that are kept wrong show."""
+"""Updates of AdamW, so that wrongly kept moments show."""
 
 
 def check(session: Session) -> None:
@@ -52,7 +52,7 @@ def check(session: Session) -> None:
 
 
 def check_workload_shape(session: Session) -> tuple[float, int | None]:
-    """Return the largest error at the workload's own shape, of the very work that is timed afterwards.
+    """Return the largest error at the workload's own shape, of the work that is timed afterwards.
 
     Returns how many heads of attention were compared too; None where all were.
     """
@@ -81,11 +81,11 @@ def check_inputs(subject: Subject, inputs: Inputs, where: str) -> float:
 
 
 def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> float:
-    """The largest term of the sums in which an operation's gradients cancel, at most.
+    """Return a bound of the largest term of the sums in which an operation's gradients cancel.
 
     A softmax's: its upstream gradient. Inside attention that is a product with V over the head size, and on
     the way to Q and K it is multiplied by K and Q and divided by the root of the head size K:
-    sqrt(K) max|dO| max|V| max(|Q|, |K|); of one token the whole of it cancels.
+    sqrt(K) max|dO| max|V| max(|Q|, |K|); for one token all of it cancels.
     """
     largest = max((float(one.abs().max()) for one in upstream if one.numel()), default=0.0)
     if operation != "attention":

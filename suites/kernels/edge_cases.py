@@ -1,4 +1,4 @@
-"""Shapes at which hand-written kernels go wrong: odd, one row, not contiguous, large values. All small."""
+"""Shapes at which hand-written kernels fail: odd, one row, not contiguous, large values. All small."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE_OTHERWISE = 100.0
 
 
 def small(workload: Workload, **changes: Any) -> Workload:
-    """The workload at a size that takes a moment even interpreted; its head size, type and passes stay."""
+    """Return the workload at a size that is fast even interpreted, with its head size, type and passes."""
     size: dict[str, Any] = {
         "micro_batch_size": 2,
         "seq_len": 9,
@@ -35,7 +35,7 @@ def small(workload: Workload, **changes: Any) -> Workload:
 
 
 def edge_cases(subject: Subject) -> Iterator[Case]:
-    """Each case with its name in words, its workload and its inputs."""
+    """Yield each case with its name in words, its workload and its inputs."""
     workload = subject.workload
     shapes = {
         "a small shape": small(workload),
@@ -56,12 +56,12 @@ def edge_cases(subject: Subject) -> Iterator[Case]:
 
 
 def inputs_of(subject: Subject, workload: Workload) -> Inputs:
-    """The operation's inputs at another shape."""
+    """Return the operation's inputs at another shape."""
     return make_inputs(subject.operation, workload, subject.seed, subject.device)
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same values with a stride of two in the last dimension; a leaf stays a leaf."""
+    """Return the same values with a stride of two in the last dimension; a leaf stays a leaf."""
     if tensor.dim() < 2 or not tensor.is_floating_point():
         return tensor
     wide = torch.empty(*tensor.shape, 2, dtype=tensor.dtype, device=tensor.device)
@@ -70,7 +70,7 @@ def strided(tensor: Tensor) -> Tensor:
 
 
 def scaled(tensor: Tensor, factor: float) -> Tensor:
-    """The tensor times `factor` where it is a matrix or more; a leaf stays a leaf."""
+    """Return the tensor times `factor` if it has at least two dimensions; a leaf stays a leaf."""
     if tensor.dim() < 2 or not tensor.is_floating_point() or not tensor.requires_grad:
         return tensor
     return (tensor.detach() * factor).requires_grad_(True)

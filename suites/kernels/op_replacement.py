@@ -1,4 +1,4 @@
-"""What variants have in common: putting a function in an operation's place, alone or in the training step."""
+"""Replace an operation's function, alone or in the training step; shared by several variants."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from suites.kernels.training_step import PARTS
 STEP = "training_step"
 
 BF16_TOLERANCE = 2e-2
-"""Of the largest value: bf16 has 8 bits of significand, 2^-9 a rounding, and a result passes several."""
+"""Tolerance relative to the largest value: a bf16 rounding is 2^-9, and a result passes several."""
 
 
 def replace_operation(
     subject: Subject, functions: Mapping[str, Callable[..., Any]], variant: str, **changes: Any
 ) -> Subject:
-    """The subject with `functions`, by operation, in the place of eager ones; in a step those of its part.
+    """Return the subject with `functions`, by operation, in place of eager ones; in a step those of its part.
 
-    Raises `Unavailable` where none of them is for it.
+    Raises `Unavailable` where none of them applies.
     """
     name, part = subject.workload.operation, subject.workload.part
     if name != STEP:
@@ -37,7 +37,7 @@ def replace_operation(
 
 
 def require_full_step(subject: Subject, variant: str) -> None:
-    """Raises `Unavailable` for a step of which one part is to be replaced."""
+    """Raise `Unavailable` for a step of which only one part is replaced."""
     if subject.workload.operation == STEP and subject.workload.part != "all":
         raise Unavailable(
             f"{variant} changes the whole step, and here {subject.workload.part} alone is to change"
@@ -45,7 +45,9 @@ def require_full_step(subject: Subject, variant: str) -> None:
 
 
 def missing(module: str, extra: str) -> str | None:
-    """Why a variant that needs a package of an extra cannot run; None where the package is there."""
+    """Return why a variant that needs a package of an extra cannot run; None where the package is
+    installed.
+    """
     if importlib.util.find_spec(module) is not None:
         return None
     return f"needs the extra {extra}: pip install 'throughput-harness[{extra}]'"

@@ -1,6 +1,6 @@
 """Attention without its score matrix (arXiv 2205.14135): torch's scaled_dot_product_attention.
 
-On the CPU its flash kernel; on CUDA the backend that torch chooses: cuDNN's or flash in bf16, the
+It uses the flash kernel on the CPU and on CUDA the backend that torch chooses: cuDNN's or flash in bf16, the
 memory-efficient one in fp32.
 """
 
@@ -14,10 +14,10 @@ from suites.kernels.subject import Subject
 
 
 def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
-    """(B, H, T, K) three times to (B, H, T, K)."""
+    """Map three tensors (B, H, T, K) to (B, H, T, K)."""
     return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=causal)
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject with the fused kernel for its attention; `Unavailable` for all else."""
+    """Return the subject with the fused kernel for its attention; raises `Unavailable` for all else."""
     return replace_operation(subject, {"attention": attention}, "sdpa", attention="sdpa")

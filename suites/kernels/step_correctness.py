@@ -1,7 +1,7 @@
 """Compare a training step's gradients and losses with plain PyTorch's in fp32, at the workload's own size.
 
 Every parameter's gradient of the first step, by the norm of the difference; then the losses of `STEPS` steps
-on one batch, which hold the optimizer to it.
+on one batch, which check the optimizer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from suites.kernels.subject import Operation, Subject, Workload
 from suites.kernels.training_step import Trainer
 
 STEPS = 3
-"""One to see the gradients, two that the updates change; ten would take longer than what is timed."""
+"""Number of steps: one shows the gradients, two the updates; ten would take longer than the timing."""
 
 GRADIENT_FACTOR = 10.0
-"""A gradient passes every layer twice: in fp32 it may be off by so many times what a loss may."""
+"""A gradient passes every layer twice: its tolerance in fp32 is this multiple of a loss's."""
 
 BF16_GRADIENT = 5e-2
-"""Of a gradient's norm, where products are in bf16: some three times the worst seen, 1.7e-2 at 60 M."""
+"""Tolerance of a gradient's norm with bf16 products: about three times the worst seen, 1.7e-2 at 60 M."""
 
 
 class BaselineSteps(NamedTuple):

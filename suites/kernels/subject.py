@@ -1,4 +1,4 @@
-"""What the kernels suite hands around: a workload, an operation, and how one variant computes it.
+"""The kernels suite's types: a workload, an operation, and how a variant computes it.
 
 Shape suffixes, here and in every operation: N rows, D columns, B batch, H heads, T tokens, K size of a head,
 V vocabulary.
@@ -23,40 +23,40 @@ class Workload:
 
     operation: str
     micro_batch_size: int = 1
-    seq_len: int = 1  # rows of a row-wise operation: batch * seq_len
-    hidden_size: int = 1  # columns; of attention heads * head_size
+    seq_len: int = 1  # rows of a row-wise operation: micro_batch_size * seq_len
+    hidden_size: int = 1  # columns; for attention, heads * head_size
     num_attention_heads: int = 1
     num_key_value_heads: int = 1
     head_size: int = 64
     intermediate_size: int = 1
     vocab_size: int = 2
     num_hidden_layers: int = 1
-    tensors: int = 1  # adamw: over so many
+    tensors: int = 1  # adamw: number of tensors
     causal: bool = True
-    backward: bool = True  # forward and the gradient of every input that needs one; False: forward alone
+    backward: bool = True  # forward and the gradient of every input that needs one; False: forward only
     dtype: str = "fp32"  # fp32 | bf16: of the inputs
     part: str = "all"  # training_step: the operation that a variant may replace in it, or all
-    device: str = "any"  # any | cuda: chosen for a GPU, unavailable elsewhere
+    device: str = "any"  # any | cuda: sized for a GPU, not run elsewhere
     source: str = ""
 
     @property
     def rows(self) -> int:
-        """Rows of a row-wise operation (N)."""
+        """Return the rows of a row-wise operation (N)."""
         return self.micro_batch_size * self.seq_len
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type of the inputs."""
+        """Return the type of the inputs."""
         return {"fp32": torch.float32, "bf16": torch.bfloat16}[self.dtype]
 
     @property
     def element_B(self) -> int:
-        """Bytes of one element of the inputs."""
+        """Return the bytes of one element of the inputs."""
         return self.torch_dtype.itemsize
 
     @property
     def elements(self) -> int:
-        """Of one tensor of a row-wise operation, N D."""
+        """Return the elements of one tensor of a row-wise operation, N D."""
         return self.rows * self.hidden_size
 
 
@@ -68,13 +68,13 @@ Result = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is computed, whoever computes it.
+    """What is computed, by whichever variant.
 
     `inputs(workload, generator, device)`: tensors, or lists of tensors; those to be differentiated have
-    `requires_grad`. `eager(*inputs)`: plain PyTorch, as a person writes it first. `bytes_moved` and `flops`
+    `requires_grad`. `eager(*inputs)`: plain PyTorch. `bytes_moved` and `flops`
     by formula: the least traffic between chip and memory in bytes, and floating-point operations, of the
     forward pass and, where the workload has one, the backward pass; causal attention counts half.
-    `eager_B`: about what `eager` holds at once, where that may be more than a machine has.
+    `eager_B`: about what `eager` needs at once, where that may be more than a machine has.
     """
 
     name: str
@@ -89,16 +89,18 @@ class Operation:
 class Subject:
     """How one variant computes one operation.
 
-    `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
-    `bind(subject, inputs, upstream)`: for what is no function of torch tensors, the call that computes
-    outputs and gradients, and `as_torch` of what it returns. `precision` is that of its matrix products: fp32
-    | tf32 | bf16. `timed` is False where it must not be timed here. `tolerance` bounds |ours - float64| /
-    max|float64| of each output and gradient. `shapes`: at which it is checked: the workload's "own", "own and
-    edge cases", or "edge cases" alone. `compiles`: its first call is longer by that; `compiler_cache`: and
-    torch tells whether compiled code was found on disk. `once` adds to what is read once a cell: registers,
-    shared memory. `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the
-    variant's function for it; torch.compile's mode, where forward and backward pass are compiled whole; what
-    makes an optimizer of the parameters, where that is not torch.optim.AdamW as it comes.
+    - `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
+    - `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
+      outputs and gradients; `as_torch` converts its result.
+    - `precision`: of its matrix products, fp32, tf32 or bf16.
+    - `timed`: False where it must not be timed here.
+    - `tolerance`: bounds |ours - float64| / max|float64| of each output and gradient.
+    - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
+    - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
+    - `once`: adds readings that are taken once per cell, such as registers and shared memory.
+    - `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's function
+      for it; torch.compile's mode for the full forward and backward pass; what makes an optimizer of the
+      parameters in place of the default torch.optim.AdamW.
     """
 
     workload: Workload
@@ -111,7 +113,7 @@ class Subject:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     bind: Callable[[Subject, Inputs, Sequence[Tensor]], Callable[[], Any]] | None = None
     as_torch: Callable[[Any], Result] | None = None
-    writes_inputs: bool = False  # it gets inputs of its own; other variants share theirs
+    writes_inputs: bool = False  # it gets its own inputs; other variants share theirs
     timed: bool = True
     tolerance: float = 1e-4
     shapes: str = "own"

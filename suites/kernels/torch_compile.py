@@ -1,6 +1,6 @@
-"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): the operation fused, or the step whole.
+"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): the operation fused, or the full step.
 
-Compiled for the one shape. In a step of which one part is to change, that operation alone is compiled.
+Compiled for one shape. In a step of which one part is replaced, only that operation is compiled.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from suites.kernels.subject import Subject
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`mode` as torch.compile knows it."""
+    """`mode`: torch.compile's mode."""
 
     mode: str = "default"
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject with its function compiled, or its step's forward and backward pass."""
+    """Return the subject with its function compiled, or its step's forward and backward pass."""
     workload = subject.workload
     if workload.operation == STEP and workload.part == "all":
         return replace(subject, compile_step=settings.mode, compiles=True, compiler_cache=True)
@@ -35,6 +35,6 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
-    """`function` compiled for each shape that it meets."""
+    """Return `function` compiled for each shape that it gets."""
     found: Callable[..., Any] = torch.compile(function, dynamic=False, mode=settings.mode)
     return found

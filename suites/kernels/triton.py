@@ -1,7 +1,7 @@
-"""Our own Triton kernels, one file an operation in triton_kernels/.
+"""Our own Triton kernels, one file per operation in triton_kernels/.
 
-On a CPU they are interpreted at small shapes, to see that they are right, and compiled for GPUs that need not
-be there, to see what they take of them; never timed.
+On a CPU they are interpreted at small shapes to check their results, and compiled for GPUs that need not be
+present to report their resources; they are never timed there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(one, name) for name, o
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject with our kernels; `Unavailable` without one, and for a step on a CPU."""
+    """Return the subject with our kernels; raises `Unavailable` without one, and for a step on a CPU."""
     validate_head_size(subject)
     if subject.device.type == "cuda":
         return replace_operation(
@@ -71,7 +71,7 @@ def apply(subject: Subject) -> Subject:
 
 
 def validate_head_size(subject: Subject) -> None:
-    """Raises `Unavailable` for attention with heads that our kernel is not written for."""
+    """Raise `Unavailable` for attention with head sizes that our kernel does not support."""
     workload = subject.workload
     step = workload.operation == STEP
     size = workload.hidden_size // workload.num_attention_heads if step else workload.head_size
@@ -82,7 +82,7 @@ def validate_head_size(subject: Subject) -> None:
 
 
 def resources(subject: Subject) -> Iterator[Reading | Note]:
-    """Registers, shared memory and spills for each target, the most that any of its kernels takes."""
+    """Yield registers, shared memory and spills for each target, the most of any of its kernels."""
     name = subject.workload.operation
     if name not in MODULES:
         return

@@ -81,7 +81,7 @@ class TrainingStep:
     - `keep_gradients`: gradients are zeroed in place after an update, not let go.
     - `after_update`: each makes, of a trainer, what is called with it after every update.
     - `updates_between_syncs`: updates after which all ranks hold the same parameters.
-    - `layers_alike`: whether a dry run of few layers tells of the rest.
+    - `layers_alike`: whether a dry run of few layers determines the rest.
     - `no_dry_run`: why fake tensors cannot show the step; None: they can.
     - `notes`: which tensors are held in which type.
     """

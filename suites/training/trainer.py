@@ -28,7 +28,7 @@ class Trainer:
     """A model with its wrappers and its optimizer, made in the order in which a training script makes them.
 
     `model` is what is called; `plain` is the same model by the names of its parameters before any wrapper.
-    `mark` is told what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad".
+    `mark` is called with what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad".
     `num_hidden_layers`: other than the workload's. `folder`: where a technique's files lie.
     """
 

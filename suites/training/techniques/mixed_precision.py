@@ -29,8 +29,8 @@ TOLERANCE = 5e-3
 class Settings:
     """Which tensors are held in which type.
 
-    `gradients`: None, all held in fp32 and torch.autocast narrows what it multiplies; "bf16", parameters
-    and gradients in bf16 beside fp32 masters (16 bytes per parameter with AdamW); "fp32", bf16 parameters,
+    `gradients`: None, all held in fp32 and torch.autocast narrows what it multiplies; "bf16", parameters and
+    gradients in bf16 with fp32 master weights (16 bytes per parameter with AdamW); "fp32", bf16 parameters,
     gradients summed in fp32, fp32 masters (18 bytes per parameter).
     """
 
