@@ -123,7 +123,8 @@ def prepare(suite_run: Run) -> Prepared:
             messages += (f"run at a smaller size for that: {', '.join(smaller)}",)
             suite_run = replace(suite_run, workloads={**suite_run.workloads, **smaller})
             groups = groups_of(suite_run, environment)
-            host = probe(groups, suite_run.out, environment) or host
+            smaller_host = probe(groups, suite_run.out, environment)
+            host = host._replace(bf16_FLOP={} if smaller_host is None else smaller_host.bf16_FLOP)
     messages += tuple(not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return Prepared(

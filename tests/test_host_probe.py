@@ -132,7 +132,7 @@ def test_the_kernels_suite_tells_its_bf16_products_and_no_others():
     by_name = {(one.workload, one.optimization): flop[one.id] for one in cells if one.id in flop}
     step = training_step.flops(Workload(**suite_run.workloads["step_5m_128"]))
     assert by_name.pop(("step_5m_128", "autocast_bf16")) == step
-    assert by_name.keys() == {("matmul_bf16", "baseline"), ("matmul_bf16", "baseline_again")}
+    assert by_name.keys() == {("matmul_bf16", "baseline")}
     assert set(by_name.values()) == {2.0 * 100 * 2048 * 2048}
 
 
@@ -191,11 +191,19 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     groups = sweep.prepare(replace(kernels, out=tmp_path)).groups
     slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
     stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
+    rates = iter(range(5, 99))
+    measured = host_probe._measured
+    monkeypatch.setattr(
+        host_probe,
+        "_measured",
+        lambda group: measured(group)._replace(matmul_FLOP_per_s={"fp32": 50e9, "bf16": next(rates) * 1e8}),
+    )
     lines, _ = sweep.planned_sweep(replace(kernels, out=tmp_path))
     assert lines[:2] == [SLOW.sentence, "run at a smaller size for that: matmul_bf16"]
     here = sweep.prepare(replace(kernels, out=tmp_path))
     assert here.run.workloads["matmul_bf16"]["seq_len"] == 512
-    assert here.environment.matmul_FLOP_per_s == SLOW.matmul_FLOP_per_s
+    assert here.environment.matmul_FLOP_per_s == {"fp32": 50e9, "bf16": 7e8}  # of the first of two children
+    assert here.messages[0] == here.host.sentence
     found = sweep.outlook(here, {})
     left_out = {
         (one.workload, one.optimization) for g in groups for one in g.cells if one.id in found.not_tried
