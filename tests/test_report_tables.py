@@ -200,7 +200,7 @@ def test_a_run_of_another_model_is_reported_on_that_model() -> None:
     own = [r._replace(cell=r.cell._replace(workload="my_model")) for r in own]
     made = made_table("pays", own)
     assert made.title.endswith("my_model")
-    assert row_of(made, 0)["Peak memory"][-1] in MARKS
+    assert row_of(made, 0)["Peak memory, GiB"][-1] in MARKS
     assert [row[0].text for row in made_table("table_1", own).rows] == ["my_model"]
     assert len(tips(drawn(found(own), "by_kind"))) > 8
 
