@@ -89,7 +89,7 @@ class Operation:
 class Subject:
     """How one variant computes one operation.
 
-    - `function`: same inputs and outputs as `operation.eager`; `around()`: a context for it, such as autocast.
+    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast.
     - `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
       outputs and gradients; `as_torch` converts its result.
     - `precision`: of its matrix products, fp32, tf32 or bf16.
@@ -98,9 +98,9 @@ class Subject:
     - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
     - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
     - `once`: adds readings that are taken once per cell, such as registers and shared memory.
-    - `replace`, `compile_step`, `optimizer`: for the training step, an operation's name to the variant's function
-      for it; torch.compile's mode for the full forward and backward pass; what makes an optimizer of the
-      parameters in place of the default torch.optim.AdamW.
+    - `replace`, `compile_step`, `optimizer`: for the training step, the variant's functions by operation;
+      torch.compile's mode for the full forward and backward pass; what makes an optimizer of the parameters
+      in place of the default torch.optim.AdamW.
     """
 
     workload: Workload
