@@ -35,7 +35,9 @@ MODEL_FIELDS = {
 }
 """Fields of a workload that took Hugging Face's names in version 2."""
 
-SUITE_FIELDS: Mapping[str, Mapping[str, str]] = {}
+SUITE_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "memory": {"ranks": "dp_size", "train": "measurable", "program": "simulated_device"},
+}
 """Further fields of one suite's workloads."""
 
 SETTINGS = {"plain_steps": "warmup_steps"}

@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +26,9 @@ from harness.instruments.memory.bf16_products import (
     products_take_results_alone,
     replaced_products,
 )
+from suites.training.dry_run import among_ranks
+from suites.training.techniques import build_step
+from suites.training.trainer import Trainer
 
 MARK = "test:"
 
@@ -112,7 +114,6 @@ def of_products() -> dict[str, Any]:
 
 def steps() -> Iterator[tuple[str, Any]]:
     """Every optimization of the memory suite that computes in bf16, on a small workload with a tied head."""
-    suite = import_module("suites.memory")
     run = load(["suite=memory"])[0]
     shape = {
         "num_hidden_layers": 2,
@@ -121,7 +122,7 @@ def steps() -> Iterator[tuple[str, Any]]:
         "vocab_size": 200,
         "micro_batch_size": 2,
         "seq_len": 24,
-        "ranks": 2,
+        "dp_size": 2,
     }
     for workload, variants in (
         ("gpt_5m", ("mixed_precision.autocast", "mixed_checkpointed")),
@@ -131,13 +132,10 @@ def steps() -> Iterator[tuple[str, Any]]:
         for variant in run.variants:
             if variants is not None and variant.name not in variants:
                 continue
-            module = import_module(f"suites.memory.{variant.module}")
-            subject = module.apply(suite.build(small, 0), module.Settings(**variant.settings))
-            if subject.features.precision != "fp32":
-                yield f"{workload} {variant.name}", subject
-    mixed, zero3 = (import_module(f"suites.memory.{name}") for name in ("mixed_precision", "zero3"))
-    narrow = mixed.apply(suite.build(small, 0), mixed.Settings("bf16_grads"))
-    yield "zero3 of mixed_precision.bf16_grads", zero3.apply(narrow, zero3.Settings())
+            step = build_step(small, variant.techniques)
+            if step.features.precision != "fp32":
+                yield f"{workload} {variant.name}", step
+    yield "zero3 of mixed_precision.bf16_grads", build_step(small, ["zero", "mixed_precision"])
 
 
 def in_any_order(sizes_B: list[int]) -> list[int]:
@@ -149,20 +147,19 @@ def in_any_order(sizes_B: list[int]) -> list[int]:
 
 def of_steps() -> dict[str, Any]:
     """For each step the events with and without the mode, what it replaced, and operations that took bf16."""
-    suite, training = import_module("suites.memory"), import_module("suites.memory.training")
     report = {}
-    for name, subject in steps():
+    for name, step in steps():
         events = []
         for mode in (nullcontext(), nullcontext(), replaced_products()):  # the first fills caches
             activities = [torch.profiler.ProfilerActivity.CPU]
-            with suite.among_ranks(subject), mode as products:
+            with among_ranks(step), mode as products:
                 gc.collect()
                 with torch.profiler.profile(
                     activities=activities, profile_memory=True, record_shapes=True
                 ) as profile:
-                    ready = training.set_up(subject, torch.device("cpu"))
-                    losses = [training.train_once(ready).item() for _ in range(2)]
-                    del ready
+                    trainer = Trainer(step)
+                    losses = [trainer.train_step().item() for _ in range(2)]
+                    del trainer
             sizes_B = [size_B for event, size_B in memory_events(profile, MARK) if event == "[memory]"]
             events.append(in_any_order(sizes_B))
         seen = Counter(

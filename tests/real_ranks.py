@@ -1,9 +1,8 @@
-"""What the tests of sharded steps share: workloads, real ranks joined by gloo, a walk beside a real run."""
+"""What tests of sharded steps share: workloads, real ranks joined by gloo, a dry run and a real one."""
 
 import json
 import os
 from dataclasses import replace
-from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -11,8 +10,9 @@ import torch.multiprocessing
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from suites.memory.measure import losses, measure_peak
-from suites.memory.step import TrainingStep, Workload
-from suites.memory.walk import fake_step
+from suites.training.dry_run import Device, dry_run
+from suites.training.techniques import build_step
+from suites.training.workload import Workload
 
 CPU = torch.device("cpu")
 STEPS = 4
@@ -37,14 +37,8 @@ TINY = Workload(
     gradient_accumulation_steps=2,
     max_grad_norm=None,
     dropout=0.0,
-    ranks=2,
+    dp_size=2,
     tp_size=2,
-    nominal_parameters=None,
-    device_memory_B=80e9,
-    train=True,
-    program="host",
-    hf_config=None,
-    source="made for tests",
 )
 GPT = replace(
     TINY,
@@ -76,28 +70,29 @@ SMALL = replace(
 """Large enough that what a walk misses shows as a share of the peak."""
 
 
-def sharded(name, workload, seed=3, **settings):
-    """The step of `workload` under the optimization `name`."""
-    module = import_module(f"suites.memory.{name}")
-    return module.apply(TrainingStep(workload, seed), module.Settings(**settings))
+HOST = Device("host", measured=True)
 
 
-def walked_and_measured(step, full=True, steady_steps=1):
-    """The walk's peak, and the bytes that real tensors took in the last of those steps, of one rank."""
-    with fake_process_group(step.ranks):
-        walked = fake_step(step, full=full)
+def sharded(techniques, workload, seed=3):
+    """The step of `workload` under a technique, or under several."""
+    return build_step(workload, [techniques] if isinstance(techniques, str) else techniques, seed)
+
+
+def dry_and_measured(step, full=True, steady_steps=1):
+    """The dry run's peak, and the bytes that real tensors took in the last of those steps, of one rank."""
+    dry = dry_run(step, HOST, full)
     with fake_process_group(step.ranks):
         measured = measure_peak(step, CPU, steady_steps=steady_steps)
-    return walked, measured.peaks[-1].live_B
+    return dry, measured.peaks[-1].live_B
 
 
 def baseline_losses(workload):
     """What plain PyTorch gives."""
-    return losses(TrainingStep(workload, seed=3), STEPS, CPU)
+    return losses(build_step(workload, (), seed=3), STEPS, CPU)
 
 
 def losses_on_ranks(runs, folder):
-    """Of each run (an optimization's name, a workload, how many ranks) the losses that each real rank saw.
+    """Of each run (techniques, a workload, how many ranks) the losses that each real rank saw.
 
     The ranks are started once, as many as a run needs at most, and do one run after the other.
     """
@@ -127,7 +122,7 @@ def _run(rank, name, workload, ranks, store):
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "GLOO_SOCKET_IFNAME": "lo"}
     os.environ.update({key: str(value) for key, value in environment.items()})
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    seen = losses(sharded(name, workload, ranks=ranks), STEPS, CPU)
+    seen = losses(sharded(name, replace(workload, dp_size=ranks, tp_size=ranks)), STEPS, CPU)
     dist.barrier()
     dist.destroy_process_group()
     return seen

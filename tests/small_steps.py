@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from suites.memory import activation_checkpointing, flash_attention, mixed_precision
-from suites.memory.step import TrainingStep, Workload
+from suites.training.dry_run import Device
+from suites.training.step import TrainingStep
+from suites.training.techniques import build_step
+from suites.training.workload import Workload
+
+HOST = Device("host", measured=True)
+CUDA = Device("cuda")
 
 LLAMA = Workload(
     num_hidden_layers=4,
@@ -28,14 +33,6 @@ LLAMA = Workload(
     gradient_accumulation_steps=1,
     max_grad_norm=None,
     dropout=0.0,
-    ranks=1,
-    tp_size=1,
-    nominal_parameters=None,
-    device_memory_B=80e9,
-    train=True,
-    program="host",
-    hf_config=None,
-    source="a test",
 )
 
 GPT = replace(
@@ -60,23 +57,18 @@ LLAMA_7B = replace(
     max_position_embeddings=4096,
     seq_len=2048,
     micro_batch_size=1,
-    train=False,
 )
 
 TECHNIQUES = {
-    "flash": (flash_attention, flash_attention.Settings()),
-    "full": (activation_checkpointing, activation_checkpointing.Settings("full")),
-    "selective": (activation_checkpointing, activation_checkpointing.Settings("selective")),
-    "autocast": (mixed_precision, mixed_precision.Settings("autocast")),
-    "bf16_grads": (mixed_precision, mixed_precision.Settings("bf16_grads")),
-    "fp32_grads": (mixed_precision, mixed_precision.Settings("fp32_grads")),
+    "flash": "attention",
+    "full": "activation_checkpointing",
+    "selective": {"activation_checkpointing": {"mode": "selective"}},
+    "autocast": "mixed_precision",
+    "bf16_grads": {"mixed_precision": {"gradients": "bf16"}},
+    "fp32_grads": {"mixed_precision": {"gradients": "fp32"}},
 }
 
 
 def make_step(workload: Workload, techniques: str = "", **changes: Any) -> TrainingStep:
-    """`workload`, changed, with techniques applied in order ("flash full")."""
-    step = TrainingStep(replace(workload, **changes), seed=0)
-    for name in techniques.split():
-        module, settings = TECHNIQUES[name]
-        step = module.apply(step, settings)
-    return step
+    """`workload`, changed, with techniques ("flash full")."""
+    return build_step(replace(workload, **changes), [TECHNIQUES[name] for name in techniques.split()])

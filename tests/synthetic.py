@@ -126,7 +126,7 @@ def _memory_record(workload: str, parameters: float, variant: str) -> Record:
     if not train and variant in ONE_RANK[3:]:
         figures["tokens_at_40_B_per_parameter", "fake_step"] = ("1", "simulated", (parameters / 1e5,))
     conditions = {"device": "cpu" if train else "cuda", "optimizer": "adamw", "precision": "autocast"}
-    fields = {**conf_workloads()[workload], "train": train}
+    fields = {**conf_workloads()[workload], "measurable": train}
     if (workload, variant) == ("gpt3_175b", "fsdp2"):
         reason = "no end within 600 s <script>alert('@ink | 1')</script>"
         return made(workload, variant, status="timed_out", reason=reason, fields=fields, suite="memory")

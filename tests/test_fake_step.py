@@ -1,4 +1,4 @@
-"""`fake_step` against the allocator's own events of real steps, its short way against the full walk."""
+"""The dry run against the allocator's own events of real steps, its short way against the full one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_steps import GPT, LLAMA, LLAMA_7B, make_step
+from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 from torch import nn
 
 from harness.instruments.memory.allocator import watch
@@ -16,11 +16,15 @@ from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.records import Note, Reading, Unavailable
 from suites import memory
-from suites.memory import activation_checkpointing, mixed_precision
 from suites.memory.measure import losses, measure_peak
-from suites.memory.training import build_model, plain_optimizer, shape_of
-from suites.memory.walk import fake_step, walk
+from suites.memory.subject import Subject
+from suites.training.dry_run import dry_run, trace
+from suites.training.host_memory import HostMemory
 from suites.training.model import Block, Transformer
+from suites.training.optimizers import make_torch_optimizer
+from suites.training.techniques import build_step, mixed_precision
+from suites.training.trainer import CPU, Trainer, build_model
+from suites.training.workload import Resources
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
@@ -56,7 +60,7 @@ SET_UPS = {
 
 
 def assert_as_measured(step, found=None):
-    found = found or fake_step(step)
+    found = found or dry_run(step, HOST)
     for peak in measure_peak(step).peaks:
         assert found.peak_B == pytest.approx(peak.live_B, rel=ALLOWED)
 
@@ -107,26 +111,24 @@ def test_as_measured_for_random_set_ups(workload, techniques):
 
 
 @settings(max_examples=6, deadline=None, derandomize=True)
-@given(workloads, TECHNIQUES, st.integers(4, 6), st.sampled_from(["host", "cuda"]))
-def test_short_walk_equals_full_walk(workload, techniques, num_hidden_layers, program):
-    step = make_step(
-        replace(workload, num_hidden_layers=num_hidden_layers, program=program), " ".join(techniques)
-    )
-    assert fake_step(step) == fake_step(step, full=True)
+@given(workloads, TECHNIQUES, st.integers(4, 6), st.sampled_from([HOST, CUDA]))
+def test_short_walk_equals_full_walk(workload, techniques, num_hidden_layers, device):
+    step = make_step(workload, " ".join(techniques), num_hidden_layers=num_hidden_layers)
+    assert dry_run(step, device) == dry_run(step, device, full=True)
 
 
 @pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
 def test_short_walk_equals_full_walk_on_7b(techniques):
     """With fewer layers; the peak is at the place where it is with 32."""
     step = make_step(LLAMA_7B, techniques, num_hidden_layers=9)
-    assert fake_step(step) == fake_step(step, full=True)
+    assert dry_run(step, HOST) == dry_run(step, HOST, full=True)
 
 
 def test_kinds_sum_to_the_peak_and_are_what_they_are():
     step = make_step(
         LLAMA, "flash", micro_batch_size=1, seq_len=4
     )  # few activations: the peak is in the optimizer
-    found = fake_step(step)
+    found = dry_run(step, HOST)
     model = build_model(step)
     weights_B = sum(one.nbytes for one in model.parameters())
     buffers_B = sum(one.nbytes for one in model.buffers())
@@ -149,7 +151,7 @@ def test_bytes_a_parameter_of_each_precision():
             hidden_size=256,
             intermediate_size=688,
         )
-        found, model = fake_step(step), build_model(step)
+        found, model = dry_run(step, HOST), build_model(step)
         states = sum(found.by_kind_B[kind] for kind in ("parameters", "gradients", "optimizer_states"))
         buffers_B = sum(one.nbytes for one in model.buffers())
         weights = sum(one.numel() for one in model.parameters())
@@ -161,19 +163,17 @@ def test_as_torchs_own_tracker():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from suites.memory.training import set_up, train_once
-
     step = make_step(SHORT_LLAMA)
     with FakeTensorMode():
-        training = set_up(step, torch.device("cpu"))
+        trainer = Trainer(step)
         tracker = MemTracker()
-        tracker.track_external(training.model, training.optimizer)
+        tracker.track_external(trainer.model, trainer.optimizer.inner)
         with tracker:
-            train_once(training)
+            trainer.train_step()
             tracker.reset_mod_stats()
-            train_once(training)
+            trainer.train_step()
     (by_kind,) = tracker.get_tracker_snapshot("peak").values()
-    assert fake_step(step).peak_B == pytest.approx(by_kind["Total"], rel=1e-4)
+    assert dry_run(step, HOST).peak_B == pytest.approx(by_kind["Total"], rel=1e-4)
 
 
 class Sums(torch.autograd.Function):
@@ -224,21 +224,24 @@ def test_gradients_are_added_as_in_a_real_run(name):
     assert found_B == pytest.approx(allocator.peaks[-1].live_B, abs=256)
 
 
-def test_on_a_host_with_cuda_its_program_is_walked(monkeypatch):
-    """`measured` runs there, so the walk of "host" must be the walk of "cuda"."""
+def a_subject(step, device="host"):
+    return Subject(step, device_memory_B=80e9, measurable=True, simulated_device=device)
+
+
+def test_on_a_host_with_cuda_its_operations_are_run(monkeypatch):
+    """`measured` runs there, so the dry run of "host" must be the dry run of "cuda"."""
     step = make_step(LLAMA, "flash", num_hidden_layers=1)
-    cuda = make_step(LLAMA, "flash", num_hidden_layers=1, program="cuda")
-    here, there = fake_step(step), fake_step(cuda)
+    here, there = memory.peak_of_rank(a_subject(step)), memory.peak_of_rank(a_subject(step, "cuda"))
     assert here.peak_B != there.peak_B
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert fake_step(step) == there
-    assert memory.conditions(step)["device"] == "cuda"
+    assert memory.peak_of_rank(a_subject(step)) == there
+    assert memory.conditions(a_subject(step))["device"] == "cuda"
 
 
-@pytest.mark.parametrize(("program", "compared"), [("host", True), ("cuda", False)])
-def test_cuda_walks_are_not_held_against_a_cpu(monkeypatch, program, compared):
+@pytest.mark.parametrize(("device", "compared"), [("host", True), ("cuda", False)])
+def test_cuda_runs_are_not_compared_with_a_cpu(monkeypatch, device, compared):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    said = list(memory.sample(make_step(LLAMA, num_hidden_layers=1, program=program)))
+    said = list(memory.sample(a_subject(make_step(LLAMA, num_hidden_layers=1), device)))
     assert any(isinstance(one, Reading) and one.method == "measured" for one in said)
     assert any(isinstance(one, Reading) and one.metric == "relative_error" for one in said) == compared
     assert any(isinstance(one, Note) and one.text.startswith("relative_error: ") for one in said) != compared
@@ -246,18 +249,18 @@ def test_cuda_walks_are_not_held_against_a_cpu(monkeypatch, program, compared):
 
 def test_a_step_that_cannot_be_walked_says_so():
     with pytest.raises(Unavailable, match="because"):
-        fake_step(replace(make_step(LLAMA), walkable="because"))
+        dry_run(replace(make_step(LLAMA), no_dry_run="because"))
 
 
 def test_fake_tensors_take_no_memory_and_leave_torch_as_it_was():
     before = torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax
-    fake_step(make_step(LLAMA, "full", num_hidden_layers=9, program="cuda"))
+    dry_run(make_step(LLAMA, "full", num_hidden_layers=9), CUDA)
     assert (torch.get_rng_state, torch.UntypedStorage.resize_, torch.Tensor.softmax) == before
     assert torch.get_default_dtype() == torch.float32
 
 
 def activations_at_the_loss(step, num_hidden_layers: int) -> int:
-    moments = walk(step, num_hidden_layers)
+    moments = trace(step, CUDA, num_hidden_layers)
     (moment,) = [found for place, found in moments.items() if "nll_loss_forward" in place.operation]
     return moment.by_kind_B[3]
 
@@ -274,7 +277,6 @@ def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
         intermediate_size=4 * h,
         micro_batch_size=b,
         seq_len=s,
-        program="cuda",
     )
     a_layer = activations_at_the_loss(step, 2) - activations_at_the_loss(step, 1)
     assert a_layer == pytest.approx(s * b * h * (34 + 5 * a * s / h), rel=5e-3)
@@ -295,21 +297,21 @@ def test_losses_are_the_baselines(techniques):
     step = make_step(workload, techniques)
     ours, theirs = losses(step), losses(make_step(workload))
     assert ours[0] != ours[-1]
-    assert ours == pytest.approx(theirs, rel=step.tolerance)
+    assert ours == pytest.approx(theirs, rel=step.contract.relative)
 
 
 def test_unknown_settings_are_refused():
-    with pytest.raises(ValueError, match="mode 'some' is none of full, selective"):
-        activation_checkpointing.apply(make_step(LLAMA), activation_checkpointing.Settings("some"))
-    with pytest.raises(ValueError, match="held 'fp8' is none of autocast, bf16_grads, fp32_grads"):
-        mixed_precision.apply(make_step(LLAMA), mixed_precision.Settings("fp8"))
+    with pytest.raises(ValueError, match="mode='some' is none of full, selective"):
+        build_step(LLAMA, [{"activation_checkpointing": {"mode": "some"}}])
+    with pytest.raises(ValueError, match="gradients='fp8' is none of None, bf16, fp32"):
+        build_step(LLAMA, [{"mixed_precision": {"gradients": "fp8"}}])
 
 
 def growing(step, num_hidden_layers):
     """Each layer's feed-forward part is wider than the last one's."""
-    model = Transformer(shape_of(step.workload), step.attention)
+    model = Transformer(step.workload.shape, step.attention)
     model.blocks = nn.ModuleList(
-        Block(shape_of(replace(step.workload, intermediate_size=64 * (1 + index))), step.attention)
+        Block(replace(step.workload.shape, intermediate_size=64 * (1 + index)), step.attention)
         for index in range(num_hidden_layers)
     )
     return model
@@ -317,8 +319,8 @@ def growing(step, num_hidden_layers):
 
 def test_layers_that_are_not_alike_are_walked_one_by_one():
     step = replace(make_step(LLAMA, optimizer="sgd_momentum"), make_model=growing)
-    found = fake_step(step)
-    assert found == fake_step(step, full=True)
+    found = dry_run(step, HOST)
+    assert found == dry_run(step, HOST, full=True)
     assert_as_measured(step, found)
 
 
@@ -331,7 +333,8 @@ def test_what_precision_holds_is_said():
 def test_updates_too_small_for_bf16_gather_in_the_master(make):
     workload, gradient = replace(LLAMA, optimizer="sgd_momentum"), 0.0078125  # exact in bf16
     weight, plain = nn.Parameter(torch.ones(4, dtype=torch.bfloat16)), nn.Parameter(torch.ones(4))
-    ours, reference = make([weight], workload), plain_optimizer([plain], workload)
+    ours = make(nn.ParameterList([weight]), workload, Resources(CPU, HostMemory(CPU)))
+    reference = make_torch_optimizer([plain], workload)
     for _ in range(30):
         (weight * gradient).sum().backward()
         ours.step()

@@ -13,19 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from suites.memory import deepspeed_estimators
-from suites.memory.formulas import (
-    STAGES,
+from suites.memory.formulas import STAGES, Estimate, estimates, gpus
+from suites.memory.subject import Subject
+from suites.training.estimates import (
     Counts,
-    Estimate,
     count,
-    estimates,
-    gpus,
+    deepspeed_states_bytes,
     korthikanti_layer_bytes,
     megatron_activations_bytes,
     zero_states_bytes,
 )
-from suites.memory.step import Features, TrainingStep, Workload
+from suites.training.step import Features, TrainingStep
+from suites.training.workload import Workload
 
 GB = 1e9
 LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
@@ -34,26 +33,23 @@ LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
 def a_workload(**changes: Any) -> Workload:
     fields: dict[str, Any] = {
         "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000,
-        "norm": "rms", "mlp": "swiglu", "position": "rotary",
-        "max_position_embeddings": 4096, "tie_word_embeddings": False, "bias": False,
-        "micro_batch_size": 1, "seq_len": 2048, "optimizer": "adamw", "optimizer_impl": "default",
-        "gradient_accumulation_steps": 1,
-        "max_grad_norm": None, "dropout": 0.0, "ranks": 1, "nominal_parameters": None, "train": False,
-        "program": "host", "hf_config": None, "source": "a test", "tp_size": 1, "device_memory_B": 80e9,
+        "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "seq_len": 2048,
     }  # fmt: skip
     return Workload(**(fields | changes))
 
 
-def by_method(step: TrainingStep, counts: Counts = LLAMA_7B) -> dict[str, Estimate]:
-    found = list(estimates(step, counts))
+def by_method(
+    step: TrainingStep, counts: Counts = LLAMA_7B, nominal: float | None = None
+) -> dict[str, Estimate]:
+    found = list(estimates(Subject(step, 80e9, nominal), counts))
     assert len({one.method for one in found}) == len(found)
     return {one.method: one for one in found}
 
 
 def a_step(ranks: int = 1, workload: Workload | None = None, **features: str) -> TrainingStep:
+    given = workload or a_workload()
     return TrainingStep(
-        workload or a_workload(), 0, Features(**({"precision": "autocast"} | features)), ranks
+        given, given, 0, features=Features(**({"precision": "autocast"} | features)), ranks=ranks
     )
 
 
@@ -68,8 +64,7 @@ def test_zero_paper_example() -> None:
     [(1, 40, 1), (7, 280, 4), (13, 520, 7), (70, 2800, 35), (175, 7000, 88)],
 )
 def test_table_i(billions: int, paper_gb: int, paper_gpus: int) -> None:
-    step = a_step(workload=a_workload(nominal_parameters=billions * 1e9))
-    peak_B = by_method(step)["rule_40x"].peak_B
+    peak_B = by_method(a_step(), nominal=billions * 1e9)["rule_40x"].peak_B
     assert peak_B is not None
     assert round(peak_B / GB) == paper_gb
     assert gpus(peak_B) == paper_gpus
@@ -148,7 +143,7 @@ def test_korthikanti_adds_activations_to_the_states() -> None:
 )
 def test_deepspeed_stage_3_sample_of_its_documentation(ranks: int, published_gib: float) -> None:
     """Documentation prints whole millions of the real counts, so the last digit may differ."""
-    found = deepspeed_estimators.states_bytes(3, 2_851_000_000, 32_000_000, ranks)
+    found = deepspeed_states_bytes(3, 2_851_000_000, 32_000_000, ranks)
     assert found / 2**30 == pytest.approx(published_gib, abs=0.02)
 
 
@@ -156,7 +151,7 @@ def test_deepspeed_stage_2_code_is_not_its_documentation() -> None:
     """The documentation's 15.93 GB is 4P + 16P/N; the code, which is reported, returns 2P + 18P/N."""
     p = 2_851_000_000
     assert (4 * p + 16 * p / 8) / 2**30 == pytest.approx(15.93, abs=0.01)
-    assert deepspeed_estimators.states_bytes(2, p, 32_000_000, 8) == pytest.approx(2 * p + 18 * p / 8)
+    assert deepspeed_states_bytes(2, p, 32_000_000, 8) == pytest.approx(2 * p + 18 * p / 8)
 
 
 def test_deepspeed_cares_for_the_number_of_gpus_alone() -> None:
@@ -164,9 +159,9 @@ def test_deepspeed_cares_for_the_number_of_gpus_alone() -> None:
 
     for nodes, each in ((1, 8), (2, 4), (8, 1)):
         _, gpu_B, _ = theirs(10**9, 10**7, each, nodes, False, False)
-        assert gpu_B == deepspeed_estimators.states_bytes(3, 10**9, 10**7, 8)
+        assert gpu_B == deepspeed_states_bytes(3, 10**9, 10**7, 8)
     with pytest.raises(ValueError, match="stage 1"):
-        deepspeed_estimators.states_bytes(1, 1, 1, 1)
+        deepspeed_states_bytes(1, 1, 1, 1)
 
 
 def test_where_each_method_declines() -> None:
@@ -260,6 +255,6 @@ def test_gpus_are_enough_and_one_less_is_not(peak_B: int, capacity_B: int) -> No
 
 @given(st.sampled_from([2, 3]), st.integers(10**6, 10**12), st.integers(1, 10**6), st.integers(1, 512))
 def test_deepspeed_never_rises_with_ranks(stage: int, parameters: int, largest: int, ranks: int) -> None:
-    one = deepspeed_estimators.states_bytes(stage, parameters, largest, ranks)
-    assert deepspeed_estimators.states_bytes(stage, parameters, largest, ranks + 1) <= one
+    one = deepspeed_states_bytes(stage, parameters, largest, ranks)
+    assert deepspeed_states_bytes(stage, parameters, largest, ranks + 1) <= one
     assert one >= zero_states_bytes(parameters, stage, ranks) - 1

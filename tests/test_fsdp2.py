@@ -12,12 +12,13 @@ from real_ranks import (
     CLIPPED,
     CPU,
     GPT,
+    HOST,
     SMALL,
     TINY,
     baseline_losses,
+    dry_and_measured,
     losses_on_ranks,
     sharded,
-    walked_and_measured,
 )
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
@@ -27,31 +28,44 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.cpu_op_workspace import chunk_cat_bytes
 from harness.instruments.torch_internals import ChunksWhenAsked
 from harness.records import Unavailable
-from suites.memory import fsdp2, mixed_precision
 from suites.memory.measure import losses
-from suites.memory.step import TrainingStep
-from suites.memory.training import LEARNING_RATE, blocks_of, build_model
-from suites.memory.walk import fake_step
+from suites.training.dry_run import dry_run
+from suites.training.model import blocks_of
+from suites.training.optimizers import LEARNING_RATE
+from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 
 pytestmark = pytest.mark.usefixtures("frozen")
+
+TECHNIQUES = {
+    "fsdp2": ["fsdp2"],
+    "fsdp2_mixed_checkpointed": ["fsdp2", "mixed_precision", "attention", "activation_checkpointing"],
+}
 
 CLOSE = 1e-4  # relative: a fiftieth of what is asked for
 
 SET_UPS = {
     "plain": replace(SMALL, gradient_accumulation_steps=1),
     "three_ranks_odd_sizes": replace(
-        SMALL, ranks=3, hidden_size=120, intermediate_size=251, vocab_size=501, gradient_accumulation_steps=1
+        SMALL,
+        dp_size=3,
+        hidden_size=120,
+        intermediate_size=251,
+        vocab_size=501,
+        gradient_accumulation_steps=1,
     ),
-    "eight_ranks_fewer_rows_than_ranks": replace(SMALL, ranks=8, vocab_size=5, seq_len=7, micro_batch_size=1),
+    "eight_ranks_fewer_rows_than_ranks": replace(
+        SMALL, dp_size=8, vocab_size=5, seq_len=7, micro_batch_size=1
+    ),
     "tied_biases_learned": replace(
-        SMALL, ranks=3, tie_word_embeddings=True, bias=True, norm="layer", position="learned"
+        SMALL, dp_size=3, tie_word_embeddings=True, bias=True, norm="layer", position="learned"
     ),
     "accumulated_clipped_foreach": replace(
         SMALL, gradient_accumulation_steps=3, max_grad_norm=1.0, optimizer_impl="foreach"
     ),
     "few_tokens": replace(
         SMALL,
-        ranks=4,
+        dp_size=4,
         vocab_size=64,
         seq_len=8,
         micro_batch_size=1,
@@ -68,8 +82,8 @@ SET_UPS = {
         num_hidden_layers=2,
         gradient_accumulation_steps=1,
     ),
-    "momentum": replace(SMALL, optimizer="sgd_momentum", ranks=5, gradient_accumulation_steps=1),
-    "fused": replace(SMALL, optimizer_impl="fused", ranks=5, gradient_accumulation_steps=1),
+    "momentum": replace(SMALL, optimizer="sgd_momentum", dp_size=5, gradient_accumulation_steps=1),
+    "fused": replace(SMALL, optimizer_impl="fused", dp_size=5, gradient_accumulation_steps=1),
 }
 MIXED = (
     "three_ranks_odd_sizes",
@@ -87,55 +101,48 @@ MIXED = (
 )
 def test_the_walk_equals_what_real_tensors_take(name, set_up):
     steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
-    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]), steady_steps=steps)
+    walked, measured_B = dry_and_measured(sharded(TECHNIQUES[name], SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 
-@pytest.mark.parametrize(("precision", "ranks"), [("autocast", 2), ("bf16_grads", 2), ("bf16_grads", 3)])
-def test_so_it_does_in_mixed_precision(precision, ranks):
-    step = TrainingStep(replace(SMALL, ranks=ranks, micro_batch_size=1, seq_len=24), seed=3)
-    step = mixed_precision.apply(step, mixed_precision.Settings(precision))
-    walked, measured_B = walked_and_measured(fsdp2.apply(step, fsdp2.Settings()))
+@pytest.mark.parametrize(("gradients", "ranks"), [(None, 2), ("bf16", 2), ("bf16", 3), ("fp32", 3)])
+def test_so_it_does_in_mixed_precision(gradients, ranks):
+    workload = replace(SMALL, dp_size=ranks, micro_batch_size=1, seq_len=24)
+    step = sharded(["fsdp2", {"mixed_precision": {"gradients": gradients}}], workload)
+    walked, measured_B = dry_and_measured(step)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 
-def keep_gathered(model):
+def keep_gathered(model, resources):
     mesh = rank_mesh("cpu")
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh, reshard_after_forward=False)
     return fully_shard(model, mesh=mesh, reshard_after_forward=False)
 
 
-def reduce_after_the_last_micro_batch(model):
-    """Unsharded gradients pile up until then, as FSDP2's `no_sync`."""
-    calls = []
-
-    def before_forward(module, args):
-        calls.append(None)
-        model.set_requires_gradient_sync(len(calls) % 2 == 0)
-
-    shard = fsdp2.sharding(fsdp2.BF16)(model)
-    shard.register_forward_pre_hook(before_forward)
-    return shard
+TWICE = replace(SMALL, dp_size=3, gradient_accumulation_steps=2)
+REDUCED_WITH_THE_LAST = [{"fsdp2": {"reduce_every_micro_batch": False}}, "mixed_precision"]
 
 
-@pytest.mark.parametrize("wrap", [keep_gathered, reduce_after_the_last_micro_batch])
-def test_so_it_does_when_fsdp2_is_set_up_otherwise(wrap):
-    step = replace(sharded("fsdp2", replace(SMALL, ranks=3, gradient_accumulation_steps=2)), wrap=(wrap,))
-    walked, measured_B = walked_and_measured(step)
+@pytest.mark.parametrize(
+    "step",
+    [replace(sharded("fsdp2", TWICE), wraps=(keep_gathered,)), sharded(REDUCED_WITH_THE_LAST, TWICE)],
+    ids=["blocks stay gathered", "unsharded gradients pile up"],
+)
+def test_so_it_does_when_fsdp2_is_set_up_otherwise(step):
+    walked, measured_B = dry_and_measured(step)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 
 def test_kinds_are_the_bytes_of_their_tensors():
-    workload = replace(SMALL, ranks=3, vocab_size=502)
+    workload = replace(SMALL, dp_size=3, vocab_size=502)
     with torch.device("meta"):
-        model = build_model(TrainingStep(workload, seed=3))
+        model = build_model(build_step(workload, (), 3))
     shards_B = sum(4 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.parameters())
     buffers_B = sum(one.nbytes for one in model.buffers())
     steps_B = 4 * len(list(model.parameters()))  # AdamW counts its steps in a tensor for each parameter
     block_B = sum(4 * 3 * -(-one.shape[0] // 3) * prod(one.shape[1:]) for one in model.blocks[0].parameters())
-    with fake_process_group(3):
-        walked = fake_step(sharded("fsdp2", workload))
+    walked = dry_run(sharded("fsdp2", workload), HOST)
     assert walked.by_kind_B["parameters"] == shards_B + buffers_B
     assert walked.by_kind_B["optimizer_states"] == 2 * shards_B + steps_B
     assert walked.by_kind_B["communication"] >= block_B
@@ -173,13 +180,11 @@ def test_the_short_walk_equals_the_full_one(name, gradient_accumulation_steps):
         hidden_size=512,
         intermediate_size=1376,
         vocab_size=8000,
-        ranks=6,
+        dp_size=6,
         gradient_accumulation_steps=gradient_accumulation_steps,
-        train=False,
     )
-    with fake_process_group(6):
-        short = fake_step(sharded(name, workload))
-        full = fake_step(sharded(name, workload), full=True)
+    step = sharded(TECHNIQUES[name], workload)
+    short, full = dry_run(step), dry_run(step, full=True)
     assert short == full
 
 
@@ -199,12 +204,10 @@ def test_gpt3_over_88_ranks_is_walked():
         max_position_embeddings=2048,
         seq_len=2048,
         micro_batch_size=1,
-        ranks=88,
+        dp_size=88,
         max_grad_norm=None,
-        train=False,
     )
-    with fake_process_group(88):
-        walked = fake_step(sharded("fsdp2", workload))
+    walked = dry_run(sharded("fsdp2", workload))
     assert walked.by_kind_B["parameters"] == pytest.approx(4 * 174.6e9 / 88, rel=0.01)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +15,20 @@ pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
 from harness.hf_config import read_workload_file
 from harness.instruments import torch_internals
-from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
-from suites.memory import activation_checkpointing, fsdp2, huggingface_config, mixed_precision
-from suites.memory.formulas import count, estimates
-from suites.memory.huggingface import adopt, build, complete, unlike_layers
-from suites.memory.huggingface_config import with_layers
+from suites.memory.formulas import estimates
 from suites.memory.measure import measure_peak
-from suites.memory.step import TrainingStep, Workload
-from suites.memory.walk import fake_step
+from suites.memory.subject import Subject
+from suites.training import huggingface_config
+from suites.training.dry_run import Device, among_ranks, dry_run
+from suites.training.estimates import count
+from suites.training.huggingface import build, complete, unlike_layers
+from suites.training.huggingface_config import with_layers
+from suites.training.step import TrainingStep
+from suites.training.techniques import apply_techniques, build_step
+from suites.training.workload import Workload
+
+HOST = Device("host", measured=True)
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
@@ -73,44 +76,22 @@ SEVEN_B = {
 
 def a_workload(config: dict[str, Any], **changes: Any) -> Workload:
     """Shape fields hold nonsense, to be replaced by the config's."""
-    fields: dict[str, Any] = dict.fromkeys(
-        (
-            "num_hidden_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "intermediate_size",
-            "vocab_size",
-        ),
-        1,
+    shape = (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "vocab_size",
+        "max_position_embeddings",
     )
-    fields |= {
-        "norm": "rms",
-        "mlp": "swiglu",
-        "position": "rotary",
-        "max_position_embeddings": 1,
-        "tie_word_embeddings": False,
-    }
-    fields |= {
-        "bias": False,
-        "micro_batch_size": 3,
-        "seq_len": 48,
-        "optimizer": "adamw",
-        "optimizer_impl": "default",
-    }
-    fields |= {
-        "gradient_accumulation_steps": 1,
-        "max_grad_norm": None,
-        "dropout": 0.0,
-        "ranks": 1,
-        "tp_size": 1,
-    }
-    fields |= {"nominal_parameters": None, "device_memory_B": 80e9, "train": True, "program": "host"}
-    return Workload(**(fields | {"hf_config": config, "source": "a test"} | changes))
+    fields: dict[str, Any] = {**dict.fromkeys(shape, 1), "micro_batch_size": 3, "seq_len": 48}
+    return Workload(**(fields | {"hf_config": config} | changes))
 
 
 def a_step(file: Path, attention: str = "explicit", **changes: Any) -> TrainingStep:
-    return adopt(TrainingStep(a_workload(read_workload_file(file), **changes), 0, attention=attention))
+    techniques = [] if attention == "explicit" else ["attention"]
+    return build_step(a_workload(read_workload_file(file), **changes), techniques)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -153,15 +134,15 @@ def test_fake_step_is_what_is_measured(name: str, attention: str) -> None:
     changes = {"seq_len": 16} if name in TOKEN_BY_TOKEN else {}
     step = a_step(DATA / f"{name}.json", attention, **changes)
     if step.layers_alike and attention == "explicit":
-        step = adopt(TrainingStep(a_workload(with_layers(step.workload.hf_config or {}, 2), **changes), 0))
+        step = build_step(a_workload(with_layers(step.workload.hf_config or {}, 2), **changes))
     measured = measure_peak(step, torch.device("cpu"), 1).peaks
-    assert fake_step(step).peak_B == pytest.approx(measured[0].live_B, rel=5e-4)
+    assert dry_run(step, HOST).peak_B == pytest.approx(measured[0].live_B, rel=5e-4)
 
 
 @pytest.mark.parametrize("name", ["bloom", "gemma2", "gpt_oss", "mpt"])
 def test_no_sdpa_is_said(name: str) -> None:
     with pytest.raises(Unavailable, match="no SDPA attention"):
-        fake_step(a_step(DATA / f"{name}.json", "sdpa"))
+        dry_run(a_step(DATA / f"{name}.json", "sdpa"))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "falcon", "mixtral"])
@@ -169,10 +150,10 @@ def test_the_short_way_is_the_full_walk(name: str) -> None:
     step = a_step(DATA / f"{name}.json")
     config = dict(step.workload.hf_config or {})
     num_hidden_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
-    step = adopt(TrainingStep(a_workload(config | num_hidden_layers), 0))
+    step = build_step(a_workload(config | num_hidden_layers))
     assert step.layers_alike
     assert step.workload.num_hidden_layers == 6
-    assert fake_step(step) == fake_step(step, full=True)
+    assert dry_run(step, HOST) == dry_run(step, HOST, full=True)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +175,10 @@ def test_unlike_layers_are_all_walked() -> None:
     """DeepSeek's first layer is dense, the rest are not: carried on from two layers it would be wrong."""
     step = a_step(DATA / "deepseek_v3.json")
     dense_first = {**(step.workload.hf_config or {}), "num_hidden_layers": 4, "first_k_dense_replace": 3}
-    step = adopt(TrainingStep(a_workload(dense_first), 0))
-    found = fake_step(step)
-    assert found == fake_step(step, full=True)
-    assert fake_step(replace(step, layers_alike=True)) != found
+    step = build_step(a_workload(dense_first))
+    found = dry_run(step, HOST)
+    assert found == dry_run(step, HOST, full=True)
+    assert dry_run(replace(step, layers_alike=True), HOST) != found
 
 
 @BY_NAME
@@ -228,7 +209,7 @@ def test_the_shape_is_read_off_the_config(file: Path) -> None:
     assert step.workload.tie_word_embeddings == tie_word_embeddings
     assert counts.num_hidden_layers == len(model.blocks)
     assert counts.parameters > 16 * counts.hidden_size
-    assert any(one.peak_B for one in estimates(step, counts))
+    assert any(one.peak_B for one in estimates(Subject(step, 80e9), counts))
 
 
 def test_nothing_is_allocated() -> None:
@@ -277,7 +258,7 @@ LLAMA = json.loads((DATA / "llama.json").read_text())
 )
 def test_refusals_in_one_line(config: dict[str, Any], refusal: type[Exception], said: str) -> None:
     with pytest.raises(refusal) as caught:
-        adopt(TrainingStep(a_workload(config), 0))
+        build_step(a_workload(config))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -298,24 +279,20 @@ def test_a_sequence_longer_than_the_positions_is_refused() -> None:
 
 def test_dynamic_rotary_embeddings_cannot_be_walked() -> None:
     config = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
-    step = adopt(TrainingStep(a_workload(config), 0))
+    step = build_step(a_workload(config))
     with pytest.raises(Unavailable, match="dynamic"):
-        fake_step(step)
+        dry_run(step, HOST)
     assert measure_peak(step, torch.device("cpu"), 1).peaks
 
 
 @pytest.mark.parametrize("model_type", ["jetmoe", "modernbert-decoder"])
 def test_a_model_that_reads_values_cannot_be_walked(model_type: str) -> None:
-    step = adopt(TrainingStep(a_workload(LLAMA | {"model_type": model_type, "rope_scaling": None}), 0))
+    step = build_step(a_workload(LLAMA | {"model_type": model_type, "rope_scaling": None}))
     with pytest.raises(Unavailable, match="values"):
-        fake_step(step)
+        dry_run(step, HOST)
 
 
-COMBINED: dict[str, Callable[[TrainingStep], TrainingStep]] = {
-    "checkpointing": lambda step: activation_checkpointing.apply(step, activation_checkpointing.Settings()),
-    "mixed": lambda step: mixed_precision.apply(step, mixed_precision.Settings("autocast")),
-    "fsdp2": lambda step: fsdp2.apply(step, fsdp2.Settings(ranks=4)),
-}
+COMBINED = {"checkpointing": "activation_checkpointing", "mixed": "mixed_precision", "fsdp2": "fsdp2"}
 
 
 ALL = "+".join(COMBINED)
@@ -334,24 +311,22 @@ ALL = "+".join(COMBINED)
     ],
 )
 def test_optimizations_hold_for_these_models_too(name: str, how: str) -> None:
-    step = a_step(DATA / f"{name}.json")
-    for one in how.split("+"):
-        step = COMBINED[one](step)
-    with fake_process_group(step.ranks) if step.ranks > 1 else nullcontext():
+    step = a_step(DATA / f"{name}.json", dp_size=4)
+    step = apply_techniques(step, [COMBINED[one] for one in how.split("+")])
+    with among_ranks(step):
         measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
-        assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-3 if step.ranks > 1 else 5e-4)
+        assert dry_run(step, HOST).peak_B == pytest.approx(measured, rel=5e-3 if step.ranks > 1 else 5e-4)
 
 
 @pytest.mark.parametrize(
     "how", [("checkpointing", "mixed"), ("checkpointing", "fsdp2", "mixed")], ids="+".join
 )
 def test_gradients_of_experts_are_added_in_place(how: tuple[str, ...]) -> None:
-    step = a_step(DATA / "qwen3_moe.json", "explicit" if "fsdp2" in how else "sdpa")
-    for one in how:
-        step = COMBINED[one](step)
-    with fake_process_group(step.ranks) if step.ranks > 1 else nullcontext():
+    step = a_step(DATA / "qwen3_moe.json", "explicit" if "fsdp2" in how else "sdpa", dp_size=4)
+    step = apply_techniques(step, [COMBINED[one] for one in how])
+    with among_ranks(step):
         measured = measure_peak(step, torch.device("cpu"), 1).peaks[0].live_B
-        assert fake_step(step).peak_B == pytest.approx(measured, rel=5e-4)
+        assert dry_run(step, HOST).peak_B == pytest.approx(measured, rel=5e-4)
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

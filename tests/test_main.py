@@ -15,7 +15,7 @@ WORDS = [
     "workloads=[gpt_5m]",
     "suite.workloads.gpt_5m.num_hidden_layers=2",
     "suite.workloads.gpt_5m.micro_batch_size=16",
-    "only=[baseline,flash_attention,half_batch]",
+    "only=[baseline,twice_the_loss,half_batch]",
     "out=out",
     "executor.workers=1",
 ]
@@ -23,28 +23,28 @@ WORDS = [
 HALF_BATCH = """
 from dataclasses import dataclass, replace
 
+
 @dataclass
 class Settings:
     parts: int = 2
 
-def unavailable(host):
-    return None
 
 def apply(subject, settings):
-    w = subject.workload
-    n = settings.parts
-    size = w.micro_batch_size // n
-    return replace(subject, workload=replace(w, micro_batch_size=size, gradient_accumulation_steps=n))
+    workload = subject.step.workload
+    size = workload.micro_batch_size // settings.parts
+    changed = replace(workload, micro_batch_size=size, gradient_accumulation_steps=settings.parts)
+    return replace(subject, step=replace(subject.step, workload=changed))
 """
-SPOILT = """
+TWICE = """
+from dataclasses import replace
 
-_right = apply
 
-def apply(subject, settings):
-    def spoil(model):
-        model.register_forward_hook(lambda m, a, loss: loss * 2)
+def apply(subject):
+    def spoil(model, resources):
+        model.register_forward_hook(lambda module, inputs, loss: loss * 2)
         return model
-    return replace(_right(subject, settings), wrap=(spoil,))
+
+    return replace(subject, step=replace(subject.step, wraps=(spoil,)))
 """
 
 
@@ -61,8 +61,7 @@ def swept(tmp_path_factory):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "conf/suite/memory/half_batch.yaml").write_text("settings: {parts: 2}\n")
     (tree / "suites/memory/half_batch.py").write_text(HALF_BATCH)
-    wrong = tree / "suites/memory/flash_attention.py"
-    wrong.write_text(wrong.read_text() + SPOILT)
+    (tree / "suites/memory/twice_the_loss.py").write_text(TWICE)
     done = harness(*WORDS, cwd=tree)
     assert done.returncode == 0, done.stderr
     return tree
@@ -99,10 +98,10 @@ def test_an_optimization_is_one_module_and_one_yaml(swept, found):
 
 
 def test_a_wrong_optimization_is_recorded_as_wrong_and_the_sweep_goes_on(swept, found):
-    assert list(found) == ["baseline", "flash_attention", "half_batch"]
-    assert found["flash_attention"]["status"] == "wrong_result"
-    assert "loss of step 0" in found["flash_attention"]["reason"]
-    assert found["flash_attention"]["measurements"] == []
+    assert list(found) == ["baseline", "half_batch", "twice_the_loss"]
+    assert found["twice_the_loss"]["status"] == "wrong_result"
+    assert "loss of update 0" in found["twice_the_loss"]["reason"]
+    assert found["twice_the_loss"]["measurements"] == []
     assert "wrong result" in (swept / "out/report.md").read_text()
 
 

@@ -1,4 +1,4 @@
-"""Every optimization on a tiny workload: its result is the baseline's, and a wrong one is caught."""
+"""Every variant of the memory suite on a tiny workload: its losses are the baseline's."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -9,16 +9,18 @@ from harness.config import load
 from harness.records import WrongResult
 
 RUN = load(["suite=memory"])[0]
-TRAINED = [name for name, workload in RUN.workloads.items() if workload["train"]]
+suite = import_module("suites.memory")
+
+
+def a_subject(variant, workload, **changes):
+    subject = suite.build({**RUN.workloads[workload], **changes}, seed=1)
+    return suite.apply_techniques(subject, variant.techniques)
 
 
 @pytest.mark.parametrize("variant", RUN.variants, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("workload", ["gpt_25m_sgd", "llama_40m_accumulate"])
-def test_an_optimization_gives_what_the_baseline_gives(variant, workload):
-    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{variant.module}")
-    subject = suite.build(RUN.workloads[workload], seed=1)
-    subject = module.apply(subject, module.Settings(**variant.settings))
-    suite.check(subject)
+def test_a_variant_gives_what_the_baseline_gives(variant, workload):
+    suite.check(a_subject(variant, workload))
 
 
 WRONG = {
@@ -32,29 +34,32 @@ ONE_DEVICE = [variant for variant in RUN.variants if not variant.name.startswith
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("variant", ONE_DEVICE, ids=lambda variant: variant.name)
 def test_wrong_gradients_are_caught(variant, wrong):
-    suite, module = import_module("suites.memory"), import_module(f"suites.memory.{variant.module}")
-    subject = module.apply(suite.build(RUN.workloads["llama_12m"], 1), module.Settings(**variant.settings))
+    subject = a_subject(variant, "llama_12m")
 
-    def spoil(model):
+    def spoil(model, resources):
         for parameter in model.parameters():
             parameter.register_hook(WRONG[wrong])
         return model
 
-    with pytest.raises(WrongResult, match="loss of step"):
-        suite.check(replace(subject, wrap=(*subject.wrap, spoil)))
+    step = replace(subject.step, wraps=(*subject.step.wraps, spoil))
+    with pytest.raises(WrongResult, match="loss of update"):
+        suite.check(replace(subject, step=step))
 
 
 def test_every_workload_is_described_by_its_conditions():
-    suite = import_module("suites.memory")
     for workload in RUN.workloads.values():
         said = suite.conditions(suite.build(workload, seed=0))
         assert said["optimizer"] == workload["optimizer"]
         assert all(isinstance(value, str) for value in said.values())
 
 
+def test_a_field_that_nothing_has_is_refused():
+    with pytest.raises(ValueError, match="no field 'layers'"):
+        suite.build({**RUN.workloads["gpt_5m"], "layers": 3}, seed=0)
+
+
 def test_the_sum_of_a_tied_embeddings_gradients_is_no_write_in_place():
     """The output layer's gradient is a view, so its storage is shared, and autograd adds out of place."""
-    suite = import_module("suites.memory")
     shape = {
         "num_hidden_layers": 1,
         "hidden_size": 64,
@@ -65,7 +70,16 @@ def test_the_sum_of_a_tied_embeddings_gradients_is_no_write_in_place():
         "dropout": 0.0,
     }
     subject = suite.build({**RUN.workloads["gpt_5m"], **shape}, seed=1)
-    walked = suite.peak_of_rank(subject)
+    dry = suite.peak_of_rank(subject)
     measured = {r.value for r in suite.measured(subject, {}) if getattr(r, "metric", "") == "peak_memory"}
-    assert walked.place.operation == "aten.add.Tensor"
-    assert all(abs(walked.peak_B / peak_B - 1) < 5e-4 for peak_B in measured)
+    assert dry.place.operation == "aten.add.Tensor"
+    assert measured
+    assert all(abs(dry.peak_B / peak_B - 1) < 5e-4 for peak_B in measured)
+
+
+def test_the_step_of_a_subject_is_made_again_from_plain_data():
+    for variant in RUN.variants:
+        step = a_subject(variant, "llama_12m").step
+        again = suite.techniques.build_step(**step.described)
+        assert again.described == step.described
+        assert replace(again, wraps=(), make_optimizer=None) == replace(step, wraps=(), make_optimizer=None)

@@ -10,18 +10,16 @@ from real_ranks import (
     SMALL,
     TINY,
     baseline_losses,
+    dry_and_measured,
     losses_on_ranks,
     sharded,
-    walked_and_measured,
 )
 
-from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
-from suites.memory import activation_checkpointing, flash_attention, mixed_precision, tensor_parallel
-from suites.memory.against_baseline import check_losses
-from suites.memory.step import TrainingStep
-from suites.memory.training import build_model
-from suites.memory.walk import fake_step
+from suites.training.correctness import check
+from suites.training.dry_run import dry_run
+from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
@@ -49,16 +47,14 @@ SET_UPS = {
 @pytest.mark.parametrize("set_up", SET_UPS)
 def test_the_walk_equals_what_real_tensors_take(set_up):
     steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
-    walked, measured_B = walked_and_measured(sharded("tensor_parallel", SET_UPS[set_up]), steady_steps=steps)
+    walked, measured_B = dry_and_measured(sharded("tensor_parallel", SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
 def test_so_it_does_with_what_users_add():
-    step = TrainingStep(replace(SMALL, micro_batch_size=1), seed=3)
-    step = mixed_precision.apply(step, mixed_precision.Settings("autocast"))
-    step = flash_attention.apply(step, flash_attention.Settings())
-    step = activation_checkpointing.apply(step, activation_checkpointing.Settings("full"))
-    walked, measured_B = walked_and_measured(tensor_parallel.apply(step, tensor_parallel.Settings()))
+    added = ["mixed_precision", "attention", "activation_checkpointing"]
+    step = sharded(["tensor_parallel", *added], replace(SMALL, micro_batch_size=1))
+    walked, measured_B = dry_and_measured(step)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
@@ -66,7 +62,7 @@ def test_so_it_does_with_what_users_add():
 def test_each_rank_holds_its_share_of_every_matrix(workload):
     ranks = workload.tp_size
     with torch.device("meta"):
-        model = build_model(TrainingStep(workload, seed=3))
+        model = build_model(build_step(workload, (), 3))
     cut = ("token_embedding", "query", "key", "value", "gate", "up", "down", "attention.output", "head")
     expected_B = sum(one.nbytes for one in model.buffers())
     for name, one in model.named_parameters():
@@ -79,8 +75,7 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
             expected_B += 4 * -(-one.shape[0] // ranks) * one[0].numel()
         else:
             expected_B += one.nbytes
-    with fake_process_group(ranks):
-        walked = fake_step(sharded("tensor_parallel", workload))
+    walked = dry_run(sharded("tensor_parallel", workload))
     assert walked.by_kind_B["parameters"] == expected_B
 
 
@@ -93,11 +88,9 @@ def test_the_short_walk_equals_the_full_one():
         vocab_size=3000,
         tp_size=4,
         num_key_value_heads=4,
-        train=False,
     )
-    with fake_process_group(4):
-        short = fake_step(sharded("tensor_parallel", workload))
-        full = fake_step(sharded("tensor_parallel", workload), full=True)
+    step = sharded("tensor_parallel", workload)
+    short, full = dry_run(step), dry_run(step, full=True)
     assert short == full
 
 
@@ -127,15 +120,15 @@ def test_real_ranks_see_the_losses_of_one_device(case, on_ranks):
 
 
 def test_the_only_rank_of_a_group_is_right_too():
-    check_losses(sharded("tensor_parallel", TINY))
+    check(sharded("tensor_parallel", TINY))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tp_size": 3}, "3 ranks do not divide num_attention_heads=4"),
-        ({"tp_size": 4}, "4 ranks do not divide num_key_value_heads=2"),
-        ({"intermediate_size": 57}, "2 ranks do not divide intermediate_size=57"),
+        ({"tp_size": 3}, "tp_size=3 does not divide num_attention_heads=4"),
+        ({"tp_size": 4}, "tp_size=4 does not divide num_key_value_heads=2"),
+        ({"intermediate_size": 57}, "tp_size=2 does not divide intermediate_size=57"),
     ],
 )
 def test_a_model_that_cannot_be_cut_is_refused(changes, words):
@@ -144,6 +137,7 @@ def test_a_model_that_cannot_be_cut_is_refused(changes, words):
 
 
 def test_another_model_is_refused():
-    step = TrainingStep(TINY, seed=3, make_model=lambda step, num_hidden_layers: torch.nn.Identity())
-    with pytest.raises(Unavailable, match="layers alone"):
-        tensor_parallel.apply(step, tensor_parallel.Settings())
+    config = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10}
+    pytest.importorskip("transformers", reason="the extra `hf` brings it")
+    with pytest.raises(Unavailable, match="alone, not another model's"):
+        sharded("tensor_parallel", replace(TINY, hf_config=config))

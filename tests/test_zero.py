@@ -11,30 +11,28 @@ from real_ranks import (
     SMALL,
     TINY,
     baseline_losses,
+    dry_and_measured,
     losses_on_ranks,
     sharded,
-    walked_and_measured,
 )
 
-from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Unavailable
-from suites.memory import flash_attention, mixed_precision
-from suites.memory.against_baseline import check_losses
-from suites.memory.deepspeed_engine import sharded as by_engine
-from suites.memory.step import TrainingStep
-from suites.memory.training import build_model
-from suites.memory.walk import fake_step
+from suites.training.correctness import check
+from suites.training.dry_run import dry_run
+from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
 pytest.importorskip("deepspeed")
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
+TECHNIQUE = {name: [{"zero": {"stage": stage}}] for name, stage in STAGES.items()}
 SET_UPS = {
     "plain": replace(
-        SMALL, ranks=4, gradient_accumulation_steps=1, vocab_size=300, hidden_size=256, num_hidden_layers=2
+        SMALL, dp_size=4, gradient_accumulation_steps=1, vocab_size=300, hidden_size=256, num_hidden_layers=2
     ),
     "odd_accumulated_clipped": replace(
-        SMALL, ranks=3, hidden_size=64, intermediate_size=251, vocab_size=501, max_grad_norm=1.0
+        SMALL, dp_size=3, hidden_size=64, intermediate_size=251, vocab_size=501, max_grad_norm=1.0
     ),
     "tied_biases_foreach": replace(
         SMALL,
@@ -46,7 +44,7 @@ SET_UPS = {
         num_hidden_layers=2,
     ),
     "momentum": replace(
-        SMALL, optimizer="sgd_momentum", ranks=8, gradient_accumulation_steps=1, num_hidden_layers=2
+        SMALL, optimizer="sgd_momentum", dp_size=8, gradient_accumulation_steps=1, num_hidden_layers=2
     ),
 }
 STAGES_OF = {
@@ -62,7 +60,7 @@ STAGES_OF = {
 )
 def test_the_walk_equals_what_real_tensors_take(set_up, name):
     steps = 2 if set_up == "odd_accumulated_clipped" else 1  # what is kept from step to step shows
-    walked, measured_B = walked_and_measured(sharded(name, SET_UPS[set_up]), steady_steps=steps)
+    walked, measured_B = dry_and_measured(sharded(TECHNIQUE[name], SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
@@ -72,27 +70,25 @@ def test_so_it_does_in_bf16_with_an_odd_number_of_parameters(stage):
         SMALL,
         num_hidden_layers=2,
         gradient_accumulation_steps=1,
-        ranks=4,
+        dp_size=4,
         mlp="gelu",
         intermediate_size=335,
         bias=True,
     )
-    step = TrainingStep(workload, seed=3)
-    step = mixed_precision.apply(step, mixed_precision.Settings("bf16_grads"))
-    step = flash_attention.apply(step, flash_attention.Settings())
-    walked, measured_B = walked_and_measured(by_engine(step, stage, None))
+    walked, measured_B = dry_and_measured(
+        sharded([{"zero": {"stage": stage}}, "mixed_precision", "attention"], workload)
+    )
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "stage"), STAGES.items())
 def test_each_rank_holds_its_share_of_what_the_stage_spreads(name, stage):
-    workload = replace(SMALL, num_hidden_layers=2, ranks=8, gradient_accumulation_steps=1)
+    workload = replace(SMALL, num_hidden_layers=2, dp_size=8, gradient_accumulation_steps=1)
     with torch.device("meta"):
-        model = build_model(TrainingStep(workload, seed=3))
+        model = build_model(build_step(workload, (), 3))
     whole_B = 4 * sum(one.numel() for one in model.parameters())
     buffers_B = sum(one.nbytes for one in model.buffers())
-    with fake_process_group(8):
-        walked = fake_step(sharded(name, workload))
+    walked = dry_run(sharded(TECHNIQUE[name], workload))
     share = {1: 1, 2: 1, 3: 1 / 8}[stage]
     assert walked.by_kind_B["parameters"] - buffers_B == pytest.approx(share * whole_B, rel=2e-3)
     states = 3 if stage < 3 else 2  # stages 1 and 2 keep a second copy of the shard, the master
@@ -106,7 +102,7 @@ WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
 def on_ranks(tmp_path_factory):
     """What two real ranks saw of each stage and workload."""
     cases = list(product(STAGES, WORKLOADS))
-    runs = [(name, WORKLOADS[workload], 2) for name, workload in cases]
+    runs = [(TECHNIQUE[name], WORKLOADS[workload], 2) for name, workload in cases]
     return dict(zip(cases, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))
 
 
@@ -121,33 +117,29 @@ def test_real_ranks_see_the_losses_of_one_device(name, workload, on_ranks):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_the_only_rank_of_a_group_is_right_after_other_groups(name):
-    with fake_process_group(5):
-        fake_step(sharded(name, TINY))
-    check_losses(sharded(name, TINY))
+    dry_run(sharded(TECHNIQUE[name], replace(TINY, dp_size=5)))
+    check(sharded(TECHNIQUE[name], TINY))
 
 
 def test_the_engine_leaves_linear_layers_as_they_were():
     before = torch.nn.functional.linear
-    with fake_process_group(2):
-        fake_step(sharded("zero3", TINY))
+    dry_run(sharded(TECHNIQUE["zero3"], replace(TINY, dp_size=2)))
     assert torch.nn.functional.linear is before
 
 
-def test_a_large_model_is_not_walked_and_says_why():
-    step = sharded("zero3", replace(TINY, train=False))
+def test_a_large_model_is_not_run_and_says_why():
+    step = sharded(TECHNIQUE["zero3"], replace(TINY, hidden_size=4096, num_hidden_layers=32))
     with pytest.raises(Unavailable, match="minutes"):
-        fake_step(step)
+        dry_run(step)
 
 
-@pytest.mark.parametrize("precision", ["autocast", "fp32_grads"])
-def test_a_precision_that_deepspeed_is_not_run_in_is_refused(precision):
-    step = mixed_precision.apply(TrainingStep(TINY, seed=3), mixed_precision.Settings(precision))
-    with pytest.raises(Unavailable, match="fp32 or bf16_grads"):
-        by_engine(step, 1, None)
+def test_a_precision_that_deepspeed_is_not_run_in_is_refused():
+    with pytest.raises(Unavailable, match="deepspeed holds its gradients in bf16"):
+        sharded([{"zero": {"stage": 1}}, {"mixed_precision": {"gradients": "fp32"}}], TINY)
 
 
 def test_without_ranks_it_is_refused():
     from suites.memory.measure import losses
 
     with pytest.raises(RuntimeError, match="no process group"):
-        losses(sharded("zero1", TINY), 1, torch.device("cpu"))
+        losses(sharded(TECHNIQUE["zero1"], TINY), 1, torch.device("cpu"))

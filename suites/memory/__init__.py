@@ -1,28 +1,27 @@
 """The memory suite: how much device memory one rank's training step takes, by every method there is.
 
-The baseline is plain PyTorch: fp32, explicit attention, one device. A subject is a description of a step
-(`suites.memory.step`), so nothing is allocated until a method asks for it.
+The baseline is plain PyTorch: fp32, explicit attention, one device. A subject is the description of a step,
+so nothing is allocated until a method asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import psutil
 import torch
 
-from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.memory import huggingface
-from suites.memory.against_baseline import check_losses
-from suites.memory.formulas import Counts, count, estimates, gpus
-from suites.memory.measure import device_here, measure_peak
-from suites.memory.step import TrainingStep, Workload
+from suites.memory.formulas import estimates, gpus
+from suites.memory.measure import measure_peak
+from suites.memory.subject import Subject, subject_of
 from suites.memory.thresholds import thresholds
-from suites.memory.training import build_model
-from suites.memory.walk import FakePeak, fake_step
+from suites.training import correctness, techniques
+from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
+from suites.training.estimates import Counts, count
+from suites.training.trainer import build_model
 
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
@@ -30,25 +29,29 @@ IN_FP32 = (
 )
 
 FREE_SHARE = 0.9
-"""Of the memory that is free: a real step that fake_step says needs more is not begun."""
+"""Of the memory that is free: a real step that the dry run says needs more is not begun."""
 
 
-def build(workload: Json, seed: int) -> TrainingStep:
-    """The baseline's training step."""
-    given = Workload(**workload)
-    step = TrainingStep(given, seed, given=given)
-    return huggingface.adopt(step) if step.workload.hf_config is not None else step
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline's training step."""
+    return subject_of(workload, seed)
 
 
-def check(subject: TrainingStep) -> None:
-    """Hold the step's losses against the baseline's; raises `WrongResult`."""
-    check_losses(subject)
+def apply_techniques(subject: Subject, chosen: Sequence[tuple[str, Mapping[str, Any]]]) -> Subject:
+    """Return the subject's step with techniques, each (name, settings)."""
+    return replace(subject, step=techniques.apply_techniques(subject.step, chosen))
 
 
-def conditions(subject: TrainingStep) -> Mapping[str, str]:
-    """What a claim about memory may ask after."""
-    workload, features = subject.workload, subject.features
-    device = device_here().type if workload.program == "host" else workload.program
+def check(subject: Subject) -> None:
+    """Compare the step's losses with plain PyTorch's; raises `WrongResult`."""
+    correctness.check(subject.step)
+
+
+def conditions(subject: Subject) -> Mapping[str, str]:
+    """Return what a claim about memory may ask after."""
+    step, features = subject.step, subject.step.features
+    workload = step.workload
+    device = device_here().type if subject.simulated_device == "host" else subject.simulated_device
     return {
         "device": device,
         "optimizer": workload.optimizer,
@@ -56,14 +59,14 @@ def conditions(subject: TrainingStep) -> Mapping[str, str]:
         "attention": features.attention,
         "recompute": features.recompute,
         "sharding": features.sharding,
-        "ranks": str(subject.ranks),
-        "batch": str(workload.micro_batch_size * workload.gradient_accumulation_steps),
+        "ranks": str(step.ranks),
+        "batch": str(workload.sequences),
         "seq_len": str(workload.seq_len),
-        "held": "; ".join(subject.notes),
+        "held": "; ".join(step.notes),
     }
 
 
-def sample(subject: TrainingStep) -> Iterator[Reading | Note]:
+def sample(subject: Subject) -> Iterator[Reading | Note]:
     """The peak by every method, what it is made of, and how far each method is from what was measured."""
     counts = count_model(subject)
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
@@ -75,28 +78,28 @@ def sample(subject: TrainingStep) -> Iterator[Reading | Note]:
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond)
-    if not subject.workload.train:
+    if not subject.measurable:
         yield from thresholds(subject, counts, peak_of_rank)
 
 
-def tokens_per_step(subject: TrainingStep) -> int:
+def tokens_per_step(subject: Subject) -> int:
     """Tokens that all ranks together train on in one step; tensor-parallel ranks share theirs."""
-    workload = subject.workload
-    own = workload.micro_batch_size * workload.gradient_accumulation_steps * workload.seq_len
-    return own if subject.features.sharding == "tensor" else own * subject.ranks
+    step = subject.step
+    own = step.workload.sequences * step.workload.seq_len
+    return own if step.features.sharding == "tensor" else own * step.ranks
 
 
-def close(subject: TrainingStep) -> None:
+def close(subject: Subject) -> None:
     """A description holds nothing."""
 
 
-def count_model(subject: TrainingStep) -> Counts:
+def count_model(subject: Subject) -> Counts:
     """The model's counts, had without its weights."""
     with torch.device("meta"):
-        return count(build_model(subject), subject.workload)
+        return count(build_model(subject.step), subject.step.workload)
 
 
-def formulas(subject: TrainingStep, counts: Counts) -> Iterator[Reading | Note]:
+def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
     """What the closed formulas say; a formula that does not speak of such a step says why."""
     for estimate in estimates(subject, counts):
         if estimate.peak_B is None:
@@ -107,15 +110,15 @@ def formulas(subject: TrainingStep, counts: Counts) -> Iterator[Reading | Note]:
             yield Note(f"{estimate.method}: {estimate.reason}")
 
 
-def peak_and_gpus(subject: TrainingStep, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
+def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
     """A peak, and for a whole model on one device how many devices it would fill."""
     yield Reading("peak_memory", "B", peak_B, origin, method)
-    if subject.ranks == 1:
-        devices = gpus(peak_B, subject.workload.device_memory_B)
+    if subject.step.ranks == 1:
+        devices = gpus(peak_B, subject.device_memory_B)
         yield Reading("gpus", "1", devices, origin, method)
 
 
-def walked(subject: TrainingStep) -> Iterator[Reading | Note]:
+def walked(subject: Subject) -> Iterator[Reading | Note]:
     """The peak of a step on fake tensors, whole and by kind."""
     try:
         peak = peak_of_rank(subject)
@@ -128,32 +131,27 @@ def walked(subject: TrainingStep) -> Iterator[Reading | Note]:
     yield Note(f"fake_step: the peak is in {peak.place.phase!r}, at {peak.place.operation or 'its start'}")
 
 
-def peak_of_rank(subject: TrainingStep) -> FakePeak:
-    """`fake_step` of one rank, among as many as the step says."""
-    with among_ranks(subject):
-        return fake_step(subject)
+def peak_of_rank(subject: Subject) -> DryRun:
+    """Return the dry run of one rank, on the simulated device, or on CUDA where this host has a GPU."""
+    cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
+    return dry_run(subject.step, Device("cuda" if cuda else "host", measured=subject.measurable))
 
 
-def among_ranks(subject: TrainingStep) -> AbstractContextManager[None]:
-    """The fake process group that a sharded step is one rank of; nothing for any other step."""
-    return nullcontext() if subject.features.sharding == "none" else fake_process_group(subject.ranks)
-
-
-def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator[Reading | Note]:
+def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:
     """Real steps, where the workload is small enough to be trained and this machine has the memory.
 
-    `foretold_B` is what the other methods said: the most careful that speaks is believed about the memory.
+    `predicted_B` is what the other methods said: the most careful that speaks is believed about the memory.
     """
-    if not subject.workload.train:
+    if not subject.measurable:
         return
     device = device_here()
     free_B = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
-    need_B = foretold_B.get("fake_step", foretold_B.get("states_16", 0.0))
+    need_B = predicted_B.get("fake_step", predicted_B.get("states_16", 0.0))
     if need_B > FREE_SHARE * free_B:
         yield Note(f"measured: a step takes some {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
         return
-    with among_ranks(subject):
-        found = measure_peak(subject, device)
+    with among_ranks(subject.step):
+        found = measure_peak(subject.step, device)
     for peak in found.peaks:
         yield from peak_and_gpus(subject, peak.live_B, Origin.MEASURED, "measured")
         yield Reading("resident_memory", "B", peak.resident_B, Origin.MEASURED, "measured")
@@ -166,7 +164,7 @@ def measured(subject: TrainingStep, foretold_B: Mapping[str, float]) -> Iterator
 
 
 def errors(
-    subject: TrainingStep, peaks: Mapping[str, float], beyond: Collection[str] = ()
+    subject: Subject, peaks: Mapping[str, float], beyond: Collection[str] = ()
 ) -> Iterator[Reading | Note]:
     """How far each method's peak is from the measured one, relative; below zero is an underestimate.
 
@@ -177,7 +175,7 @@ def errors(
     if not truth:
         return
     device = device_here().type
-    if subject.workload.program == "cuda" and device != "cuda":
+    if subject.simulated_device == "cuda" and device != "cuda":
         yield Note(f"relative_error: the program is CUDA's, and what was measured ran on the {device}")
         return
     for method, peak_B in peaks.items():

@@ -1,4 +1,4 @@
-"""Runs a `TrainingStep` for real and reads the allocator: the truth that every estimate is held against."""
+"""Runs a `TrainingStep` for real and reads the allocator: what every estimate is compared with."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from harness.instruments.memory.allocator import Peak, watch
 from harness.instruments.memory.bf16_products import fast_bf16_products
-from suites.memory.step import TrainingStep
-from suites.memory.training import set_up, train_once
+from suites.training.dry_run import device_here
+from suites.training.step import TrainingStep
+from suites.training.trainer import Trainer
 
 FIRST_STEPS = 1
 """Steps before the optimizer has its state: they peak lower and are no sample."""
@@ -29,11 +30,6 @@ class Measured(NamedTuple):
     slow: tuple[str, ...]
 
 
-def device_here() -> torch.device:
-    """CUDA where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_steps: int = 2) -> Measured:
     """Peak bytes of `steady_steps` steps after the first, counted from before the model is built.
 
@@ -45,11 +41,11 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
     narrow = fast_bf16_products() if device.type == "cpu" else nullcontext()
     with narrow as products, watch(device) as allocator:
         allocator.mark("build")
-        training = set_up(step, device)
+        trainer = Trainer(step, device)
         for index in range(FIRST_STEPS + steady_steps):
             allocator.mark(f"step {index}")
-            losses.append(train_once(training).item())
-        del training
+            losses.append(trainer.train_step().item())
+        del trainer
     peaks = tuple(allocator.peaks[1 + FIRST_STEPS :])
     if products is None:
         return Measured(peaks, tuple(losses), in_fp32=False, slow=())
@@ -58,5 +54,5 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
 
 def losses(step: TrainingStep, steps: int = 3, device: torch.device | None = None) -> tuple[float, ...]:
     """The loss of each of `steps` real steps."""
-    training = set_up(step, device or device_here())
-    return tuple(train_once(training).item() for _ in range(steps))
+    trainer = Trainer(step, device or device_here())
+    return tuple(trainer.train_step().item() for _ in range(steps))

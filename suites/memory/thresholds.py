@@ -8,36 +8,37 @@ from functools import cache, partial
 from math import gcd
 
 from harness.records import Note, Origin, Reading, Unavailable
-from suites.memory.formulas import Counts, estimates
+from suites.memory.formulas import estimates
 from suites.memory.search import fewest_of, tokens_at
-from suites.memory.step import TrainingStep
-from suites.memory.walk import FakePeak
+from suites.memory.subject import Subject
+from suites.training.dry_run import DryRun, is_sharded
+from suites.training.estimates import Counts
 
 MOST_RANKS = 4096
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
-PeakOf = Callable[[TrainingStep], FakePeak]
+PeakOf = Callable[[Subject], DryRun]
 
 
-def thresholds(subject: TrainingStep, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
+def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Both searches where they have a meaning; `peak_of` gives the peak of one rank of a step.
 
     Ranks are searched by `fake_step`; a step that cannot be walked, by Korthikanti's formula.
     """
     try:
-        if subject.features.sharding != "none" and subject.walkable is None:
+        if is_sharded(subject.step) and subject.step.no_dry_run is None:
             yield from ranks_that_suffice(subject, lambda one: peak_of(one).peak_B)
-        elif subject.features.sharding != "none":
+        elif is_sharded(subject.step):
             by_formula = partial(korthikanti_bytes, counts=counts)
             yield from ranks_that_suffice(subject, by_formula, Origin.CALCULATED, "korthikanti")
-        elif subject.ranks == 1 and subject.features.precision == "autocast":
+        elif subject.step.ranks == 1 and subject.step.features.precision == "autocast":
             yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
     except Unavailable as reason:
         yield Note(f"thresholds: {reason}")
 
 
-def korthikanti_bytes(subject: TrainingStep, counts: Counts) -> float:
+def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
     """The formula's peak of one rank; raises Unavailable where it has none."""
     found = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
     if found.peak_B is None:
@@ -46,8 +47,8 @@ def korthikanti_bytes(subject: TrainingStep, counts: Counts) -> float:
 
 
 def ranks_that_suffice(
-    subject: TrainingStep,
-    peak_of: Callable[[TrainingStep], float],
+    subject: Subject,
+    peak_of: Callable[[Subject], float],
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
 ) -> Iterator[Reading | Note]:
@@ -55,11 +56,11 @@ def ranks_that_suffice(
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is walked too.
     """
-    capacity_B = subject.workload.device_memory_B
+    capacity_B = subject.device_memory_B
 
     @cache
     def peak_at(ranks: int) -> float:
-        return peak_of(replace(subject, ranks=ranks))
+        return peak_of(replace(subject, step=replace(subject.step, ranks=ranks)))
 
     allowed = allowed_ranks(subject)
     powers = [ranks for ranks in allowed if ranks & (ranks - 1) == 0]
@@ -74,18 +75,16 @@ def ranks_that_suffice(
             yield Reading(metric, "1", found, origin, method)
 
 
-def allowed_ranks(subject: TrainingStep) -> Sequence[int]:
+def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Every number of ranks that this sharding can have, in rising order."""
-    workload = subject.workload
-    if subject.features.sharding != "tensor":
+    workload = subject.step.workload
+    if subject.step.features.sharding != "tensor":
         return range(1, MOST_RANKS + 1)
     whole = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     return [ranks for ranks in range(1, whole + 1) if whole % ranks == 0]
 
 
-def tokens_under_the_rule(
-    subject: TrainingStep, parameters: int, peak_of: PeakOf
-) -> Iterator[Reading | Note]:
+def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Tokens in a batch at which a whole step takes 40 B a parameter, at the workload's sequence length.
 
     Where one sequence takes more, it is shortened.
@@ -93,10 +92,10 @@ def tokens_under_the_rule(
 
     @cache
     def peak_with(batch: int, seq_len: int) -> float:
-        workload = replace(subject.workload, micro_batch_size=batch, seq_len=seq_len)
-        return peak_of(replace(subject, workload=workload)).peak_B
+        workload = replace(subject.step.workload, micro_batch_size=batch, seq_len=seq_len)
+        return peak_of(replace(subject, step=replace(subject.step, workload=workload))).peak_B
 
-    seq_len = subject.workload.seq_len
+    seq_len = subject.step.workload.seq_len
     found = tokens_at(
         lambda batch: peak_with(batch, seq_len),
         RULE_B_PER_PARAMETER * parameters,

@@ -58,32 +58,30 @@ follows the scale; SGD with momentum follows it as it is."""
 
 
 def check(step: TrainingStep) -> None:
-    """Raise `WrongResult` where the step, made again at a small size in this process, breaks its contract.
+    """Raise `WrongResult` where the step, at a small size in this process, breaks its contract.
 
-    A sharded step runs as the only rank of a real process group: nothing is sent, but all that sharding
-    does to the model is done. A user's own model is stood in for by `model.Transformer`.
+    A sharded step runs as the only rank of a real process group: nothing is sent, but all that sharding does
+    to the model is done. A user's own model is stood in for by `model.Transformer`.
     """
     for probed, changes in PROBES.items():
-        workload = small(step.given, **changes)
-        ours = build_step(workload, step.techniques, step.seed)
-        with one_rank(ours.features.sharding != "none"):
+        workload = small(step.workload, changes if step.contract.compared else {})
+        ours = replace(step, workload=workload, ranks=1, make_model=None)
+        with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
-        if not ours.contract.compared:
+        if not step.contract.compared:
             require_learning(losses)
             return
-        theirs = plain_on_one_batch(workload, step.seed)
-        compare(losses, theirs, ours.contract.relative, f"probing {probed}")
+        theirs = plain_on_one_batch(small(step.given, changes), step.seed)
+        compare(losses, theirs, step.contract.relative, f"probing {probed}")
 
 
-def small(workload: Workload, **changes: Any) -> Workload:
+def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
     """Return the same architecture and set-up at a size that trains in milliseconds, without dropout.
 
     Grouped queries stay grouped, and an update keeps its sequences.
     """
     queries = min(4, workload.num_attention_heads // workload.num_key_value_heads)
     kv_heads = 4 if queries == 1 else 2
-    if workload.optimizer != "adamw":
-        changes.pop("learning_rate")
     return replace(
         workload,
         num_hidden_layers=2,
@@ -99,7 +97,7 @@ def small(workload: Workload, **changes: Any) -> Workload:
         dp_size=1,
         tp_size=1,
         hf_config=None,
-        **changes,
+        **(changes if workload.optimizer == "adamw" else {}),
     )
 
 

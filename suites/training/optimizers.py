@@ -60,6 +60,15 @@ def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.op
     return make(parameters, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
 
 
+def not_for_shards(workload: Workload) -> str | None:
+    """Return why torch has no such optimizer for distributed tensors; None where it has."""
+    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
+        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    if workload.optimizer == "adafactor":
+        return "torch's Adafactor does not work on distributed tensors"
+    return None
+
+
 class Optimizer:
     """What updates a rank's parameters; its defaults suit gradients in `.grad`."""
 

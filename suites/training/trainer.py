@@ -138,7 +138,16 @@ def build_model(step: TrainingStep, num_hidden_layers: int | None = None) -> nn.
         with default_dtype(step.model_dtype):
             return step.make_model(step, depth)
     shape = replace(step.workload.shape, num_hidden_layers=depth)
-    return Transformer(shape, step.attention, step.functions).to(step.model_dtype)
+    model = Transformer(shape, step.attention, step.functions)
+    if step.model_dtype != torch.float32:
+        narrow(model, step.model_dtype)
+    return model
+
+
+def narrow(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round parameters and buffers to `dtype` in place; `Module.to` cannot do it to fake tensors."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.to(dtype)
 
 
 def held_gradients(model: nn.Module) -> list[Tensor]:

@@ -13,20 +13,22 @@ and, where there is something to say,
 - `EXCLUDES`: techniques that it does not combine with, each with the reason.
 - `NEEDS`: techniques without which it means nothing.
 - `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
-- `unavailable(host)`: why it cannot run on a host; None where it can.
+- `unavailable()`: what this machine lacks for it; None where it lacks nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
+from suites.training import huggingface
 from suites.training.contract import loosest
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
@@ -74,13 +76,26 @@ def named(techniques: Techniques) -> Named:
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> Any:
-    """Return a technique's `Settings`; raises ValueError, in one line, for a field that it does not have."""
+    """Return a technique's `Settings`; raises ValueError for a field or a value that it does not have."""
     kind = load(name).Settings
-    allowed = [one.name for one in fields(kind)]
-    for field in given:
+    allowed = get_type_hints(kind)
+    for field, value in given.items():
         if field not in allowed:
             raise ValueError(f"technique {name}: no setting {field!r}; it has {', '.join(allowed) or 'none'}")
+        choices = choices_of(allowed[field])
+        if choices and value not in choices:
+            raise ValueError(f"technique {name}: {field}={value!r} is none of {', '.join(map(str, choices))}")
     return kind(**given)
+
+
+def choices_of(annotation: Any) -> list[Any]:
+    """Return what a field of type `Literal[...]` may hold, None among it; nothing for other types."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        found = [choices_of(one) for one in get_args(annotation) if one is not NoneType]
+        return [None, *found[0]] if found[0] else []
+    return []
 
 
 def refuse_combination(techniques: Named) -> None:
@@ -114,10 +129,13 @@ def build_step(
     chosen = named(techniques)
     refuse_combination(chosen)
     step = TrainingStep(given, given, seed, chosen)
+    if given.hf_config is not None:
+        step = huggingface.adopt(step)
     contracts = []
     for name, values in sorted(chosen, key=lambda one: load(one[0]).LEVEL):
         module, settings = load(name), settings_of(name, values)
         reason = getattr(module, "applies_to", lambda *_: None)(step.workload, settings)
+        reason = reason or getattr(module, "unavailable", lambda: None)()
         if reason is not None:
             raise Unavailable(f"{name}: {reason}")
         contracts.append(module.contract(settings))
@@ -137,9 +155,3 @@ def applies_to(workload: Workload | Mapping[str, Any], techniques: Techniques) -
     except Unavailable as reason:
         return str(reason)
     return None
-
-
-def unavailable(techniques: Techniques, host: HostInfo) -> str | None:
-    """Return why a combination cannot run on a host; None where it can."""
-    asked = (getattr(load(name), "unavailable", lambda _: None)(host) for name, _ in named(techniques))
-    return next((reason for reason in asked if reason is not None), None)

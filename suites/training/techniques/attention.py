@@ -8,6 +8,7 @@ backward pass.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from suites.training.contract import EXACT, Contract
 from suites.training.step import Level, TrainingStep
@@ -25,7 +26,7 @@ class Settings:
     `kernel`: "flash", torch's fused kernel for this device and type; "explicit", scores held as a tensor.
     """
 
-    kernel: str = "flash"
+    kernel: Literal["flash", "explicit"] = "flash"
 
 
 def contract(settings: Settings) -> Contract:
@@ -35,7 +36,5 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with that kernel in every layer."""
-    if settings.kernel not in KERNELS:
-        raise ValueError(f"attention: kernel {settings.kernel!r} is none of {', '.join(KERNELS)}")
     kind = KERNELS[settings.kernel]
     return replace(step, attention=kind, features=replace(step.features, attention=kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from torch import nn
 
@@ -22,12 +23,12 @@ TOLERANCE = 1e-4
 class Settings:
     """What is compiled, and how.
 
-    `mode`: torch.compile's: default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs.
+    `mode`: torch.compile's.
     `scope`: "model", all of it as one graph; "blocks", each layer alone, as FSDP2 needs it.
     """
 
-    mode: str = "default"
-    scope: str = "model"
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    scope: Literal["model", "blocks"] = "model"
 
 
 def contract(settings: Settings) -> Contract:
@@ -37,8 +38,6 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with its model compiled for its one shape, at its first call."""
-    if settings.scope not in ("model", "blocks"):
-        raise ValueError(f"compile: scope {settings.scope!r} is none of model, blocks")
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -37,7 +38,7 @@ class Settings:
     """
 
     buckets: int | None = None
-    reduce_dtype: str = "fp32"
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     gradient_as_bucket_view: bool = False
 
 
@@ -48,8 +49,6 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step as one of the workload's `dp_size` ranks takes it."""
-    if settings.reduce_dtype not in ("fp32", "bf16"):
-        raise ValueError(f"ddp: reduce_dtype {settings.reduce_dtype!r} is none of fp32, bf16")
     return replace(
         step,
         ranks=step.workload.dp_size,

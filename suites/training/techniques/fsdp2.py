@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -23,11 +23,11 @@ from torch.distributed.tensor import DTensor
 
 from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import rank_mesh
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
-from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer
+from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
 from suites.training.step import Level, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
@@ -58,14 +58,14 @@ class Settings:
     an update. `cpu_offload`: shards, their gradients and states lie on the host.
     """
 
-    reduce_dtype: str | None = None
+    reduce_dtype: Literal["fp32", "bf16"] | None = None
     shard_within: int | None = None
     forward_prefetch: bool = False
     reduce_every_micro_batch: bool = True
     cpu_offload: bool = False
 
 
-def unavailable(host: HostInfo) -> str | None:
+def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
@@ -77,8 +77,8 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why torch cannot shard such a step; None where it can."""
-    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
-        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    if (reason := not_for_shards(workload)) is not None:
+        return reason
     if settings.shard_within is not None and workload.dp_size % settings.shard_within:
         return f"groups of {settings.shard_within} ranks do not divide dp_size={workload.dp_size}"
     return None
@@ -86,8 +86,6 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step as one of `dp_size` ranks takes it; FSDP2's own casts replace autocast."""
-    if settings.reduce_dtype not in DTYPES:
-        raise ValueError(f"fsdp2: reduce_dtype {settings.reduce_dtype!r} is none of fp32, bf16, null")
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Settings:
     gradients summed in fp32, fp32 masters (18 bytes per parameter).
     """
 
-    gradients: str | None = None
+    gradients: Literal["bf16", "fp32"] | None = None
 
 
 PRECISIONS = {None: "autocast", "bf16": "bf16_grads", "fp32": "fp32_grads"}
@@ -64,8 +64,6 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with bf16 compute."""
-    if settings.gradients not in PRECISIONS:
-        raise ValueError(f"mixed_precision: gradients {settings.gradients!r} is none of null, bf16, fp32")
     precision = PRECISIONS[settings.gradients]
     changed = replace(
         step,

@@ -8,9 +8,10 @@ one kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
-from suites.training.optimizers import IMPLEMENTATIONS, LEARNING_RATE, OPTIMIZERS
+from suites.training.optimizers import LEARNING_RATE
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload
 
@@ -21,13 +22,13 @@ LEVEL = Level.WORKLOAD
 class Settings:
     """What updates the parameters.
 
-    `impl`: default, for_loop, foreach or fused; None: the workload's.
-    `name`: adamw, sgd_momentum or adafactor; None: the workload's.
+    `impl`: torch's implementation; None: the workload's.
+    `name`: the optimizer; None: the workload's.
     `learning_rate`: None: with `name` that optimizer's own, else the workload's.
     """
 
-    impl: str | None = None
-    name: str | None = None
+    impl: Literal["default", "for_loop", "foreach", "fused"] | None = None
+    name: Literal["adamw", "sgd_momentum", "adafactor"] | None = None
     learning_rate: float | None = None
 
 
@@ -39,9 +40,7 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why torch has no such optimizer; None where it has."""
-    name, impl = settings.name or workload.optimizer, settings.impl or workload.optimizer_impl
-    if name not in OPTIMIZERS or impl not in IMPLEMENTATIONS:
-        return f"{name} by {impl} is none of {', '.join(OPTIMIZERS)} by {', '.join(IMPLEMENTATIONS)}"
+    name = settings.name or workload.optimizer
     if name == "adafactor" and settings.impl == "fused":
         return "torch has no fused Adafactor"
     return None

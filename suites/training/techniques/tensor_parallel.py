@@ -24,9 +24,9 @@ from torch.distributed.tensor.parallel import (
 )
 
 from harness.instruments.distributed.fake_process_group import rank_mesh
-from harness.records import HostInfo
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Transformer
+from suites.training.optimizers import not_for_shards
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -45,7 +45,7 @@ class Settings:
     """Nothing to set: the workload's `tp_size` says over how many ranks."""
 
 
-def unavailable(host: HostInfo) -> str | None:
+def unavailable() -> str | None:
     """Return why it cannot run here; None where it can."""
     return None if dist.is_available() else "this build of torch has no torch.distributed"
 
@@ -63,8 +63,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
         size = getattr(workload, name)
         if size % workload.tp_size:
             return f"tp_size={workload.tp_size} does not divide {name}={size}; choose a divisor"
-    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
-        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    if (reason := not_for_shards(workload)) is not None:
+        return reason
     return None
 
 

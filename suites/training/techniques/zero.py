@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.deepspeed_fake import values_not_read
 from suites.training.deepspeed_offload import Offload, cpu_adam
@@ -39,8 +39,6 @@ DEFAULT_BUCKET = 500_000_000
 
 Else a small model's bytes would be those of the buckets alone: 2 GB in fp32.
 """
-
-PLACES = ("device", "host", "disk")
 
 PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grads"}
 """deepspeed's own mixed precision holds bf16 gradients, whichever was asked for."""
@@ -68,14 +66,14 @@ class Settings:
     are a part of a model of billions.
     """
 
-    stage: int = 3
-    optimizer: str = "device"
-    parameters: str = "device"
+    stage: Literal[1, 2, 3] = 3
+    optimizer: Literal["device", "host", "disk"] = "device"
+    parameters: Literal["device", "host", "disk"] = "device"
     ratio: float = 1.0
-    buckets: str = "model"
+    buckets: Literal["model", "block"] = "model"
 
 
-def unavailable(host: HostInfo) -> str | None:
+def unavailable() -> str | None:
     """Return why deepspeed cannot run here; None where it can."""
     return "deepspeed is not installed" if importlib.util.find_spec("deepspeed") is None else None
 
@@ -94,7 +92,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step as one of `dp_size` ranks takes it; deepspeed's own casts replace autocast."""
-    refuse_settings(settings)
+    if settings.parameters != "device" and settings.stage != 3:
+        raise ValueError("zero: parameters lie elsewhere than on the device with stage 3 alone")
     if step.features.precision not in PRECISIONS:
         raise Unavailable(
             "zero over mixed_precision {gradients: fp32}: deepspeed holds its gradients in bf16"
@@ -123,19 +122,6 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         no_dry_run=step.no_dry_run or reason,
         notes=(*step.notes, NOTE.format(stage=settings.stage, bucket=DEFAULT_BUCKET)),
     )
-
-
-def refuse_settings(settings: Settings) -> None:
-    """Raise ValueError, in one line, for what deepspeed does not have."""
-    if settings.stage not in (1, 2, 3):
-        raise ValueError(f"zero: stage {settings.stage} is none of 1, 2, 3")
-    for name in ("optimizer", "parameters"):
-        if getattr(settings, name) not in PLACES:
-            raise ValueError(f"zero: {name} {getattr(settings, name)!r} is none of {', '.join(PLACES)}")
-    if settings.parameters != "device" and settings.stage != 3:
-        raise ValueError("zero: parameters lie elsewhere than on the device with stage 3 alone")
-    if settings.buckets not in ("model", "block"):
-        raise ValueError(f"zero: buckets {settings.buckets!r} is none of model, block")
 
 
 class Sizes:

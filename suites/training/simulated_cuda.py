@@ -1,7 +1,7 @@
 """What CUDA would run, on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
 
-`suites.memory.walk` enters `cuda_operations` for the program "cuda". Written from torch's sources and not yet
-held against a GPU: its figures are a model of CUDA's.
+`dry_run.py` enters `cuda_operations` for the simulated device "cuda". Written from torch's sources and not
+yet held against a GPU: its figures are a model of CUDA's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from suites.memory.step import TrainingStep
+from suites.training.step import TrainingStep
 
 Function = Callable[..., Any]
 

@@ -1,4 +1,4 @@
-"""Makes the memory suite's model out of a user's Hugging Face config.json, on the default device.
+"""Makes a model out of a user's Hugging Face config.json, on the default device.
 
 `make_model` is a `TrainingStep.make_model`; no weights are read, and on the meta device or under a fake
 tensor mode none are allocated. Needs the extra `hf` (transformers).
@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.records import Unavailable
-from suites.memory.huggingface_config import guarded, parse, values_not_needed, version, with_layers
-from suites.memory.layers_alike import difference
-from suites.memory.step import TrainingStep, Workload
+from suites.training.huggingface_config import guarded, parse, values_not_needed, version, with_layers
+from suites.training.layers_alike import difference
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
 
 ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
 """The house's words for attention, in transformers'."""
@@ -66,7 +67,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
         workload=complete(step.workload),
         make_model=make_model,
         layers_alike=unlike_layers(config) is None,
-        walkable=step.walkable or _not_walkable(parse(config)),
+        no_dry_run=step.no_dry_run or _no_dry_run(parse(config)),
     )
 
 
@@ -144,7 +145,7 @@ def unlike_layers(config: Mapping[str, Any]) -> str | None:
         return difference(build(config).blocks)
 
 
-def _not_walkable(parsed: Any) -> str | None:
+def _no_dry_run(parsed: Any) -> str | None:
     """Why the model cannot run on fake tensors; None where it can."""
     rotary = getattr(parsed, "rope_parameters", None) or {}
     if "dynamic" in str(rotary.get("rope_type")):

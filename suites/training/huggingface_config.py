@@ -1,4 +1,4 @@
-"""Reads a config.json's content into transformers' own config object, for `suites.memory.huggingface`.
+"""Reads a config.json's content into transformers' own config object, for `suites.training.huggingface`.
 
 Whatever is wrong with it becomes one line: `Unavailable` where this transformers has no such model, else
 ValueError.
@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.instruments import torch_internals
 from harness.records import Unavailable
-from suites.memory import fake_transformers
+from suites.training import fake_transformers
 
 IGNORED = frozenset(
     {

@@ -1,7 +1,7 @@
-"""Keeps transformers on its ordinary path while `suites.memory.walk` runs it on fake tensors.
+"""Keeps transformers on its ordinary path while `suites.training.dry_run` runs it on fake tensors.
 
 Taken for a compiler's tracing, fake tensors get masks and operations that a real step does not have.
-`suites.memory.huggingface` installs this; steps on real tensors run transformers untouched.
+`suites.training.huggingface` installs this; steps on real tensors run transformers untouched.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether layers are alike, so that `suites.memory.walk` may walk a few of them and tell of the rest."""
+"""Whether layers are alike, so that `suites.training.dry_run` may walk a few of them and tell of the rest."""
 
 from __future__ import annotations
 

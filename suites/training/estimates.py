@@ -1,0 +1,175 @@
+"""Closed formulas of the bytes that training takes on one rank, as their sources print them.
+
+Suites choose among them and say which of their assumptions a step breaks. deepspeed's own estimators are
+called with counts, because their `*_all_live` forms find a model's parameters by `data_ptr()`, which is 0
+for all tensors on the meta device and all fake ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from harness.instruments.distributed.deepspeed_init import choose_accelerator
+from suites.training.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the formulas know of a model. `largest_layer`: most parameters held by one module itself."""
+
+    parameters: int  # each shared one once
+    largest_layer: int
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+
+
+def count(model: nn.Module, workload: Workload) -> Counts:
+    """Return the counts of `model`, whose tensors may be fake; its shape is the workload's."""
+    return Counts(
+        parameters=sum(p.numel() for p in model.parameters()),
+        largest_layer=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
+        num_hidden_layers=workload.num_hidden_layers,
+        hidden_size=workload.hidden_size,
+        num_attention_heads=workload.num_attention_heads,
+        num_key_value_heads=workload.num_key_value_heads,
+        intermediate_size=workload.intermediate_size,
+        vocab_size=workload.vocab_size,
+    )
+
+
+def rule_40x_bytes(parameters: float) -> float:
+    """Return the bytes to train a model: 40 per parameter (the paper's Table I; NAIRR Pilot's GPU estimate).
+
+    Conditions there: a transformer, Adam, mixed precision. Whether checkpointing is included differs between
+    versions of the source. It is a total for the whole job and knows neither batch nor sequence length.
+    """
+    return 40 * parameters
+
+
+class Parts(NamedTuple):
+    """Model states: weights, gradients, and the optimizer's fp32 states."""
+
+    weights: float
+    gradients: float
+    states: float
+
+
+MIXED = Parts(2, 2, 12)
+"""Bytes per parameter: 16-bit weight and gradient; fp32 weight, mean and variance (arXiv 1910.02054, 3.1)."""
+
+ALL = Parts(1, 1, 1)
+
+
+def zero_states_bytes(
+    parameters: float, stage: int, ranks: int, sizes_B: Parts = MIXED, on_device: Parts = ALL
+) -> float:
+    """Return the bytes of model states on one of `ranks` devices under ZeRO `stage` 0 to 3.
+
+    arXiv 1910.02054, section 3.1 and figure 1: stage 1 spreads the states, stage 2 the gradients too, stage
+    3 all of it. `sizes_B` are bytes per parameter, 16 in all; fp32 Adam takes 4 + 4 + 8 = 16 as well.
+    `on_device` are the shares that are not on the host: (1, 0, 0) is ZeRO-Offload's cut; on one rank,
+    shares of 0 and 1 give its table of 16, 14, 4 and 2 bytes (arXiv 2101.06840, section 4). Left out:
+    activations, temporary buffers, fragmentation.
+    """
+    spread = Parts(*(ranks if stage >= least else 1 for least in (3, 2, 1)))
+    each = zip(sizes_B, on_device, spread, strict=True)
+    return parameters * sum(size_B * share / count for size_B, share, count in each)
+
+
+def megatron_states_bytes(parameters: float, ranks: int, distributed_optimizer: bool) -> float:
+    """Return the bytes of model states on one data-parallel rank: 18 per parameter, or 6 + 12/ranks.
+
+    Megatron-LM, megatron/training/theoretical_memory_usage.py: as ZeRO's 16, with gradients kept in fp32
+    (4 B) next to 16-bit ones; its distributed optimizer spreads Adam's 12 B as ZeRO's stage 1 does.
+    """
+    return parameters * (6 + 12 / ranks if distributed_optimizer else 18)
+
+
+def korthikanti_layer_bytes(
+    seq_len: int,
+    micro_batch_size: int,
+    hidden_size: int,
+    num_attention_heads: int,
+    kept: str,
+    tp_size: int = 1,
+) -> float:
+    """Return the bytes of activations that one layer keeps for its backward pass, on one of `tp_size` ranks.
+
+    arXiv 2205.05198, equation 1 and table 2, `kept` being `all`: sbh(10 + 24/t + 5as/(ht)); `no_scores`
+    (selective recompute, or an attention that never stores its score matrix): sbh(10 + 24/t); `input` (full
+    recompute): 2sbh. With t = 1 these are sbh(34 + 5as/h), 34sbh, 2sbh. Without sequence parallelism.
+    Conditions: 2-byte activations, dropout masks of 1 byte, an MLP of width 4h with GELU, LayerNorm, as many
+    key as query heads. Left out: embeddings, logits and loss, and what a recomputed layer holds meanwhile.
+    """
+    sbh = float(seq_len * micro_batch_size * hidden_size)
+    if kept == "input":
+        return 2 * sbh
+    scores = 5 * num_attention_heads * seq_len / (hidden_size * tp_size) if kept == "all" else 0.0
+    return sbh * (10 + 24 / tp_size + scores)
+
+
+def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: Counts) -> float:
+    """Return the bytes of activations of a whole model on one rank: Megatron-LM's estimator.
+
+    Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) per layer, 8sb + sbh for embedding
+    and dropout, 4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or
+    flash attention.
+    """
+    sbh = float(seq_len * micro_batch_size * counts.hidden_size)
+    layers_B = counts.num_hidden_layers * sbh * (18 + 4 * counts.intermediate_size / counts.hidden_size)
+    return (
+        layers_B
+        + 8 * seq_len * micro_batch_size
+        + sbh
+        + 4 * sbh * (1 + counts.vocab_size / counts.hidden_size)
+    )
+
+
+def deepspeed_states_bytes(
+    stage: int,
+    parameters: int,
+    largest_layer: int,
+    ranks: int,
+    offload_optimizer: bool = False,
+    offload_parameters: bool = False,
+) -> float:
+    """Return the bytes of model states on one of `ranks` GPUs of a node, by deepspeed's ZeRO estimators.
+
+    `estimate_zero2_model_states_mem_needs` and `estimate_zero3_model_states_mem_needs` of the installed
+    deepspeed. Conditions: Adam, 16-bit training with fp32 states, gradients in both. Left out: activations,
+    communication buffers. Raises ImportError where deepspeed is absent or broken.
+    """
+    if stage == 2:
+        return float(estimator(2)(parameters, ranks, 1, cpu_offload=offload_optimizer)[1])
+    if stage == 3:
+        found = estimator(3)(
+            parameters,
+            largest_layer,
+            ranks,
+            1,
+            cpu_offload=offload_optimizer,
+            cpu_offload_params=offload_parameters,
+        )
+        return float(found[1])
+    raise ValueError(f"ZeRO stage {stage}: deepspeed has estimators for stages 2 and 3")
+
+
+@cache
+def estimator(stage: int) -> Any:
+    """Return the installed deepspeed's own, its search for a device kept quiet."""
+    choose_accelerator()
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    from deepspeed.runtime.zero import stage3, stage_1_and_2
+
+    if stage == 2:
+        return stage_1_and_2.estimate_zero2_model_states_mem_needs
+    return stage3.estimate_zero3_model_states_mem_needs
