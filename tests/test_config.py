@@ -39,9 +39,18 @@ REFUSED = [
     (["suite=memory", "suite.workloads.llama_7b.num_attention_heads=33"], "expected a multiple of"),
     (["suite=memory", "suite.workloads.llama_7b.dropout=nan"], "a number of at least 0"),
     (["suite=memory", "suite.workloads.llama_7b=3"], "the fields of a workload"),
-    (["suite=memory", "suite.optimizations.fsdp2.settings.ranks=1"], "at least 2"),
-    (["suite=memory", "suite.optimizations.fsdp2.settings.rank=4"], "did you mean ranks"),
-    (["suite=memory", "suite.optimizations.activation_checkpointing.variants.full.mode=half"], "one of full"),
+    (["suite=congestion", "suite.optimizations.receiver_admission.settings.buffer_B=0"], "at least 1"),
+    (["suite=fabric", "suite.optimizations.e_ecmp.settings.queue_pair=4"], "did you mean queue_pairs"),
+    (["suite=memory", "suite.optimizations.fsdp2.techniques=[fsdp3]"], "did you mean fsdp2"),
+    (
+        ["suite=memory", "suite.optimizations.fsdp2.techniques=[{fsdp2: {reduce_type: bf16}}]"],
+        "did you mean reduce_d",
+    ),
+    (
+        ["suite=memory", "suite.optimizations.fsdp2.techniques=[{fsdp2: {shard_within: two}}]"],
+        "a whole number",
+    ),
+    (["suite=memory", "suite.optimizations.zero1.techniques=[{zero: {stage: 4}}]"], "one of 1, 2, 3"),
     (["suite=memory", "repeats=two"], "expected a whole number or null"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
     (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: a suite says itself"),
@@ -103,11 +112,15 @@ def test_values_reach_the_run():
     assert run.workloads["llama_7b"]["device_memory_B"] == 141e9
 
 
-def test_variants_are_arms_of_one_module():
+def test_variants_are_columns_of_one_optimization():
     variants = load(["suite=memory", "only=[activation_checkpointing]"])[0].variants
-    assert [(a.name, a.module, a.settings["mode"]) for a in variants] == [
-        ("activation_checkpointing.full", "activation_checkpointing", "full"),
-        ("activation_checkpointing.selective", "activation_checkpointing", "selective"),
+    assert [(one.name, one.module, dict(one.techniques)) for one in variants] == [
+        ("activation_checkpointing.full", "activation_checkpointing", {"activation_checkpointing": {}}),
+        (
+            "activation_checkpointing.selective",
+            "activation_checkpointing",
+            {"activation_checkpointing": {"mode": "selective"}},
+        ),
     ]
 
 
