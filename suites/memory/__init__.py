@@ -17,7 +17,7 @@ import torch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
 from suites.memory.measure import measure_peak
-from suites.memory.subject import Subject, subject_of
+from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import thresholds
 from suites.training import correctness, techniques
 from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
@@ -35,7 +35,7 @@ FREE_SHARE = 0.9
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline's training step."""
-    return subject_of(workload, seed)
+    return subject_of(Workload(**workload), seed)
 
 
 def apply_techniques(subject: Subject, chosen: Sequence[tuple[str, Mapping[str, Any]]]) -> Subject:

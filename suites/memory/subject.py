@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
-from harness.records import Json
+from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
-from suites.training.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(training.Workload):
+    """A point at which memory is asked for; the fields of `conf/suite/memory.yaml`."""
+
+    max_position_embeddings: int
+    dp_size: int = 8  # over which data-parallel techniques spread it
+    tp_size: int = 8  # over which tensor parallelism does: at most its heads, within a node as a rule
+    device_memory_B: float  # of one device, for the counts of devices
+    nominal_parameters: float | None = None  # the paper's "7B"; None: the real count
+    measurable: bool = False  # small enough to be trained here
+    simulated_device: str = "host"  # host | cuda: whose operations the dry run takes
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A step with the workload's fields that say nothing about training.
-
-    `device_memory_B`: of one device, for the counts of devices. `nominal_parameters`: the paper's "7B";
-    None: the real count. `measurable`: small enough to be trained here. `simulated_device`: host | cuda,
-    whose operations the dry run takes.
-    """
+    """A step with the fields of its workload that say nothing about training, see `Workload`."""
 
     step: TrainingStep
     device_memory_B: float
     nominal_parameters: float | None = None
     measurable: bool = False
     simulated_device: str = "host"
-    source: str = ""
 
 
-def subject_of(workload: Json, seed: int) -> Subject:
-    """Return the plain step of a workload; raises ValueError for a field that nothing has."""
-    own = {one.name for one in fields(Subject)} - {"step"}
-    trained = {one.name for one in fields(Workload)}
-    unknown = sorted(set(workload) - own - trained)
-    if unknown:
-        raise ValueError(f"workload: no field {unknown[0]!r}")
-    return Subject(build_step(workload, (), seed), **{k: v for k, v in workload.items() if k in own})
+def subject_of(workload: Workload, seed: int) -> Subject:
+    """Return the plain step of a workload."""
+    own = [one.name for one in fields(Subject) if one.name != "step"]
+    step = build_step(asdict(workload), (), seed)
+    return Subject(step, **{name: getattr(workload, name) for name in own})
