@@ -84,7 +84,7 @@ FILES = sorted(
 )
 
 
-PENDING = {("suites", "memory"), ("suites", "offload")}
+PENDING = {("suites", "offload")}
 
 
 @pytest.mark.parametrize("top", sorted({path.relative_to(ROOT).parts[:2] for path in FILES}), ids="/".join)

@@ -49,7 +49,7 @@ def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
     original = getattr(module, name, None)
     if original is None:
         raise Unavailable(
-            f"transformers has no {module.__name__}.{name}, so it cannot be walked on fake tensors"
+            f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors"
         )
     if hasattr(original, "on_fake"):
         return

@@ -21,7 +21,7 @@ from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
-"""The house's words for attention, in transformers'."""
+"""Our words for attention, and transformers'."""
 
 WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 """Where config classes keep the width of the feed-forward layer; without one (or None) it is 4 x hidden."""
@@ -128,7 +128,7 @@ def complete(workload: Workload) -> Workload:
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:
-    """How the layers differ, so that each must be walked; None where they are alike.
+    """Return how layers differ, so that each must be traced; None where they are alike.
 
     Two layers are alike when their modules have the same classes, parameter shapes and plain attributes, and
     each list in the config with an entry for each layer repeats one entry. Builds on the meta device.

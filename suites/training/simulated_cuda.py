@@ -1,7 +1,7 @@
 """What CUDA would run, on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
 
 `dry_run.py` enters `cuda_operations` for the simulated device "cuda". Written from torch's sources and not
-yet held against a GPU: its figures are a model of CUDA's.
+yet compared with a GPU: its figures are a model of CUDA's.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ REPLACEMENTS: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
 
 
 def cuda_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """What flash attention's backward kernel holds beside its results, on CUDA.
+    """What flash attention's backward kernel holds besides its results, on CUDA.
 
     Source: flash_attn/flash_api.cpp, mha_bwd: the gradient of the queries in fp32, and one number a row.
     """
