@@ -68,12 +68,12 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def sample(subject: Subject) -> Iterator[Reading | Note]:
-    """The peak by every method, what it is made of, and how far each method is from what was measured."""
+    """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}
-    for reading in chain(formulas(subject, counts), walked(subject), measured(subject, peaks)):
+    for reading in chain(formulas(subject, counts), simulated(subject), measured(subject, peaks)):
         yield reading
         if isinstance(reading, Reading) and reading.metric == "peak_memory":
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
@@ -84,7 +84,7 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
 
 
 def tokens_per_step(subject: Subject) -> int:
-    """Tokens that all ranks together train on in one step; tensor-parallel ranks share theirs."""
+    """Return the tokens that all ranks train on in one step; tensor-parallel ranks share theirs."""
     step = subject.step
     own = step.workload.sequences * step.workload.seq_len
     return own if step.features.sharding == "tensor" else own * step.ranks
@@ -95,13 +95,13 @@ def close(subject: Subject) -> None:
 
 
 def count_model(subject: Subject) -> Counts:
-    """The model's counts, had without its weights."""
+    """Return the model's counts, without allocating its weights."""
     with torch.device("meta"):
         return count(build_model(subject.step), subject.step.workload)
 
 
 def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
-    """What the closed formulas say; a formula that does not speak of such a step says why."""
+    """Return the closed formulas' peaks; a formula that does not cover such a step says why."""
     for estimate in estimates(subject, counts):
         if estimate.peak_B is None:
             yield Note(f"{estimate.method}: {estimate.reason}")
@@ -112,15 +112,15 @@ def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
 
 
 def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
-    """A peak, and for a whole model on one device how many devices it would fill."""
+    """Return a peak, and for a whole model on one device how many devices it would fill."""
     yield Reading("peak_memory", "B", peak_B, origin, method)
     if subject.step.ranks == 1:
         devices = gpus(peak_B, subject.device_memory_B)
         yield Reading("gpus", "1", devices, origin, method)
 
 
-def walked(subject: Subject) -> Iterator[Reading | Note]:
-    """The peak of a step on fake tensors, whole and by kind."""
+def simulated(subject: Subject) -> Iterator[Reading | Note]:
+    """Return the peak of a dry run, in all and by kind."""
     try:
         peak = peak_of_rank(subject)
     except Unavailable as reason:
@@ -139,9 +139,9 @@ def peak_of_rank(subject: Subject) -> DryRun:
 
 
 def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:
-    """Real steps, where the workload is small enough to be trained and this machine has the memory.
+    """Run real steps, where the workload is small enough and this machine has the memory.
 
-    `predicted_B` is what the other methods said: the most careful that speaks is believed about the memory.
+    `predicted_B`: the peaks by the other methods; the most careful of them decides whether memory suffices.
     """
     if not subject.measurable:
         return
@@ -167,7 +167,7 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
 def errors(
     subject: Subject, peaks: Mapping[str, float], beyond: Collection[str] = ()
 ) -> Iterator[Reading | Note]:
-    """How far each method's peak is from the measured one, relative; below zero is an underestimate.
+    """Return each method's relative error against the measured peak; below zero is an underestimate.
 
     Methods in `beyond` are used outside of what they assume, and kept apart by the metric's name.
     None where the methods speak of CUDA's step and the measured one was another device's.
@@ -177,7 +177,7 @@ def errors(
         return
     device = device_here().type
     if subject.simulated_device == "cuda" and device != "cuda":
-        yield Note(f"relative_error: the program is CUDA's, and what was measured ran on the {device}")
+        yield Note(f"relative_error: the simulated device is CUDA, and what was measured ran on the {device}")
         return
     for method, peak_B in peaks.items():
         if method != "measured":

@@ -1,4 +1,4 @@
-"""Where a step begins to fit: ranks that really suffice, and the tokens that take 40 B a parameter."""
+"""Where a step begins to fit: ranks that really suffice, and the tokens that take 40 B per parameter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PeakOf = Callable[[Subject], DryRun]
 def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Both searches where they have a meaning; `peak_of` gives the peak of one rank of a step.
 
-    Ranks are searched by `fake_step`; a step that cannot be walked, by Korthikanti's formula.
+    Ranks are searched by `fake_step`; a step that fake tensors cannot show, by Korthikanti's formula.
     """
     try:
         if is_sharded(subject.step) and subject.step.no_dry_run is None:
@@ -54,7 +54,7 @@ def ranks_that_suffice(
 ) -> Iterator[Reading | Note]:
     """The fewest ranks, and the fewest power of two, for which the peak of one rank fits one device.
 
-    Assumed, as in the search: where N ranks fit, so do more. The power of two is walked too.
+    Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too.
     """
     capacity_B = subject.device_memory_B
 
@@ -85,7 +85,7 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
 
 
 def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Tokens in a batch at which a whole step takes 40 B a parameter, at the workload's sequence length.
+    """Tokens in a batch at which a whole step takes 40 B per parameter, at the workload's sequence length.
 
     Where one sequence takes more, it is shortened.
     """
@@ -104,4 +104,4 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
     )
     if found.tokens is not None:
         yield Reading("tokens_at_40_B_per_parameter", "1", found.tokens, Origin.SIMULATED, "fake_step")
-    yield Note(f"tokens at 40 B a parameter: {found.how}")
+    yield Note(f"tokens at 40 B per parameter: {found.how}")
