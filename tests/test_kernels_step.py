@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.config import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites import kernels
-from suites.kernels.operations import OPERATIONS
+from suites.kernels.operations import OPERATIONS, adamw
 from suites.kernels.training_step import OPERATION, PARTS, Trainer
 from suites.training.model import Transformer, llama
 
@@ -135,35 +134,69 @@ def test_a_wrong_backward_of_attention_is_caught_under_autocast(factor):
 
 
 @pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa", "compile_sdpa_autocast"])
-def test_the_mode_reaches_torch_compile(variant, monkeypatch):
+def test_a_step_is_compiled_whole(variant, monkeypatch):
     modes = []
-    monkeypatch.setattr("torch.compile", lambda model, **given: modes.append(given["mode"]) or model)
-    module = import_module(f"suites.kernels.{ARMS[variant].module}")
-    Trainer(module.apply(subject_of(), module.Settings(mode="max-autotune-no-cudagraphs")))
-    assert modes == ["max-autotune-no-cudagraphs"]
+    monkeypatch.setattr("torch.nn.Module.compile", lambda model, **given: modes.append(given["mode"]))
+    subject = variants.applied("kernels", ARMS[variant], subject_of())
+    Trainer(subject)
+    assert (modes, subject.compiles) == (["default"], True)
 
 
 @pytest.mark.parametrize("part", ["all", "adamw"])
 def test_the_fused_optimizer_of_a_step_is_torchs(part):
-    module = import_module("suites.kernels.fused_optimizer")
-    made = Trainer(module.apply(subject_of(part=part))).optimizer
+    made = Trainer(
+        variants.applied("kernels", ARMS["fused_optimizer"], subject_of(part=part))
+    ).optimizer.inner
     assert isinstance(made, torch.optim.AdamW)
     assert made.defaults["fused"] is True
-    plain = Trainer(subject_of()).optimizer
+    plain = Trainer(subject_of()).optimizer.inner
     assert {**made.defaults, "fused": None} == plain.defaults
+    assert (plain.defaults["lr"], plain.defaults["betas"]) == (adamw.LEARNING_RATE, adamw.BETAS)
+    assert (plain.defaults["eps"], plain.defaults["weight_decay"]) == (adamw.EPSILON, adamw.WEIGHT_DECAY)
+
+
+@pytest.mark.parametrize(
+    "techniques",
+    [
+        [("activation_checkpointing", {"mode": "full"})],
+        [("attention", {"kernel": "flash"}), ("activation_checkpointing", {"mode": "full"})],
+        [("mixed_precision", {"gradients": "bf16"})],
+        [("optimizer", {"name": "adafactor"})],
+    ],
+    ids=str,
+)
+def test_any_technique_of_one_process_changes_the_step(techniques):
+    subject = kernels.apply_techniques(subject_of(), techniques)
+    assert checked(subject).max_error >= 0
+    assert kernels.conditions(kernels.prepare(subject))["precision"] == (
+        "bf16" if techniques[0][0] == "mixed_precision" else "fp32"
+    )
+
+
+def test_a_technique_that_does_not_learn_is_caught():
+    still = [("optimizer", {"name": "adafactor", "learning_rate": 1e-30})]
+    with pytest.raises(WrongResult, match=r"it does not learn: loss \d"):
+        checked(kernels.apply_techniques(subject_of(), still))
+
+
+def test_techniques_that_need_ranks_or_a_full_step_are_refused():
+    with pytest.raises(Unavailable, match="fsdp2: this step runs in one process"):
+        kernels.apply_techniques(subject_of(), [("fsdp2", {})])
+    with pytest.raises(Unavailable, match="training_step swiglu: techniques change a full training step"):
+        kernels.apply_techniques(subject_of(part="swiglu"), [("attention", {})])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa_autocast"])
 def test_a_compiled_step_trains_as_the_baseline(variant):
-    assert applied(variant, subject_of(num_hidden_layers=1)).subject.compile_step == "default"
+    assert applied(variant, subject_of(num_hidden_layers=1)).subject.compiles
 
 
 @pytest.mark.slow
 def test_one_part_of_a_step_compiled():
     subject = applied("torch_compile", subject_of(part="swiglu")).subject
     assert set(subject.replace) == {"swiglu"}
-    assert subject.compile_step is None
+    assert not subject.techniques
 
 
 def test_a_steps_arithmetic_is_what_torch_counts():

@@ -6,7 +6,7 @@ harness/interleaved_group.py for the order of the calls below.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import psutil
 import torch
@@ -77,6 +77,14 @@ def head_size(workload: Workload) -> int:
     """Return the head size: for a step its hidden size over its number of heads."""
     step = workload.operation == training_step.OPERATION.name
     return workload.hidden_size // workload.num_attention_heads if step else workload.head_size
+
+
+def apply_techniques(subject: Subject, techniques: Sequence[tuple[str, Json]]) -> Subject:
+    """Return the subject with techniques of the training layer; `Unavailable` for a single operation."""
+    workload = subject.workload
+    if subject.operation is not training_step.OPERATION or workload.part != "all":
+        raise Unavailable(f"{workload.operation} {workload.part}: techniques change a full training step")
+    return training_step.with_techniques(subject, techniques)
 
 
 def prepare(subject: Subject) -> Session:

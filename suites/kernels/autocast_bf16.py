@@ -16,6 +16,7 @@ import torch
 from harness.records import Unavailable
 from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, require_full_step
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import with_techniques
 
 PRODUCTS = ("attention", "linear_cross_entropy", STEP)
 """Operations with products of matrices: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP."""
@@ -35,6 +36,8 @@ def apply(subject: Subject) -> Subject:
         )
     if workload.dtype == "bf16":
         raise Unavailable("the inputs are bf16 already: autocast would change nothing")
-    require_full_step(subject, "autocast_bf16")
+    if workload.operation == STEP:
+        require_full_step(subject, "autocast_bf16")
+        return with_techniques(subject, [("mixed_precision", {})])
     tolerance = max(subject.tolerance, BF16_TOLERANCE)
     return replace(subject, around=around(subject.device.type), precision="bf16", tolerance=tolerance)

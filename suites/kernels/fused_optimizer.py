@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adamw import adamw as torch_adamw
 
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import with_techniques
 
 
 @torch.no_grad()
@@ -55,16 +55,9 @@ def steps_of(tensors: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
     return every, list(every.unbind())
 
 
-def optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """torch.optim.AdamW with fused=True, as a user makes it."""
-    return torch.optim.AdamW(
-        parameters, lr=LEARNING_RATE, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY, fused=True
-    )
-
-
 def apply(subject: Subject) -> Subject:
     """The subject with the fused optimizer; `Unavailable` where there is none to update."""
-    placed = replace_operation(subject, {"adamw": adamw}, "fused_optimizer")
-    if subject.workload.operation == STEP:
-        return replace(subject, optimizer=optimizer)
-    return placed
+    workload = subject.workload
+    if workload.operation == STEP and workload.part in ("all", "adamw"):
+        return with_techniques(subject, [("optimizer", {"impl": "fused"})])
+    return replace_operation(subject, {"adamw": adamw}, "fused_optimizer")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from suites.kernels.op_replacement import replace_operation
+from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import with_techniques
 
 
 def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
@@ -20,4 +21,7 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 
 def apply(subject: Subject) -> Subject:
     """Return the subject with the fused kernel for its attention; raises `Unavailable` for all else."""
+    workload = subject.workload
+    if workload.operation == STEP and workload.part in ("all", "attention"):
+        return with_techniques(subject, [("attention", {"kernel": "flash"})])
     return replace_operation(subject, {"attention": attention}, "sdpa", attention="sdpa")

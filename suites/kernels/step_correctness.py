@@ -6,12 +6,13 @@ on one batch, which check the optimizer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.records import WrongResult
 from suites.kernels.bound_call import seconds_of
@@ -43,12 +44,17 @@ def check_step(session: Session) -> None:
     trainer = session.trainer
     loss = session.first_call(trainer.loss_and_gradients)
     worst = check_loss(subject, 0, loss.item(), expected)
-    for name, parameter in trainer.model.named_parameters():
-        worst = max(worst, check_gradient(subject, name, parameter, expected.gradients[name]))
+    gradients = trainer.gradients()
+    for name, theirs in expected.gradients.items():
+        worst = max(worst, check_gradient(subject, name, gradients.get(name), theirs))
+    del gradients
     assert session.first_call_s is not None
     session.first_call_s += seconds_of(trainer.update, subject.device)[0]
     for index in range(1, STEPS):
-        worst = max(worst, check_loss(subject, index, trainer.step().item(), expected))
+        last = trainer.step().item()
+        worst = max(worst, check_loss(subject, index, last, expected))
+    if not math.isfinite(subject.tolerance) and not last < loss.item():
+        raise WrongResult(f"it does not learn: loss {loss.item():.4g} first, {last:.4g} after {STEPS} steps")
     session.max_error = worst
     session.compared = f"{STEPS} losses and every gradient of the first step, against plain fp32"
 
@@ -61,9 +67,7 @@ def baseline_steps(
     plain = Subject(replace(workload, dtype="fp32"), seed, operation, device, operation.eager)
     trainer = Trainer(plain)
     losses = [trainer.loss_and_gradients().item()]
-    gradients = {
-        name: one.grad.clone() for name, one in trainer.model.named_parameters() if one.grad is not None
-    }
+    gradients = {name: one.clone() for name, one in trainer.gradients().items()}
     trainer.update()
     losses += [trainer.step().item() for _ in range(1, STEPS)]
     return BaselineSteps(tuple(losses), gradients)
@@ -81,12 +85,12 @@ def check_loss(subject: Subject, index: int, ours: float, expected: BaselineStep
     return off
 
 
-def check_gradient(subject: Subject, name: str, parameter: nn.Parameter, expected: Tensor) -> float:
+def check_gradient(subject: Subject, name: str, ours: Tensor | None, expected: Tensor) -> float:
     """Return how far a parameter's gradient is off: |ours - theirs| over |theirs|, Euclidean norms."""
-    if parameter.grad is None:
+    if ours is None:
         raise WrongResult(f"{name} has no gradient; training_step")
     allowed = BF16_GRADIENT if subject.precision == "bf16" else GRADIENT_FACTOR * subject.tolerance
-    off = float((parameter.grad - expected).norm() / expected.norm())
+    off = float((ours - expected).norm() / expected.norm())
     if not off <= allowed:
         raise WrongResult(
             f"gradient of {name} {list(expected.shape)} is off by {off:.2e} of its norm, allowed "

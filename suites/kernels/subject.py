@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from harness.records import Note, Reading
 
@@ -89,18 +89,15 @@ class Operation:
 class Subject:
     """How one variant computes one operation.
 
-    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast.
-    - `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
-      outputs and gradients; `as_torch` converts its result.
-    - `precision`: of its matrix products, fp32, tf32 or bf16.
-    - `timed`: False where it must not be timed here.
-    - `tolerance`: bounds |ours - float64| / max|float64| of each output and gradient.
-    - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
-    - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
-    - `once`: adds readings that are taken once per cell, such as registers and shared memory.
-    - `replace`, `compile_step`, `optimizer`: for the training step, the variant's functions by operation;
-      torch.compile's mode for the full forward and backward pass; what makes an optimizer of the parameters
-      in place of the default torch.optim.AdamW.
+    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast. -
+    `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
+    outputs and gradients; `as_torch` converts its result. - `precision`: of its matrix products, fp32, tf32
+    or bf16. - `timed`: False where it must not be timed here. - `tolerance`: bounds |ours - float64| /
+    max|float64| of each output and gradient. - `shapes`: at which it is checked: the workload's "own", "own
+    and edge cases", or "edge cases" alone. - `compiles`: its first call compiles; `compiler_cache`: torch
+    reports whether the code was found on disk. - `once`: adds readings that are taken once per cell, such as
+    registers and shared memory. - `replace`, `techniques`: for the training step, the variant's functions by
+    operation, and techniques of the training layer.
     """
 
     workload: Workload
@@ -120,7 +117,6 @@ class Subject:
     compiles: bool = False
     compiler_cache: bool = False
     replace: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    compile_step: str | None = None
-    optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer] | None = None
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     once: Callable[[Subject], Iterator[Reading | Note]] | None = None
     notes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ Compiled for one shape. In a step of which one part is replaced, only that opera
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.subject import Subject
+from suites.kernels.training_step import with_techniques
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with its function compiled, or its step's forward and backward pass."""
     workload = subject.workload
     if workload.operation == STEP and workload.part == "all":
-        return replace(subject, compile_step=settings.mode, compiles=True, compiler_cache=True)
+        return with_techniques(subject, [("compile", {"mode": settings.mode})])
     name = workload.part if workload.operation == STEP else workload.operation
     function = subject.replace.get(name, OPERATIONS[name].eager)
     functions = {name: compiled(function, settings)}

@@ -1,21 +1,27 @@
-"""The operation `training_step`: a whole step of the transformer of suites/model.py under AdamW.
+"""The operation `training_step`: a full step of the training layer's model under AdamW.
 
-`Workload.part` names the operation in it that a variant may replace, so that each kernel's gain is had
-alone and
-in the step.
+Techniques of `suites.training.techniques` change it, and functions of the kernels suite take an operation's
+place in it. `Workload.part` names the operation that a variant may replace, so that each kernel's gain is
+measured alone and in the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from harness.records import Unavailable
 from suites.kernels.operations import adamw
 from suites.kernels.subject import Inputs, Operation, Subject, Workload
-from suites.training.model import Transformer, llama
+from suites.training import trainer
+from suites.training.model import llama
+from suites.training.optimizers import Optimizer
+from suites.training.step import TrainingStep
+from suites.training.techniques import build_step
 
 PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
 """Operations in the step that have a function of their own."""
@@ -24,11 +30,11 @@ OPTIMIZER_B = 28
 """AdamW moves per fp32 parameter: gradient read; parameter and two moments read and written."""
 
 
-class AdamWBy:
+class FunctionAdamW(Optimizer):
     """AdamW by a function with the signature of `operations.adamw.eager`; states as torch's."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], function: Callable[..., Any]):
-        self.parameters = list(parameters)
+    def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:
+        self.parameters = list(model.parameters())
         self.function = function
         self.exp_avgs = [torch.zeros_like(one) for one in self.parameters]
         self.exp_avg_sqs = [torch.zeros_like(one) for one in self.parameters]
@@ -36,66 +42,82 @@ class AdamWBy:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One update of every parameter."""
+        """Update every parameter."""
         self.step_1 += 1
         gradients = [one.grad for one in self.parameters]
         parameters = [one.detach() for one in self.parameters]
         self.function(parameters, gradients, self.exp_avgs, self.exp_avg_sqs, self.step_1)
 
-    def zero_grad(self) -> None:
-        """Let the gradients go."""
+    def zero_grad(self, keep: bool = False) -> None:
+        """Release the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
 
 class Trainer:
-    """A model with its optimizer and one batch; `step()` is the work that is timed."""
+    """The training layer's trainer on one fixed batch; `step()` is the work that is timed."""
 
     def __init__(self, subject: Subject):
-        torch.manual_seed(subject.seed)
-        functions = {name: one for name, one in subject.replace.items() if name != "adamw"}
-        with torch.device(subject.device):
-            self.model = Transformer(llama(subject.workload), functions=functions)
-        self.model = self.model.to(subject.workload.torch_dtype)
-        self.forward: Callable[..., Tensor] = self.model
-        if subject.compile_step is not None:
-            self.forward = torch.compile(self.model, dynamic=False, mode=subject.compile_step)
-        self.optimizer = make_optimizer(subject, list(self.model.parameters()))
+        self._trainer = trainer.Trainer(step_of(subject), subject.device)
+        self.model, self.optimizer = self._trainer.plain, self._trainer.optimizer
         generator = torch.Generator(subject.device).manual_seed(subject.seed)
-        self.tokens_BT, self.targets_BT = inputs(subject.workload, generator, subject.device)
-        self.around = subject.around
+        self._batch = inputs(subject.workload, generator, subject.device)
 
     def loss_and_gradients(self) -> Tensor:
-        """Forward and backward pass; the gradients lie in the parameters."""
-        with self.around():
-            loss = self.forward(self.tokens_BT, self.targets_BT)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+        """Run the forward and the backward pass; the gradients are left in the parameters."""
+        return self._trainer.backward(*self._batch)
 
     def update(self) -> None:
-        """The optimizer's part."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        """Let the optimizer update the parameters."""
+        self._trainer.update()
 
     def step(self) -> Tensor:
-        """One training step; its loss, a tensor of no dimension."""
+        """Run one training step and return its loss, a tensor of no dimension."""
         loss = self.loss_and_gradients()
         self.update()
         return loss
 
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients by name, between a backward pass and the update."""
+        return self._trainer.gradients()
 
-def make_optimizer(subject: Subject, parameters: Sequence[nn.Parameter]) -> Any:
-    """torch.optim.AdamW as it comes, or the variant's own, or AdamW by the variant's function."""
-    if subject.optimizer is not None:
-        return subject.optimizer(parameters)
-    if "adamw" in subject.replace:
-        return AdamWBy(parameters, subject.replace["adamw"])
-    return torch.optim.AdamW(
-        parameters,
-        lr=adamw.LEARNING_RATE,
-        betas=adamw.BETAS,
-        eps=adamw.EPSILON,
-        weight_decay=adamw.WEIGHT_DECAY,
+
+def step_of(subject: Subject) -> TrainingStep:
+    """Return the subject's step: its techniques, and its functions in the place of the model's own."""
+    own = {
+        "learning_rate": adamw.LEARNING_RATE,
+        "weight_decay": adamw.WEIGHT_DECAY,
+        "adam_epsilon": adamw.EPSILON,
+    }
+    step = build_step({**asdict(subject.workload), **own}, subject.techniques, subject.seed)
+    functions = {name: one for name, one in subject.replace.items() if name != "adamw"}
+    step = replace(step, functions={**step.functions, **functions})
+    if subject.workload.dtype == "bf16":
+        step = replace(step, model_dtype=torch.bfloat16)
+    if "adamw" not in subject.replace:
+        return step
+    function = subject.replace["adamw"]
+    return replace(step, make_optimizer=lambda model, workload, resources: FunctionAdamW(function, model))
+
+
+def with_techniques(subject: Subject, techniques: Sequence[tuple[str, Mapping[str, Any]]]) -> Subject:
+    """Return the subject with further techniques of its step, checked as their contracts say.
+
+    Raises `Unavailable` where they do not combine, or need more than one process.
+    """
+    changed = replace(subject, techniques=(*subject.techniques, *techniques))
+    step = step_of(changed)
+    names = [name for name, _ in changed.techniques]
+    if step.ranks > 1 or step.features.sharding != "none":
+        raise Unavailable(f"{', '.join(names)}: this step runs in one process, without ranks to shard over")
+    compiles = subject.compiles or "compile" in names
+    return replace(
+        changed,
+        attention=step.features.attention if subject.attention == "explicit" else subject.attention,
+        precision="bf16" if step.features.precision != "fp32" else subject.precision,
+        tolerance=max(subject.tolerance, step.contract.relative),
+        compiles=compiles,
+        compiler_cache=compiles,
     )
 
 
