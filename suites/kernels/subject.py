@@ -89,15 +89,17 @@ class Operation:
 class Subject:
     """How one variant computes one operation.
 
-    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast. -
-    `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
-    outputs and gradients; `as_torch` converts its result. - `precision`: of its matrix products, fp32, tf32
-    or bf16. - `timed`: False where it must not be timed here. - `tolerance`: bounds |ours - float64| /
-    max|float64| of each output and gradient. - `shapes`: at which it is checked: the workload's "own", "own
-    and edge cases", or "edge cases" alone. - `compiles`: its first call compiles; `compiler_cache`: torch
-    reports whether the code was found on disk. - `once`: adds readings that are taken once per cell, such as
-    registers and shared memory. - `replace`, `techniques`: for the training step, the variant's functions by
-    operation, and techniques of the training layer.
+    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast.
+    - `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
+      outputs and gradients; `as_torch` converts its result.
+    - `precision`: of its matrix products, fp32, tf32 or bf16.
+    - `timed`: False where it must not be timed here.
+    - `tolerance`: bounds |ours - float64| / max|float64| of each output and gradient.
+    - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
+    - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
+    - `once`: adds readings that are taken once per cell, such as registers and shared memory.
+    - `replace`, `techniques`: for the training step, the variant's functions by operation, and techniques of
+      the training layer.
     """
 
     workload: Workload
