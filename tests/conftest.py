@@ -8,6 +8,37 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of which have a thread a core
 
+STARTS = {
+    "ranks, engines and networks": """
+        test_fabric test_fsdp2 test_interconnect test_launched test_machines test_network test_network_ends
+        test_offload test_offload_activations test_offload_bytes test_offload_host test_offload_largest
+        test_offload_losses test_offload_managed test_offload_swap_folder test_ranks test_run_queue
+        test_settled test_steering test_tensor_parallel test_zero
+    """,
+    "compilers": """
+        test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step test_triton_attention
+        test_triton_loss_and_optimizer test_triton_rowwise
+    """,
+    "real training steps, and simulations": """
+        test_bf16_products test_congestion test_congestion_dcqcn test_fabric_flows test_leaf_spine_max_min test_leaf_spine_simulator
+        test_fake_step test_host_optimizer test_huggingface test_offload_foretell test_offload_walk
+        test_optimizations test_search
+    """,
+    "whole sweeps": """
+        test_cgroup test_examples test_main test_private_memory test_protocols test_reference test_resume
+        test_runner test_together test_worker
+    """,
+}
+"""Files whose tests are all slow, by what they start; `make check` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of these files."""
+    slow = {file for files in STARTS.values() for file in files.split()}
+    for item in items:
+        if item.path.stem in slow:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="module")
 def toy_suites():
