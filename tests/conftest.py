@@ -20,9 +20,9 @@ STARTS = {
         test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """
-        test_bf16_products test_congestion test_congestion_dcqcn test_fabric_flows test_leaf_spine_max_min test_leaf_spine_simulator
-        test_fake_step test_host_optimizer test_huggingface test_offload_foretell test_offload_walk
-        test_optimizations test_search
+        test_bf16_products test_congestion test_congestion_dcqcn test_fabric_flows test_fake_step
+        test_host_optimizer test_huggingface test_leaf_spine_max_min test_leaf_spine_simulator
+        test_offload_foretell test_offload_walk test_optimizations test_search
     """,
     "whole sweeps": """
         test_cgroup test_examples test_main test_private_memory test_protocols test_reference test_resume
