@@ -37,6 +37,7 @@ MODEL_FIELDS = {
 
 SUITE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "memory": {"ranks": "dp_size", "train": "measurable", "program": "simulated_device"},
+    "offload": {"ranks": "dp_size", "folder": "offload_dir", "budget_B": "device_memory_budget_B"},
 }
 """Further fields of one suite's workloads."""
 

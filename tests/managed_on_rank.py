@@ -7,34 +7,35 @@ from suites.offload import on_rank
 from suites.offload.cgroup import PAGE_B
 
 
-def course(memory, workload, plan, seed, steps, close=True):
+def course(memory, step, folder, steps, managed=None, close=True):
     """Losses; what has moved before the first step and after each; how much of the working set is in RAM."""
-    trainer = on_rank.made(workload, plan, seed)
-    engine = trainer.engine
+    trainer = on_rank.build_trainer(step, folder, managed)
+    optimizer = trainer.optimizer
     told = {"pid": os.getpid(), "losses": [], "moved": [], "read_kB": []}
 
     def look():
-        told["moved"].append(engine.moved() if hasattr(engine, "moved") else {})
+        told["moved"].append(optimizer.moved() if hasattr(optimizer, "moved") else {})
         told["read_kB"].append(read_kB())
 
     look()
     for _ in range(steps):
-        told["losses"].append(float(trainer.step()))
+        told["losses"].append(on_rank.train_step(trainer))
         look()
-    if plan["engine"] == "managed":
-        tensors = [one for parameter in engine.model.parameters() for one in parts(engine, parameter)]
+    if managed is not None:
+        tensors = [one for parameter in trainer.plain.parameters() for one in parts(optimizer, parameter)]
         told["held_B"] = trainer.host.held_B
         told["on_host"] = all(trainer.host.holds(one) for one in tensors)
         told["resident_B"] = sum(resident_B(one) for one in tensors)
-        told["limited"] = str(os.getpid()) in (engine.memory.group.path / "cgroup.procs").read_text().split()
+        group = optimizer.memory.group.path
+        told["limited"] = str(os.getpid()) in (group / "cgroup.procs").read_text().split()
         if close:
-            engine.close()
-            told["gone"] = not engine.memory.group.path.exists()
+            trainer.close()
+            told["gone"] = not group.exists()
     return told
 
 
-def parts(engine, parameter):
-    state = engine.optimizer.state[parameter]
+def parts(optimizer, parameter):
+    state = optimizer.inner.state[parameter]
     return parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"]
 
 

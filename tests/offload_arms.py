@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
+import yaml
 
+from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.optimizations import CONF
 from suites.offload import on_rank
-from suites.offload.correctness import TOLERANCES
 from suites.offload.ranks import COMPILE_S
-from suites.offload.subject import Plan, Subject, Workload
+from suites.offload.subject import DEVICE, DISK, HOST, Managed, Workload, baseline
+from suites.training.techniques import build_step
 
 HERE = Path(__file__).parent
 SEED = 3
@@ -32,7 +34,7 @@ WORKLOAD = Workload(
     micro_batch_size=2,
     seq_len=16,
     precision="fp32",
-    ranks=2,
+    dp_size=2,
     learning_rate=3e-3,
     loss_steps=8,
 )
@@ -41,7 +43,6 @@ REST = 2 * 64 * 64 + 64  # embedding and head, last norm
 BLOCKS = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64)
 COUNT = BLOCKS + REST
 
-SETTINGS = {"partial_offload": {"ratio": 0.5}}
 TORCH = ("baseline", "fsdp2", "fsdp2_offload", "host_update")
 DEEPSPEED = (
     "zero1",
@@ -58,13 +59,53 @@ ARMS = (*TORCH, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEPSPE
 
 
 def subject_of(name, workload=WORKLOAD):
-    """The variant's subject; skips where this machine lacks what it needs."""
-    module = import_module(f"suites.offload.{name}")
-    reason = module.unavailable(None)
-    if reason:
+    """The variant's subject, by its YAML; skips where this machine lacks what it needs."""
+    if name == "baseline":
+        return baseline(workload, SEED)
+    entry = yaml.safe_load((CONF / f"suite/offload/{name}.yaml").read_text())
+    techniques = entry.get("techniques") or list(entry["variants"].values())[-1]["techniques"]
+    subject = baseline(workload, SEED).with_techniques(techniques)
+    skip_without(subject)
+    return subject
+
+
+def skip_without(subject):
+    placement = subject.placement
+    tiers = (placement.optimizer, placement.parameters)
+    if placement.engine != "deepspeed":
+        return
+    operators = ["cpu_adam"] * (tiers[0] != DEVICE) + ["async_io"] * (DISK in tiers)
+    for reason in filter(None, map(missing, operators)):
         pytest.skip(reason)
-    subject = Subject(workload, SEED, Plan(), TOLERANCES[workload.precision])
-    return module.apply(subject, module.Settings(**SETTINGS.get(name, {})))
+
+
+def placed(workload, placement, seed=SEED):
+    """The subject whose memory lies so."""
+    subject = baseline(workload, seed)
+    if placement.engine == "managed":
+        alone = [list(one) for one in subject.step.techniques if one[0] != "ddp"]
+        step = build_step(workload.training, alone, seed)
+        return replace(subject, step=step, managed=Managed(placement.resident))
+    zero = {
+        "stage": placement.stage,
+        "optimizer": placement.optimizer,
+        "parameters": placement.parameters,
+        "ratio": placement.ratio,
+        "buckets": "block",
+    }
+    engines = {
+        "ddp": [],
+        "fsdp2": [{"fsdp2": {"cpu_offload": placement.optimizer == HOST}}],
+        "deepspeed": [{"zero": zero}],
+        "host_update": ["host_update"],
+    }
+    activations = {
+        "kept": [],
+        "recomputed": [{"activation_checkpointing": {"mode": "full"}}],
+        "offloaded": [{"activation_offload": {"prefetch": False}}],
+        "offloaded_ahead": [{"activation_offload": {"prefetch": True}}],
+    }
+    return subject.with_techniques([*engines[placement.engine], *activations[placement.activations]])
 
 
 class Pools:
@@ -73,20 +114,20 @@ class Pools:
     def __init__(self, stack):
         self.stack, self.pools, self.told = stack, {}, {}
 
-    def call(self, function, workload, plan, **arguments):
+    def call(self, function, subject, **arguments):
         """Of `on_rank`, or of the module named before a colon."""
         function = function if ":" in function else f"{on_rank.__name__}:{function}"
-        key = json.dumps([function, asdict(workload), asdict(plan), arguments])
+        step, folder = subject.step.described, subject.workload.offload_dir
+        key = json.dumps([function, step, folder, arguments])
         if key not in self.told:
-            pool = self.pool(workload.ranks)
-            pool.call(f"{on_rank.__name__}:compiled", COMPILE_S, plan=asdict(plan))
-            given = {"workload": asdict(workload), "plan": asdict(plan), "seed": SEED}
-            self.told[key] = pool.call(function, **given, **arguments)
+            pool = self.pool(subject.step.workload.dp_size)
+            pool.call(f"{on_rank.__name__}:compile_operators", COMPILE_S, step=step)
+            self.told[key] = pool.call(function, step=step, folder=folder, **arguments)
         return self.told[key]
 
-    def losses(self, function, workload, plan, **arguments):
+    def losses(self, function, subject, **arguments):
         """Of each step, the mean over ranks."""
-        told = self.call(function, workload, plan, **arguments)
+        told = self.call(function, subject, **arguments)
         each = [one["loss"] if isinstance(one, dict) else one for one in told]
         return [fmean(step) for step in zip(*each, strict=True)]
 

@@ -9,17 +9,17 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from offload_arms import COUNT, HERE, SEED, WORKLOAD, pools
+from offload_arms import COUNT, HERE, SEED, WORKLOAD, placed, pools
 
 import suites.offload as offload
 from harness.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from suites.offload.engines.host_update import owners_of
 from suites.offload.ranks import Ranks, backend_of
-from suites.offload.subject import DISK, Plan
+from suites.offload.subject import DISK, Placement
 from suites.training.model import Transformer
+from suites.training.techniques.host_update import owners_of
 
 __all__ = ["pools"]
 
@@ -54,9 +54,9 @@ def test_too_few_gpus_are_unavailable(monkeypatch):
     ("change", "said"),
     [
         ({"gpu": True}, "for a GPU"),
-        ({"num_attention_heads": 64, "num_key_value_heads": 64}, "1 elements are odd"),
-        ({"folder": "/nonexistent"}, "/nonexistent is no folder that can be written"),
-        ({"folder": str(HERE / "conftest.py")}, "no folder that can be written"),
+        ({"num_attention_heads": 64, "num_key_value_heads": 64}, "an even head size, not 1"),
+        ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder that can be written"),
+        ({"offload_dir": str(HERE / "conftest.py")}, "expected a folder that can be written"),
     ],
 )
 def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
@@ -67,9 +67,9 @@ def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
 
 # The disk.
 
-ON_DISK = Plan("deepspeed", 3, DISK, DISK)
+ON_DISK = Placement("deepspeed", 3, DISK, DISK)
 WIDE = replace(
-    WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, ranks=1
+    WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1
 )  # deepspeed swaps from a MiB a tensor on
 
 
@@ -82,8 +82,8 @@ def needs_async_io():
 @pytest.mark.slow
 def test_states_lie_in_files_that_go_with_the_engine(pools, tmp_path):
     needs_async_io()
-    workload = replace(WIDE, folder=str(tmp_path))
-    ((stands_B, closed_B),) = pools.call("offload_on_rank:swapped", workload, ON_DISK)
+    workload = replace(WIDE, offload_dir=str(tmp_path))
+    ((stands_B, closed_B),) = pools.call("offload_on_rank:swapped", placed(workload, ON_DISK))
     assert stands_B > 8 * workload.shape.parameters
     assert closed_B == 0
     assert list(tmp_path.iterdir()) == []
@@ -92,11 +92,11 @@ def test_states_lie_in_files_that_go_with_the_engine(pools, tmp_path):
 @pytest.mark.slow
 def test_files_of_ranks_that_were_killed_go_too(tmp_path):
     needs_async_io()
-    workload = replace(WIDE, folder=str(tmp_path))
-    ranks = Ranks(workload, SEED, exact=True)
+    workload = replace(WIDE, offload_dir=str(tmp_path))
+    ranks = Ranks(workload, exact=True)
     try:
         with pytest.raises((MemoryError, RankFailed)):
-            ranks.call("within", workload, ON_DISK, budget_B=1, steps=2)
+            ranks.call("train_within_budget", placed(workload, ON_DISK), budget_B=1, steps=2)
     finally:
         ranks.close()
     assert list(tmp_path.iterdir()) == []
@@ -112,12 +112,12 @@ def test_cells_through_the_harness(tmp_path):
     tiny = (
         "hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 176, "
         "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
-        f"ranks: 2, loss_steps: 8, folder: {folder}"
+        f"dp_size: 2, loss_steps: 8, offload_dir: {folder}"
     )
     small = (
         "hidden_size: 256, num_attention_heads: 4, num_key_value_heads: 4, intermediate_size: 688, "
         "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
-        "ranks: 1, budget_B: 1.0"
+        "dp_size: 1, device_memory_budget_B: 1.0"
     )
     words = [
         "suite=offload",
@@ -145,7 +145,7 @@ def test_cells_through_the_harness(tmp_path):
         assert values["max_error", "plain PyTorch"][0] < 1e-5
         one = records["tight", name]
         assert one["status"] == "out_of_memory"
-        assert "1 B a rank do not hold the training of one layer" in one["reason"]
+        assert "1 B per rank do not hold the training of one layer" in one["reason"]
         assert "\n" not in one["reason"]
     assert (tmp_path / "out/report.md").exists()
     assert "out of memory" in (tmp_path / "out/report.md").read_text()

@@ -13,13 +13,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
-from suites.offload import activation_checkpointing, activation_offload, activations
-from suites.offload.subject import Plan, Subject
 from suites.offload.transfer_counter import Traffic
 from suites.training.host_memory import HostMemory as Host
 from suites.training.model import ModelShape, Transformer
+from suites.training.techniques import activation_checkpointing
 from suites.training.techniques import activation_offload as activation_hooks
 from suites.training.transfer import Copy, SideStream
+from suites.training.workload import Resources
 
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")
@@ -57,6 +57,14 @@ products (5 D).
 """
 
 
+def place(model, how, host):
+    resources = Resources(host.device, host)
+    if how == "recomputed":
+        activation_checkpointing.keep_inputs(model, resources)
+    elif how != "kept":
+        activation_hooks.wrap(activation_hooks.Settings(how == "offloaded_ahead"), model, resources)
+
+
 class Run:
     """A model with its activations placed, trained on batches that are the same for every `how`."""
 
@@ -64,7 +72,7 @@ class Run:
         torch.manual_seed(3)
         self.host, self.precision = Host(CPU), precision
         self.model = Transformer(shape, attention)
-        activations.place(self.model, how, self.host)
+        place(self.model, how, self.host)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.lengths, self.shape = length, shape
         self.random = torch.Generator().manual_seed(4)
@@ -369,22 +377,3 @@ def test_torch_s_own_way_is_counted():
     assert placed.host.held_B == sum(saved)
     loss.backward()
     assert placed.host.held_B == 0
-
-
-@pytest.mark.parametrize(
-    ("variant", "settings", "how"),
-    [
-        (activation_offload, activation_offload.Settings(ahead=False), "offloaded"),
-        (activation_offload, activation_offload.Settings(ahead=True), "offloaded_ahead"),
-        (activation_checkpointing, activation_checkpointing.Settings(), "recomputed"),
-    ],
-)
-def test_arms_change_the_plan_alone(variant, settings, how):
-    baseline = Subject(None, 0, Plan(), tolerance=1e-6)
-    assert variant.apply(baseline, settings) == replace(baseline, plan=Plan(activations=how))
-    assert variant.unavailable(None) is None
-
-
-def test_an_unknown_place_is_refused():
-    with pytest.raises(ValueError, match="'elsewhere' are none of kept, recomputed"):
-        Run("elsewhere")

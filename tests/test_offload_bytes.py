@@ -34,7 +34,7 @@ def steady(pools):
     """What ranks told of a steady step."""
 
     def told(name, workload=BF16):
-        return pools.call("frozen_on_rank:footprint", workload, subject_of(name, workload).plan)
+        return pools.call("frozen_on_rank:footprint", subject_of(name, workload))
 
     return told
 

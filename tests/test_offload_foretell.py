@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from offload_arms import placed
 from torch import nn
 
 from harness.instruments.memory.allocator import watch
@@ -14,13 +15,13 @@ from harness.records import Unavailable
 from suites.offload.memory_estimates import (
     METHODS,
     Parts,
-    foretold_B,
+    estimates_B,
     largest,
     with_activations_B,
     zero_formula_B,
     zero_states_B,
 )
-from suites.offload.subject import DISK, HOST, Plan, Workload
+from suites.offload.subject import DISK, HOST, Placement, Workload
 from suites.training.model import Transformer
 
 GB = 1e9
@@ -36,7 +37,7 @@ LLAMA = Workload(
     micro_batch_size=2,
     seq_len=32,
     precision="bf16",
-    ranks=4,
+    dp_size=4,
     learning_rate=1e-3,
     loss_steps=8,
 )
@@ -65,35 +66,35 @@ def test_zero_offload_paper_table():
 
 
 MIXED = {  # of P parameters and four ranks, and whether the largest operator is gathered
-    Plan(): (16, False),
-    Plan("fsdp2"): (4, False),
-    Plan("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
-    Plan("host_update", optimizer=HOST): (2, False),
-    Plan("managed", resident=0.5): (8, False),
-    Plan("managed", resident=2.0): (16, False),
-    Plan(DS, 1): (2 + 2 + 3, False),
-    Plan(DS, 1, HOST): (4, False),
-    Plan(DS, 2): (2 + 0.5 + 3, False),
-    Plan(DS, 2, HOST): (2, False),
-    Plan(DS, 3): (4, False),
-    Plan(DS, 3, HOST): (0.5, True),
-    Plan(DS, 3, HOST, ratio=0.0): (4, True),
-    Plan(DS, 3, HOST, ratio=0.75): (0.5 + 0.125 + 0.75, True),
-    Plan(DS, 3, HOST, HOST): (0, True),
-    Plan(DS, 3, DISK, DISK): (0, True),
+    Placement(): (16, False),
+    Placement("fsdp2"): (4, False),
+    Placement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
+    Placement("host_update", optimizer=HOST): (2, False),
+    Placement("managed", resident=0.5): (8, False),
+    Placement("managed", resident=2.0): (16, False),
+    Placement(DS, 1): (2 + 2 + 3, False),
+    Placement(DS, 1, HOST): (4, False),
+    Placement(DS, 2): (2 + 0.5 + 3, False),
+    Placement(DS, 2, HOST): (2, False),
+    Placement(DS, 3): (4, False),
+    Placement(DS, 3, HOST): (0.5, True),
+    Placement(DS, 3, HOST, ratio=0.0): (4, True),
+    Placement(DS, 3, HOST, ratio=0.75): (0.5 + 0.125 + 0.75, True),
+    Placement(DS, 3, HOST, HOST): (0, True),
+    Placement(DS, 3, DISK, DISK): (0, True),
 }
 FP32 = {
-    Plan(): (16, False),
-    Plan("fsdp2"): (4, False),
-    Plan("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
-    Plan("host_update", optimizer=HOST): (4, False),
-    Plan(DS, 1): (4 + 4 + 3, False),
-    Plan(DS, 1, HOST): (8, False),
-    Plan(DS, 2): (4 + 1 + 3, False),
-    Plan(DS, 2, HOST): (4, False),
-    Plan(DS, 3): (4, False),
-    Plan(DS, 3, HOST): (1, True),
-    Plan(DS, 3, HOST, HOST): (0, True),
+    Placement(): (16, False),
+    Placement("fsdp2"): (4, False),
+    Placement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
+    Placement("host_update", optimizer=HOST): (4, False),
+    Placement(DS, 1): (4 + 4 + 3, False),
+    Placement(DS, 1, HOST): (8, False),
+    Placement(DS, 2): (4 + 1 + 3, False),
+    Placement(DS, 2, HOST): (4, False),
+    Placement(DS, 3): (4, False),
+    Placement(DS, 3, HOST): (1, True),
+    Placement(DS, 3, HOST, HOST): (0, True),
 }
 
 
@@ -111,7 +112,7 @@ def test_bytes_by_hand(precision, plan):
 def test_working_memory_is_zero_infinitys():
     """arXiv 2104.07857: 4 hd 4 hd bytes, where the MLP's matrix is the largest."""
     workload = replace(LLAMA, intermediate_size=4 * LLAMA.hidden_size, vocab_size=8)
-    assert zero_formula_B(workload, Plan(DS, 3, HOST, HOST)) == 4 * 64 * 4 * 64
+    assert zero_formula_B(workload, Placement(DS, 3, HOST, HOST)) == 4 * 64 * 4 * 64
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -120,12 +121,12 @@ def test_deepspeeds_own_figures(precision):
     workload = replace(LLAMA, precision=precision)
     p, of_largest = counted(workload)
     expected = {
-        Plan(DS, 2): 2 * p + 18 * p / 4,
-        Plan(DS, 2, HOST): 2 * p,
-        Plan(DS, 3): 4 * of_largest + 18 * p / 4,
-        Plan(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
-        Plan(DS, 3, HOST, HOST): 4 * of_largest,
-        Plan(DS, 3, DISK, DISK): 4 * of_largest,
+        Placement(DS, 2): 2 * p + 18 * p / 4,
+        Placement(DS, 2, HOST): 2 * p,
+        Placement(DS, 3): 4 * of_largest + 18 * p / 4,
+        Placement(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
+        Placement(DS, 3, HOST, HOST): 4 * of_largest,
+        Placement(DS, 3, DISK, DISK): 4 * of_largest,
     }
     for plan, said_B in expected.items():
         found, remark = by_method(workload, plan)["deepspeed estimator"]
@@ -137,10 +138,10 @@ def test_deepspeeds_own_figures(precision):
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan(DS, 1), "stage 1"),
-        (Plan(), "engine"),
-        (Plan("fsdp2"), "engine"),
-        (Plan(DS, 3, HOST, ratio=0.5), "share"),
+        (Placement(DS, 1), "stage 1"),
+        (Placement(), "engine"),
+        (Placement("fsdp2"), "engine"),
+        (Placement(DS, 3, HOST, ratio=0.5), "share"),
     ],
 )
 def test_deepspeed_has_no_figure(plan, reason):
@@ -150,7 +151,7 @@ def test_deepspeed_has_no_figure(plan, reason):
 
 
 def by_method(workload, plan):
-    found = list(foretold_B(workload, plan))
+    found = list(estimates_B(placed(workload, plan)))
     assert [method for method, _, _ in found] == list(METHODS)
     assert all(value is not None or remark for _, value, remark in found)
     return {method: (value, remark) for method, value, remark in found}
@@ -174,7 +175,7 @@ def test_activations_are_those_of_its_source(precision, factor):
         "offloaded_ahead": 2 * whole,
     }
     for how, layers_B in expected.items():
-        plan = Plan(activations=how)
+        plan = Placement(activations=how)
         assert with_activations_B(workload, plan) - zero_formula_B(workload, plan) == layers_B + loss_B
 
 
@@ -218,7 +219,7 @@ workloads = st.builds(
     vocab_size=st.integers(8, 50_000),
     micro_batch_size=st.integers(1, 16),
     precision=st.sampled_from(["bf16", "fp32"]),
-    ranks=st.integers(1, 64),
+    dp_size=st.integers(1, 64),
 )
 
 
@@ -227,7 +228,7 @@ workloads = st.builds(
 def test_more_layers_never_take_less(workload, plan, method, num_hidden_layers):
     try:
         found = [
-            METHODS[method](replace(workload, num_hidden_layers=n), plan)
+            METHODS[method](placed(replace(workload, num_hidden_layers=n), plan))
             for n in (num_hidden_layers, num_hidden_layers + 1)
         ]
     except Unavailable:
@@ -239,10 +240,10 @@ def test_more_layers_never_take_less(workload, plan, method, num_hidden_layers):
 @given(workloads, plans, closed, st.floats(1e3, 1e12))
 def test_the_largest_fits_and_one_more_layer_does_not(workload, plan, method, budget_B):
     def bytes_of(num_hidden_layers):
-        return METHODS[method](replace(workload, num_hidden_layers=num_hidden_layers), plan)
+        return METHODS[method](placed(replace(workload, num_hidden_layers=num_hidden_layers), plan))
 
     try:
-        found = largest(workload, plan, budget_B, METHODS[method])
+        found = largest(placed(workload, plan), budget_B, METHODS[method])
     except Unavailable:
         return
     assert found == 0 or bytes_of(found) <= budget_B
@@ -254,34 +255,38 @@ def test_the_largest_is_what_counting_finds(steps, budget_B):
     """Any figures that do not fall; the last one goes on growing."""
     heights = sorted(steps)
 
-    def foretell(workload, plan):
-        beyond = workload.num_hidden_layers - len(heights)
-        return heights[workload.num_hidden_layers - 1] if beyond <= 0 else 51 + beyond
+    def estimate(subject):
+        layers = subject.workload.num_hidden_layers
+        return heights[layers - 1] if layers <= len(heights) else 51 + layers - len(heights)
 
-    assert largest(LLAMA, Plan(), budget_B, foretell) == sum(height <= budget_B for height in heights)
+    assert largest(placed(LLAMA, Placement()), budget_B, estimate) == sum(
+        height <= budget_B for height in heights
+    )
 
 
 def test_a_budget_that_the_device_does_not_bound():
     with pytest.raises(Unavailable, match="does not bound"):
-        largest(LLAMA, Plan(DS, 3, HOST, HOST), 1e9, METHODS["ZeRO formula"])
+        largest(placed(LLAMA, Placement(DS, 3, HOST, HOST)), 1e9, METHODS["ZeRO formula"])
     with pytest.raises(Unavailable, match="stage 1"):
-        largest(LLAMA, Plan(DS, 1), 1e9, METHODS["deepspeed estimator"])
+        largest(placed(LLAMA, Placement(DS, 1)), 1e9, METHODS["deepspeed estimator"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
 def test_the_walks_largest_is_what_counting_finds():
-    workload, budget_B = replace(LLAMA, num_hidden_layers=1, ranks=1), 6e6
+    workload, budget_B = replace(LLAMA, num_hidden_layers=1, dp_size=1), 6e6
     step = METHODS["fake_step"]
-    fits = [step(replace(workload, num_hidden_layers=n), Plan()) <= budget_B for n in range(1, 12)]
+    fits = [
+        step(placed(replace(workload, num_hidden_layers=n), Placement())) <= budget_B for n in range(1, 12)
+    ]
     assert 0 < sum(fits) < 11
-    assert largest(workload, Plan(), budget_B, step) == sum(fits)
+    assert largest(placed(workload, Placement()), budget_B, step) == sum(fits)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
 def test_every_method_speaks_of_the_baseline_but_deepspeeds():
-    found = by_method(LLAMA, Plan())
+    found = by_method(LLAMA, Placement())
     assert {method for method, (value, _) in found.items() if value is None} == {"deepspeed estimator"}
     assert "DDP" in found["fake_step"][1]
     assert "states alone" in found["ZeRO formula"][1]
     assert found["formula + activations"][1] == ""  # this model's MLP is as wide as the formula's
-    assert "688" in by_method(replace(LLAMA, intermediate_size=688), Plan())["formula + activations"][1]
+    assert "688" in by_method(replace(LLAMA, intermediate_size=688), Placement())["formula + activations"][1]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import suites.offload as offload
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Note, Reading
+from suites.offload import largest as module
 from suites.offload import search as searching
-from suites.offload.correctness import plain_losses
 from suites.offload.ranks import Ranks
-from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Try, first_guess, search, tries
-from suites.offload.subject import HOST, Plan, Subject, Workload
+from suites.offload.search import BY_TENSORS, FINE, SHALLOW, STEPS, Attempt, attempts, first_guess, search
+from suites.offload.subject import Workload, baseline, shared_techniques
+from suites.training.correctness import plain_losses, text_updates
 
 WORKLOAD = Workload(
     num_hidden_layers=256,
@@ -28,15 +28,15 @@ WORKLOAD = Workload(
     micro_batch_size=2,
     seq_len=16,
     precision="fp32",
-    ranks=1,
+    dp_size=1,
     learning_rate=3e-3,
     loss_steps=8,
-    budget_B=20e6,
+    device_memory_budget_B=20e6,
 )
 
 
-def subject_of(workload=WORKLOAD, plan=None):
-    return Subject(workload, seed=3, plan=plan or Plan(), tolerance=1e-3)
+def subject_of(workload=WORKLOAD):
+    return baseline(workload, seed=3)
 
 
 # The search, against an oracle that knows the answer.
@@ -53,7 +53,9 @@ SEARCHES = st.integers(1, 2000).flatmap(
 def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
     most, fits, guess = sizes
     tried = list(
-        search(guess, most, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= fits, ""))
+        search(
+            guess, most, lambda num_hidden_layers: Attempt(num_hidden_layers, num_hidden_layers <= fits, "")
+        )
     )
     good = {one.num_hidden_layers for one in tried if one.trained}
     bad = {one.num_hidden_layers for one in tried if not one.trained}
@@ -72,7 +74,7 @@ def test_it_finds_the_largest_closely_and_has_tried_both_sides(sizes):
 @pytest.mark.parametrize(("fits", "tried"), [(0, [1]), (1, [1])])
 def test_a_model_of_one_layer(fits, tried):
     found = list(
-        search(1, 1, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= fits, ""))
+        search(1, 1, lambda num_hidden_layers: Attempt(num_hidden_layers, num_hidden_layers <= fits, ""))
     )
     assert [one.num_hidden_layers for one in found] == tried
 
@@ -82,7 +84,7 @@ def test_by_hand():
     found = [
         one.num_hidden_layers
         for one in search(
-            32, 256, lambda num_hidden_layers: Try(num_hidden_layers, num_hidden_layers <= 41, "")
+            32, 256, lambda num_hidden_layers: Attempt(num_hidden_layers, num_hidden_layers <= 41, "")
         )
     ]
     assert found == [32, 34, 38, 46, 42, 40, 41]
@@ -92,13 +94,14 @@ def test_by_hand():
 
 
 class Told:
-    """Ranks that answer by rule: peaks that grow with layers, and `within` as `ends` says."""
+    """Ranks that answer by rule: peaks that grow with layers, and `train_within_budget` as `ends` says."""
 
     def __init__(self, peak_B=None, ends=None):
         self.peak_B, self.ends = peak_B, ends
         self.calls, self.closed = [], 0
 
-    def call(self, function, workload, plan, **arguments):
+    def call(self, function, subject, **arguments):
+        workload = subject.workload
         self.calls.append((function, workload.num_hidden_layers, arguments))
         if function == "footprint":
             return [{"peaks_B": [1.0, self.peak_B(workload.num_hidden_layers)]}, {"peaks_B": [0.5, 0.5]}]
@@ -136,11 +139,13 @@ def test_a_try_that_runs_out_of_memory_tells_why():
             raise MemoryError("rank 0, within: can't allocate memory")
 
     ranks = Told(grown, ends)
-    found = list(tries(subject_of(), ranks))
+    found = list(attempts(subject_of(), ranks))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
     assert {one.said for one in found} == {"", "rank 0, within: can't allocate memory"}
     assert ranks.closed == len(found)  # each try has fresh processes
-    assert all(arguments["steps"] == STEPS for name, _, arguments in ranks.calls if name == "within")
+    assert all(
+        arguments["steps"] == STEPS for name, _, arguments in ranks.calls if name == "train_within_budget"
+    )
 
 
 def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
@@ -148,7 +153,7 @@ def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
         if num_hidden_layers > 7 and budget_B is not None:
             raise RankFailed("rank 0 was killed by SIGSEGV in within\nits last words")
 
-    found = list(tries(subject_of(), Told(grown, ends)))
+    found = list(attempts(subject_of(), Told(grown, ends)))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
     assert {one.said for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
 
@@ -158,7 +163,7 @@ def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
         if num_hidden_layers > 7:
             raise RankFailed("rank 0, within: ValueError: three heads")
 
-    found = list(tries(subject_of(), Told(grown, ends)))
+    found = list(attempts(subject_of(), Told(grown, ends)))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
     died = [one for one in found if "three heads" in one.said]
     assert died
@@ -173,13 +178,13 @@ def largest_of(monkeypatch):
     """What the suite tells of tries that a table gives."""
 
     def told(table, workload=WORKLOAD):
-        monkeypatch.setattr(offload, "METHODS", {"half": None})
-        monkeypatch.setattr(offload, "largest", lambda *given: workload.num_hidden_layers // 2)
-        found = [Try(num_hidden_layers, trained, "no memory") for num_hidden_layers, trained in table.items()]
-        monkeypatch.setattr(offload, "tries", lambda *given: iter(found))
-        subject = subject_of(workload)
-        subject.held["ranks"] = None
-        return list(offload.sample_largest(subject))
+        monkeypatch.setattr(module, "METHODS", {"half": None})
+        monkeypatch.setattr(module, "largest", lambda *given: workload.num_hidden_layers // 2)
+        found = [
+            Attempt(num_hidden_layers, trained, "no memory") for num_hidden_layers, trained in table.items()
+        ]
+        monkeypatch.setattr(module, "attempts", lambda *given: iter(found))
+        return list(module.sample_largest(module.Search(subject_of(workload), None)))
 
     return told
 
@@ -220,7 +225,7 @@ def test_where_all_trained_it_may_be_larger_and_no_error_is_told(largest_of):
 
 def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
     with pytest.raises(
-        MemoryError, match=rf"2e\+07 B a rank .* one layer \({parameters_by_hand(1)} parameters\)"
+        MemoryError, match=rf"2e\+07 B per rank .* one layer \({parameters_by_hand(1)} parameters\)"
     ):
         largest_of({2: False, 1: False})
 
@@ -228,33 +233,36 @@ def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
 # The limit, on real ranks.
 
 
-DEEP = replace(WORKLOAD, num_hidden_layers=60, micro_batch_size=1, seq_len=8, budget_B=None)
+DEEP = replace(WORKLOAD, num_hidden_layers=60, micro_batch_size=1, seq_len=8, device_memory_budget_B=None)
 COUNT = DEEP.shape.parameters  # 2.8 million; 45 MB of parameters, gradients and moments, 3 MB of activations
+
+
+def plain(subject):
+    return plain_losses(subject.step, text_updates(subject.step, STEPS), shared_techniques(subject.workload))
 
 
 @pytest.mark.slow
 def test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_does_on_new_ranks():
     """Parameters and gradients stand at 8 bytes a parameter; the moments are made in the first step."""
-    ranks = Ranks(DEEP, seed=3, exact=True)
+    ranks, subject = Ranks(DEEP, exact=True), subject_of(DEEP)
     try:
-        with pytest.raises(MemoryError, match=r"rank 0, within: .*memory"):
-            ranks.call("within", DEEP, Plan(), budget_B=12 * COUNT, steps=STEPS)
-        (losses,) = ranks.call("within", DEEP, Plan(), budget_B=28 * COUNT, steps=STEPS)
+        with pytest.raises(MemoryError, match=r"rank 0, train_within_budget: .*memory"):
+            ranks.call("train_within_budget", subject, budget_B=12 * COUNT, steps=STEPS)
+        (losses,) = ranks.call("train_within_budget", subject, budget_B=28 * COUNT, steps=STEPS)
     finally:
         ranks.close()
-    assert losses == pytest.approx(plain_losses(DEEP, 3, STEPS), rel=1e-5)
+    assert losses == pytest.approx(plain(subject), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_what_lies_on_the_host_is_not_counted():
     """A budget too small for 16 bytes a parameter on the device is large enough for 4 and a gradient."""
-    ranks = Ranks(DEEP, seed=3, exact=True)
+    ranks, subject = Ranks(DEEP, exact=True), subject_of(DEEP).with_techniques(["host_update"])
     try:
-        plan = Plan("host_update", optimizer=HOST)
-        (losses,) = ranks.call("within", DEEP, plan, budget_B=12 * COUNT, steps=STEPS)
+        (losses,) = ranks.call("train_within_budget", subject, budget_B=12 * COUNT, steps=STEPS)
     finally:
         ranks.close()
-    assert losses == pytest.approx(plain_losses(DEEP, 3, STEPS), rel=1e-5)
+    assert losses == pytest.approx(plain(subject), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -263,10 +271,10 @@ def test_the_largest_on_real_ranks_is_what_its_states_allow(monkeypatch):
     monkeypatch.setattr(searching, "FINE", 0.2)  # fewer tries
     monkeypatch.setattr(searching, "BY_TENSORS", 0.75)  # what lies beside them in so small a budget
     budget_B = 20e6
-    subject = subject_of(replace(WORKLOAD, budget_B=budget_B, micro_batch_size=1, seq_len=8))
-    ranks = Ranks(subject.workload, seed=3, exact=True)
+    subject = subject_of(replace(WORKLOAD, device_memory_budget_B=budget_B, micro_batch_size=1, seq_len=8))
+    ranks = Ranks(subject.workload, exact=True)
     try:
-        found = list(tries(subject, ranks))
+        found = list(attempts(subject, ranks))
     finally:
         ranks.close()
     most = max(one.num_hidden_layers for one in found if one.trained)

@@ -12,11 +12,12 @@ import torch
 from offload_arms import ARMS, BF16, DEEPSPEED, SEED, STEPS, TORCH, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites.offload import delayed_update
-from suites.offload.correctness import HELD_STEPS, SCALE_STEPS, check_losses, for_scale, plain_losses
-from suites.offload.subject import Plan, Subject
+from suites.offload import COMPARED_STEPS, Training, check_course
+from suites.offload.subject import shared_techniques
 from suites.training import data as text
+from suites.training.correctness import RANKS, compare, plain_losses, require_learning, text_updates
 from suites.training.model import Transformer
+from suites.training.techniques import build_step
 
 __all__ = ["pools"]
 
@@ -86,24 +87,26 @@ def test_plain_pytorch_is_as_by_hand(ranks):
     ],
 )
 def test_the_losses_are_those_by_hand(pools, name, ranks):
-    workload = replace(WORKLOAD, ranks=ranks)
-    losses = pools.losses("course", workload, subject_of(name, workload).plan, steps=STEPS)
+    losses = pools.losses("train_steps", subject_of(name, replace(WORKLOAD, dp_size=ranks)), steps=STEPS)
     assert losses == pytest.approx(by_hand(ranks, STEPS), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ARMS)
 def test_mixed_precision_rounds_and_no_more(pools, name):
-    losses = pools.losses("course", BF16, subject_of(name, BF16).plan, steps=STEPS)
+    losses = pools.losses("train_steps", subject_of(name, BF16), steps=STEPS)
     assert losses == pytest.approx(by_hand(2, STEPS), rel=1e-2)
     assert losses != pytest.approx(by_hand(2, STEPS), rel=1e-7)
+
+
+def delayed(workload, after):
+    update = {"host_update": {"delay": True, "delay_after": after}}
+    return subject_of("baseline", workload).with_techniques([update])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_delayed_update_is_as_by_hand(pools, ranks, after):
-    workload = replace(WORKLOAD, ranks=ranks)
-    subject = delayed_update.apply(subject_of("baseline", workload), delayed_update.Settings(after))
-    losses = pools.losses("course", workload, subject.plan, steps=8)
+    losses = pools.losses("train_steps", delayed(replace(WORKLOAD, dp_size=ranks), after), steps=8)
     assert losses == pytest.approx(by_hand(ranks, 8, after), rel=1e-4)
     undelayed = by_hand(ranks, 8)
     assert losses[: after + 1] == pytest.approx(undelayed[: after + 1], rel=1e-4)
@@ -111,13 +114,20 @@ def test_a_delayed_update_is_as_by_hand(pools, ranks, after):
 
 
 def test_with_the_delay_it_learns(pools):
-    subject = delayed_update.apply(subject_of("baseline"), delayed_update.Settings(3))
-    losses = pools.losses("course", WORKLOAD, subject.plan, steps=60)
-    assert check_losses(subject, losses) is None
+    subject = delayed(WORKLOAD, 3)
+    losses = pools.losses("train_steps", subject, steps=60)
+    check_course(Training(subject, None), losses)
     assert fmean(losses[-10:]) < 0.9 * losses[0]
 
 
 # A wrong one.
+
+
+def error(subject, losses, allowed=RANKS):
+    """Of losses against plain PyTorch's; raises `WrongResult` above what is allowed."""
+    updates = text_updates(subject.step, len(losses))
+    plain = plain_losses(subject.step, updates, shared_techniques(subject.workload))
+    return compare(losses, plain, allowed)
 
 
 @pytest.mark.parametrize(
@@ -131,70 +141,87 @@ def test_with_the_delay_it_learns(pools):
         ("host_update", "host_update keeps parameters"),
     ],
 )
-def test_a_wrong_engine_is_caught(pools, name, wrong):
+def test_a_wrong_trainer_is_caught(pools, name, wrong):
     subject = subject_of(name)
-    right = pools.losses("offload_on_rank:spoilt", WORKLOAD, subject.plan, steps=12, wrong="")
-    assert check_losses(subject, right) < 1e-5
-    losses = pools.losses("offload_on_rank:spoilt", WORKLOAD, subject.plan, steps=12, wrong=wrong)
-    with pytest.raises(WrongResult, match=r"loss of step \d+ is .* plain PyTorch's .*: off by"):
-        check_losses(subject, losses)
+    right = pools.losses("offload_on_rank:spoilt", subject, steps=12, wrong="")
+    assert error(subject, right) < 1e-5
+    losses = pools.losses("offload_on_rank:spoilt", subject, steps=12, wrong=wrong)
+    with pytest.raises(WrongResult, match=r"loss of update \d+ is .* plain PyTorch's .*: off by"):
+        error(subject, losses)
+
+
+SCALE_STEPS = 4
+SCALE_ERRORS = {"fp32": 1e-5, "bf16": 1e-3}
+
+
+def following_scale(name, workload):
+    """The subject with an epsilon far above every gradient: AdamW then follows the scale of gradients."""
+    subject = subject_of(name, workload)
+    training = replace(workload.training, adam_epsilon=1.0, learning_rate=0.3)
+    return replace(subject, step=build_step(training, subject.step.techniques, SEED))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["baseline", "host_update"])
 def test_a_sum_in_place_of_a_mean_is_caught(pools, name, precision):
     """Which AdamW hides."""
-    subject = for_scale(subject_of(name, replace(WORKLOAD, precision=precision)))
-    one = (subject.workload, subject.plan)
-    right = pools.losses("offload_on_rank:spoilt", *one, steps=SCALE_STEPS, wrong="")
-    assert check_losses(subject, right) < subject.tolerance / 3
-    summed = pools.losses("offload_on_rank:spoilt", *one, steps=SCALE_STEPS, wrong="gradients are summed")
-    with pytest.raises(WrongResult, match="loss of step"):
-        check_losses(subject, summed)
+    subject = following_scale(name, replace(WORKLOAD, precision=precision))
+    allowed = SCALE_ERRORS[precision]
+    right = pools.losses("offload_on_rank:spoilt", subject, steps=SCALE_STEPS, wrong="")
+    assert error(subject, right, allowed) < allowed / 3
+    summed = pools.losses("offload_on_rank:spoilt", subject, steps=SCALE_STEPS, wrong="gradients are summed")
+    with pytest.raises(WrongResult, match="loss of update"):
+        error(subject, summed, allowed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEEPSPEED)
 def test_every_engine_follows_the_scale_of_gradients(pools, name):
-    subject = for_scale(subject_of(name, BF16))
-    losses = pools.losses("course", subject.workload, subject.plan, steps=SCALE_STEPS)
-    assert check_losses(subject, losses) < subject.tolerance / 3
+    subject = following_scale(name, BF16)
+    losses = pools.losses("train_steps", subject, steps=SCALE_STEPS)
+    assert error(subject, losses, SCALE_ERRORS["bf16"]) < SCALE_ERRORS["bf16"] / 3
 
 
 @pytest.mark.parametrize("rate", [6e-3, 2e-3])
 def test_another_learning_rate_is_caught(pools, rate):
-    subject = subject_of("baseline")
-    other = replace(WORKLOAD, learning_rate=rate)
-    losses = pools.losses("course", other, subject.plan, steps=12)
-    with pytest.raises(WrongResult, match="loss of step"):
-        check_losses(subject, losses)
+    other = subject_of("baseline", replace(WORKLOAD, learning_rate=rate))
+    losses = pools.losses("train_steps", other, steps=12)
+    with pytest.raises(WrongResult, match="loss of update"):
+        error(subject_of("baseline"), losses)
 
 
-def test_of_a_long_course_the_first_losses_are_held():
-    """Of one in mixed precision; but a number each loss is. In fp32 all are held."""
-    subject = Subject(replace(WORKLOAD, ranks=1, precision="bf16"), SEED, Plan(), 1e-6)
-    right = list(plain_losses(subject.workload, SEED, HELD_STEPS))
-    assert check_losses(subject, [*right, 9.0]) == 0
-    with pytest.raises(WrongResult, match=rf"^loss of step {HELD_STEPS - 1} is "):
-        check_losses(subject, [*right[:-1], 1.01 * right[-1], 9.0])
+def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
+    """In fp32 all are."""
+    subject = subject_of("baseline", replace(WORKLOAD, dp_size=1, precision="bf16", learning_rate=1e-5))
+    updates = text_updates(subject.step, COMPARED_STEPS + 1)
+    right = plain_losses(subject.step, updates, shared_techniques(subject.workload))
+    first = right[:COMPARED_STEPS]
+    session = Training(subject, None)
+    check_course(session, [*first, 9.0])
+    assert session.max_error == 0
+    with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS - 1} is "):
+        check_course(session, [*first[:-1], 1.1 * first[-1], 9.0])
     with pytest.raises(WrongResult):
-        check_losses(subject, [*right, math.nan])
-    subject = replace(subject, workload=replace(subject.workload, precision="fp32"))
-    right = list(plain_losses(subject.workload, SEED, HELD_STEPS + 1))
-    assert check_losses(subject, right) == 0
-    with pytest.raises(WrongResult, match=rf"^loss of step {HELD_STEPS} is "):
-        check_losses(subject, [*right[:-1], 9.0])
+        check_course(session, [*first[:-1], math.nan])
+    subject = subject_of("baseline", replace(subject.workload, precision="fp32"))
+    right = plain_losses(
+        subject.step, text_updates(subject.step, COMPARED_STEPS + 1), shared_techniques(subject.workload)
+    )
+    check_course(Training(subject, None), right)
+    with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS} is "):
+        check_course(Training(subject, None), [*right[:-1], 9.0])
 
 
-@pytest.mark.parametrize("tolerance", [1e-3, None])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_wrong(bad, tolerance):
-    subject = Subject(WORKLOAD, SEED, Plan(), tolerance)
-    with pytest.raises(WrongResult, match=f"losses: 4, {bad}"):
-        check_losses(subject, [4.0, bad, 3.0])
+def test_a_loss_that_is_no_number_is_wrong(bad):
+    losses = [4.0, bad, 3.0, 2.0, 2.0, 2.0]
+    with pytest.raises(WrongResult, match=f"losses of 6 updates: 4, {bad}"):
+        require_learning(losses)
+    with pytest.raises(WrongResult):
+        check_course(Training(subject_of("baseline", replace(WORKLOAD, dp_size=1)), None), losses)
 
 
 @pytest.mark.parametrize("losses", [[4.0] * 8, [4, 4, 3, 3, 3, 3, 4, 4], [3, 3, 3, 3, 3, 3, 3, 5]])
 def test_what_does_not_learn_is_wrong(losses):
     with pytest.raises(WrongResult, match="does not learn"):
-        check_losses(Subject(WORKLOAD, SEED, Plan(), None), losses)
+        check_course(Training(delayed(WORKLOAD, 0), None), losses)

@@ -16,7 +16,7 @@ from harness.instruments.distributed.rank_pool import Place, Pool
 from harness.records import HostInfo, Unavailable
 from suites.offload import managed_memory, unified_memory
 from suites.offload.cgroup import PREFIX, Cgroup, can_leave, hierarchy
-from suites.offload.subject import Plan, Subject, Workload
+from suites.offload.subject import Managed, Workload, baseline
 
 ROOT = Path(__file__).parents[1]
 STEPS = 3
@@ -31,16 +31,16 @@ WORKLOAD = Workload(
     micro_batch_size=2,
     seq_len=64,
     precision="fp32",
-    ranks=1,
+    dp_size=1,
     learning_rate=3e-3,
     loss_steps=8,
 )
 SIZE_B = 16 * WORKLOAD.shape.parameters  # 81 MB
-SUBJECT = Subject(WORKLOAD, seed=1, plan=Plan(), tolerance=1e-6)
+SUBJECT = baseline(WORKLOAD, seed=1)
 
 
-def plan_of(ratio):
-    return unified_memory.apply(SUBJECT, unified_memory.Settings(ratio)).plan
+def managed_at(ratio):
+    return unified_memory.apply(SUBJECT, unified_memory.Settings(ratio))
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +62,22 @@ def rank():
     return Pool([Place(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
 
 
-def trained(pool, folder, plan, steps=STEPS, **arguments):
+def given(subject, folder=""):
+    managed = None if subject.managed is None else asdict(subject.managed)
+    return {"step": subject.step.described, "folder": str(folder), "managed": managed}
+
+
+def trained(pool, folder, subject, steps=STEPS, **arguments):
     """What `managed_on_rank.course` told."""
-    workload = replace(WORKLOAD, folder=str(folder))
-    given = {"workload": asdict(workload), "plan": asdict(plan), "seed": 1, "steps": steps, **arguments}
-    return pool.call("managed_on_rank:course", **given)[0]
+    given_ = {**given(subject, folder), "steps": steps, **arguments}
+    return pool.call("managed_on_rank:course", **given_)[0]
 
 
 @pytest.fixture(scope="module")
 def tight(_needs_cgroup, tmp_path_factory):
     """Trained with two thirds of the room that it would fill."""
     with rank() as pool:
-        return trained(pool, tmp_path_factory.mktemp("tight"), plan_of(1.5))
+        return trained(pool, tmp_path_factory.mktemp("tight"), managed_at(1.5))
 
 
 def moved(told, name, since=0):
@@ -83,8 +87,8 @@ def moved(told, name, since=0):
 @needs_cgroup
 def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
     with rank() as pool:
-        wide = trained(pool, tmp_path, plan_of(0.5))
-        plain = trained(pool, tmp_path, Plan())
+        wide = trained(pool, tmp_path, managed_at(0.5))
+        plain = trained(pool, tmp_path, SUBJECT)
     assert tight["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert wide["losses"] == pytest.approx(plain["losses"], rel=1e-6)
 
@@ -117,7 +121,7 @@ def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tight
 @needs_cgroup
 def test_without_a_bound_nothing_is_limited(tmp_path):
     with rank() as pool:
-        told = trained(pool, tmp_path, replace(plan_of(1.5), resident=None), steps=1)
+        told = trained(pool, tmp_path, replace(managed_at(1.5), managed=Managed(None)), steps=1)
     assert told["on_host"]
     assert not told["limited"]
     assert told["resident_B"] > 0.99 * SIZE_B
@@ -126,7 +130,7 @@ def test_without_a_bound_nothing_is_limited(tmp_path):
 @needs_cgroup
 def test_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
     with rank() as pool:  # it ends its ranks by SIGKILL
-        told = trained(pool, tmp_path, plan_of(1.5), steps=1, close=False)
+        told = trained(pool, tmp_path, managed_at(1.5), steps=1, close=False)
     mount = hierarchy().mount
     wait_for(lambda: not list(mount.rglob(f"{PREFIX}{told['pid']}-*")), limit_s=10)
 
@@ -136,24 +140,24 @@ def test_a_folder_in_memory_is_refused():
     if can_leave("/dev/shm"):
         pytest.skip("/dev/shm is on a disk")
     with rank() as pool, pytest.raises(Unavailable, match="/dev/shm have no disk to go to"):
-        trained(pool, "/dev/shm", plan_of(1.5))
+        trained(pool, "/dev/shm", managed_at(1.5))
 
 
 def test_several_ranks_are_refused():
-    several = replace(SUBJECT, workload=replace(WORKLOAD, ranks=2))
-    with pytest.raises(Unavailable, match="one process's memory is managed"):
+    several = replace(SUBJECT, workload=replace(WORKLOAD, dp_size=2))
+    with pytest.raises(Unavailable, match="dp_size must be 1"):
         unified_memory.apply(several, unified_memory.Settings(1.5))
 
 
 def test_a_budget_is_refused():
-    sought = replace(SUBJECT, workload=replace(WORKLOAD, budget_B=64e6))
+    sought = replace(SUBJECT, workload=replace(WORKLOAD, device_memory_budget_B=64e6))
     with pytest.raises(Unavailable, match="no budget bounds the model"):
         unified_memory.apply(sought, unified_memory.Settings(1.5))
 
 
 def test_each_variant_has_its_ratio():
     variants = yaml.safe_load((ROOT / "conf/suite/offload/unified_memory.yaml").read_text())["variants"]
-    ratios = {name: plan_of(given["ratio"]).resident for name, given in variants.items()}
+    ratios = {name: managed_at(given["ratio"]).managed.resident for name, given in variants.items()}
     assert ratios == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
 
 
@@ -246,8 +250,9 @@ def test_it_trains_as_plain_pytorch_does_on_a_gpu(ratio):
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
     losses = []
-    for plan in (Plan(), plan_of(ratio)):
-        given = {"workload": asdict(WORKLOAD), "plan": asdict(plan), "seed": 1, "steps": STEPS}
+    for subject in (SUBJECT, managed_at(ratio)):
         with Pool([Place(environment={"LOCAL_RANK": "0"})], "127.0.0.1", "nccl") as pool:
-            losses.append(pool.call("suites.offload.on_rank:course", **given)[0]["loss"])
+            losses.append(
+                pool.call("suites.offload.on_rank:train_steps", **given(subject), steps=STEPS)[0]["loss"]
+            )
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

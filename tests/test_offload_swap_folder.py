@@ -8,10 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from harness.code_fingerprint import ROOT
 from harness.records import Unavailable
 from suites.offload import swap_folder
+from suites.training.deepspeed_offload import Offload
+from suites.training.host_memory import HostMemory
+from suites.training.workload import Resources
 
 MAKE = (
     "import sys, time; from suites.offload import swap_folder; "
@@ -66,9 +70,11 @@ def test_names_of_another_form_are_somebody_elses(tmp_path):
 @pytest.mark.parametrize("root", [True, False])
 def test_a_disk_that_fills_in_mid_step_is_told_in_one_line(monkeypatch, tmp_path, root):
     """What is kept for root counts for root alone."""
-    swap_folder.refuse_full(str(tmp_path))
+    cpu = torch.device("cpu")
+    offload = Offload(3, "disk", "device", 1.0, Resources(cpu, HostMemory(cpu), str(tmp_path)))
+    offload.refuse_full_disk()
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     disk = SimpleNamespace(f_bfree=326 if root else 9999, f_bavail=9999 if root else 326, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: disk)
     with pytest.raises(Unavailable, match=r"^the disk beneath its swap files is full: 1335296 B are left$"):
-        swap_folder.refuse_full(str(tmp_path))
+        offload.refuse_full_disk()

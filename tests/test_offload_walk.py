@@ -1,21 +1,20 @@
 """The offload suite's `fake_step` against the allocator's own events of real steps by the variants'
-engines."""
+trainers."""
 
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
 import torch
 import torch.distributed as dist
+from offload_arms import placed
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
-from suites.offload import activations, dry_run
+from suites.offload import dry_run
 from suites.offload.drain_gloo import wait_for_threads
-from suites.offload.subject import DISK, HOST, Plan, Workload
-from suites.training.host_memory import HostMemory as Host
-from suites.training.model import Transformer
+from suites.offload.subject import HOST, Placement, Workload
+from suites.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.usefixtures("frozen"),
@@ -35,7 +34,7 @@ SMALL = Workload(
     micro_batch_size=2,
     seq_len=48,
     precision="bf16",
-    ranks=1,
+    dp_size=1,
     learning_rate=1e-3,
     loss_steps=8,
 )
@@ -47,21 +46,21 @@ TIMES = 3
 """A release that gloo's thread was the last to do is lost to the profiler, now and then, and only adds."""
 
 
-def measured_B(workload, plan, steps=3):
-    """Peak of the last of a few steps, on real tensors, by the engine itself in the present process group."""
-    engines = import_module(f"suites.offload.engines.{plan.engine}")
+def measured_B(subject, steps=3):
+    """Peak of the last of a few steps, on real tensors, by the trainer in the present process group."""
+    workload = subject.workload
     data = torch.Generator().manual_seed(0)
     with watch(CPU) as allocator:
         allocator.mark("build")
-        model, host = Transformer(workload.shape, attention="sdpa"), Host(CPU)
-        activations.place(model, plan.activations, host)
-        engine = engines.Engine(model, plan, workload, host)
+        trainer = Trainer(subject.step)
         for step in range(steps):
             allocator.mark(f"step {step}")
             size = (workload.micro_batch_size, workload.seq_len)
-            engine.step(*(torch.randint(workload.vocab_size, size, generator=data) for _ in range(2)))
+            drawn = [torch.randint(workload.vocab_size, size, generator=data) for _ in range(2)]
+            trainer.train_step([tuple(drawn)])
+            del drawn
             wait_for_threads()
-        del engine, model
+        del trainer
     return allocator.peaks[-1].live_B
 
 
@@ -76,9 +75,6 @@ def one_rank():
 def sends_nothing(monkeypatch):
     """Fake ranks hold no copies of what they pretend to send."""
     monkeypatch.setattr(dry_run, "COPIED_BY_GLOO", {})
-    dry_run.walk.cache_clear()
-    yield
-    dry_run.walk.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -93,9 +89,10 @@ def sends_nothing(monkeypatch):
 )
 def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
-    workload, plan = replace(SMALL, precision=precision, **sizes), Plan("ddp", activations=kept)
-    real_B = min(measured_B(workload, plan) for _ in range(TIMES))
-    assert dry_run.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
+    workload, plan = replace(SMALL, precision=precision, **sizes), Placement("ddp", activations=kept)
+    subject = placed(workload, plan)
+    real_B = min(measured_B(subject) for _ in range(TIMES))
+    assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +107,11 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     ],
 )
 def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision, kept):
-    workload = replace(SMALL, precision=precision, ranks=ranks)
-    plan = Plan("fsdp2", activations=kept)
+    workload = replace(SMALL, precision=precision, dp_size=ranks)
+    subject = placed(workload, Placement("fsdp2", activations=kept))
     with fake_process_group(ranks):
-        real_B = measured_B(workload, plan)
-    assert dry_run.fake_step_B(workload, plan) == pytest.approx(real_B, rel=CLOSE)
+        real_B = measured_B(subject)
+    assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +132,10 @@ def test_what_gloo_holds_beside_the_buffers(one_rank, collective, operation):
 
 
 def test_gloos_copies_count(sends_nothing, monkeypatch):
-    workload, plan = replace(SMALL, ranks=2), Plan("fsdp2")
-    without_B = dry_run.fake_step_B(workload, plan)
+    subject = placed(replace(SMALL, dp_size=2), Placement("fsdp2"))
+    without_B = dry_run.fake_step_B(subject)
     monkeypatch.undo()
-    dry_run.walk.cache_clear()
-    assert dry_run.fake_step_B(workload, plan) > without_B
+    assert dry_run.fake_step_B(subject) > without_B
 
 
 STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
@@ -148,51 +144,52 @@ STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
 @pytest.mark.parametrize(
     ("plan", "sizes"),
     [
-        (Plan(), STATES),
-        (Plan(), ACTIVATIONS),
-        (Plan("fsdp2"), ACTIVATIONS),
-        (Plan("fsdp2", activations="recomputed"), STATES),
+        (Placement(), STATES),
+        (Placement(), ACTIVATIONS),
+        (Placement("fsdp2"), ACTIVATIONS),
+        (Placement("fsdp2", activations="recomputed"), STATES),
     ],
 )
 def test_the_short_way_equals_the_full_one(plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
-    workload = replace(SMALL, num_hidden_layers=5, ranks=2, **sizes)
-    full_B = max(one.total_B for one in dry_run.walk(workload, plan).values())
-    assert dry_run.fake_step_B(workload, plan) == full_B
+    workload = replace(SMALL, num_hidden_layers=5, dp_size=2, **sizes)
+    subject = placed(workload, plan)
+    full_B = max(one.total_B for one in dry_run.dry_run(subject, 5).values())
+    assert dry_run.fake_step_B(subject) == full_B
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
 def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
     walked = []
-    original = dry_run.walk
+    original = dry_run.dry_run
     monkeypatch.setattr(
-        dry_run, "walk", lambda work, plan: walked.append(work.num_hidden_layers) or original(work, plan)
+        dry_run, "dry_run", lambda subject, layers: walked.append(layers) or original(subject, layers)
     )
-    assert dry_run.fake_step_B(replace(SMALL, num_hidden_layers=500, ranks=2), Plan(engine)) > 0
+    deep = replace(SMALL, num_hidden_layers=500, dp_size=2)
+    assert dry_run.fake_step_B(placed(deep, Placement(engine))) > 0
     assert max(walked) <= 4
 
 
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan("deepspeed", 2), "deepspeed"),
-        (Plan("host_update", optimizer=HOST), "host_update"),
-        (Plan("fsdp2", optimizer=HOST, parameters=HOST), "floor"),
-        (Plan("ddp", optimizer=DISK), "floor"),
-        (Plan("ddp", activations="offloaded_ahead"), "floor"),
+        (Placement("deepspeed", 2), "deepspeed"),
+        (Placement("host_update", optimizer=HOST), "host_update"),
+        (Placement("fsdp2", optimizer=HOST, parameters=HOST), "tier"),
+        (Placement("ddp", activations="offloaded_ahead"), "tier"),
     ],
 )
 def test_what_cannot_be_walked_says_why(plan, reason):
     with pytest.raises(Unavailable, match=reason):
-        dry_run.fake_step_B(SMALL, plan)
+        dry_run.fake_step_B(placed(SMALL, plan))
 
 
 def test_a_rank_cannot_stand_for_others(one_rank):
     with pytest.raises(Unavailable, match="rank itself"):
-        dry_run.fake_step_B(SMALL, Plan("fsdp2"))
+        dry_run.fake_step_B(placed(SMALL, Placement("fsdp2")))
 
 
 def test_nothing_is_told_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Unavailable, match="GPU"):
-        dry_run.fake_step_B(SMALL, Plan())
+        dry_run.fake_step_B(placed(SMALL, Placement()))

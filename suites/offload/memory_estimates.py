@@ -1,9 +1,7 @@
-"""What is foretold of a variant's device memory, and of the largest model in a budget; the suite runs both,
-too.
+"""Estimates of a variant's device memory, and of the largest model in a budget; the suite runs both, too.
 
-By closed formulas, deepspeed's estimators, and `suites.offload.dry_run`. Formulas stand as their sources
-print
-them, also where a variant breaks their assumptions; the remark then says so.
+Closed formulas, deepspeed's estimators, and `suites.offload.dry_run`. Formulas are as their sources print
+them, also where a variant breaks their assumptions; a note then says so.
 """
 
 from __future__ import annotations
@@ -11,17 +9,16 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from harness.instruments.distributed.deepspeed_init import choose_accelerator
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
-from suites.offload.subject import DEVICE, Plan, Workload
+from suites.offload.subject import DEVICE, Placement, Subject, Workload
 
-Foretell = Callable[[Workload, Plan], float]
-"""Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no figure."""
+Estimate = Callable[[Subject], float]
+"""Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no value."""
 
 
 class Parts(NamedTuple):
@@ -56,46 +53,50 @@ def zero_states_B(
     return parameters * sum(size_B * share / count for size_B, share, count in each)
 
 
-def sizes_B(workload: Workload, plan: Plan) -> Parts:
+def sizes_B(workload: Workload, placement: Placement) -> Parts:
     """Bytes a parameter, as the variant's engine holds them.
 
     torch trains fp32 parameters (autocast, or FSDP2's own casts): 4, 4 and two moments of 4. deepspeed has
     ZeRO's 16-bit ones. In fp32 it keeps a copy of what it updates all the same, but for stage 3 on the device
     (deepspeed 0.19, stage_1_and_2.py and stage3.py). The update on the host has that copy too.
     """
-    own = plan.engine == "deepspeed" and plan.stage == 3 and plan.optimizer == DEVICE
-    if plan.engine in ("ddp", "fsdp2", "managed") or (workload.precision == "fp32" and own):
+    own = placement.engine == "deepspeed" and placement.stage == 3 and placement.optimizer == DEVICE
+    if placement.engine in ("ddp", "fsdp2", "managed") or (workload.precision == "fp32" and own):
         return Parts(4, 4, 8)
     return Parts(4, 4, 12) if workload.precision == "fp32" else MIXED
 
 
-def on_device(plan: Plan) -> Parts:
+def on_device(placement: Placement) -> Parts:
     """Which share of each part stays on the device.
 
     Gradients go where the states are that they update, each as soon as it is reduced; but stage 1, which
     spreads no gradients, holds all of them until the backward pass ends. `ratio` is Twin-Flow's.
     """
-    if plan.engine == "host_update":
+    if placement.engine == "host_update":
         return Parts(1, 0, 0)
-    if plan.engine == "managed":
-        share = min(plan.resident or 1.0, 1.0)
+    if placement.engine == "managed":
+        share = min(placement.resident or 1.0, 1.0)
         return Parts(share, share, share)
-    kept = 1.0 if plan.optimizer == DEVICE else 1 - plan.ratio
-    return Parts(1 if plan.parameters == DEVICE else 0, 1 if stage_of(plan) == 1 else kept, kept)
+    kept = 1.0 if placement.optimizer == DEVICE else 1 - placement.ratio
+    return Parts(1 if placement.parameters == DEVICE else 0, 1 if stage_of(placement) == 1 else kept, kept)
 
 
-def stage_of(plan: Plan) -> int:
+def stage_of(placement: Placement) -> int:
     """ZeRO's stage: FSDP2 shards what stage 3 does, other engines than deepspeed's nothing."""
-    return 3 if plan.engine == "fsdp2" else plan.stage
+    return 3 if placement.engine == "fsdp2" else placement.stage
 
 
-def zero_formula_B(workload: Workload, plan: Plan) -> float:
+def zero_formula_B(workload: Workload, placement: Placement) -> float:
     """Model states by ZeRO's formulas; with stage 3 offloaded, what the largest operator works on too."""
     shape = workload.shape
     states_B = zero_states_B(
-        shape.parameters, stage_of(plan), workload.ranks, sizes_B(workload, plan), on_device(plan)
+        shape.parameters,
+        stage_of(placement),
+        workload.dp_size,
+        sizes_B(workload, placement),
+        on_device(placement),
     )
-    gathered = stage_of(plan) == 3 and plan.optimizer != DEVICE
+    gathered = stage_of(placement) == 3 and placement.optimizer != DEVICE
     return states_B + (working_B(workload) if gathered else 0)
 
 
@@ -113,7 +114,7 @@ def element_B(workload: Workload) -> int:
     return 2 if workload.precision == "bf16" else 4
 
 
-def with_activations_B(workload: Workload, plan: Plan) -> float:
+def with_activations_B(workload: Workload, placement: Placement) -> float:
     """`zero_formula_B`, the activations of one batch, and what the loss is computed in.
 
     A layer keeps 34 s b h bytes in 16 bits (arXiv 2205.05198, table 2: attention that stores no scores), its
@@ -130,29 +131,33 @@ def with_activations_B(workload: Workload, plan: Plan) -> float:
         "offloaded": layer_B,
         "offloaded_ahead": min(workload.num_hidden_layers, 2) * layer_B,
     }
-    return zero_formula_B(workload, plan) + kept_B[plan.activations] + 3 * 4 * tokens * workload.vocab_size
+    return (
+        zero_formula_B(workload, placement)
+        + kept_B[placement.activations]
+        + 3 * 4 * tokens * workload.vocab_size
+    )
 
 
-def deepspeed_B(workload: Workload, plan: Plan) -> float:
+def deepspeed_B(workload: Workload, placement: Placement) -> float:
     """deepspeed's own estimator of its stage 2 or 3, with its switches for offload.
 
     Called with counts, for one node; its `*_all_live` forms would need the model itself.
     """
-    if plan.engine != "deepspeed":
+    if placement.engine != "deepspeed":
         raise Unavailable("deepspeed's estimators are for its own engine")
-    if plan.stage not in (2, 3):
-        raise Unavailable(f"deepspeed has no estimator for ZeRO stage {plan.stage}")
-    if plan.optimizer != DEVICE and plan.ratio != 1:
+    if placement.stage not in (2, 3):
+        raise Unavailable(f"deepspeed has no estimator for ZeRO stage {placement.stage}")
+    if placement.optimizer != DEVICE and placement.ratio != 1:
         raise Unavailable("deepspeed's estimators know all states on the host or none, and no share of them")
-    shape, offload = workload.shape, plan.optimizer != DEVICE
-    if plan.stage == 2:
-        return float(_estimator(2)(shape.parameters, workload.ranks, 1, cpu_offload=offload)[1])
+    shape, offload = workload.shape, placement.optimizer != DEVICE
+    if placement.stage == 2:
+        return float(_estimator(2)(shape.parameters, workload.dp_size, 1, cpu_offload=offload)[1])
     largest_layer = workload.hidden_size * max(
         workload.intermediate_size, workload.vocab_size, workload.hidden_size
     )
-    down = plan.parameters != DEVICE
+    down = placement.parameters != DEVICE
     found = _estimator(3)(
-        shape.parameters, largest_layer, workload.ranks, 1, cpu_offload=offload, cpu_offload_params=down
+        shape.parameters, largest_layer, workload.dp_size, 1, cpu_offload=offload, cpu_offload_params=down
     )
     return float(found[1])
 
@@ -171,26 +176,26 @@ def _estimator(stage: int) -> Any:
     return stage3.estimate_zero3_model_states_mem_needs
 
 
-METHODS: dict[str, Foretell] = {
-    "ZeRO formula": zero_formula_B,
-    "deepspeed estimator": deepspeed_B,
-    "formula + activations": with_activations_B,
+METHODS: dict[str, Estimate] = {
+    "ZeRO formula": lambda subject: zero_formula_B(subject.workload, subject.placement),
+    "deepspeed estimator": lambda subject: deepspeed_B(subject.workload, subject.placement),
+    "formula + activations": lambda subject: with_activations_B(subject.workload, subject.placement),
     "fake_step": fake_step_B,
 }
 """By name, from the coarsest on."""
 
 
-def foretold_B(workload: Workload, plan: Plan) -> Iterator[tuple[str, float | None, str]]:
-    """(method, bytes of one rank's device at a steady step's peak, remark); None: the remark says why."""
-    for method, foretell in METHODS.items():
+def estimates_B(subject: Subject) -> Iterator[tuple[str, float | None, str]]:
+    """Yield (method, bytes of one rank's device at a steady step's peak, note); None: the note says why."""
+    for method, estimate in METHODS.items():
         try:
-            yield method, foretell(workload, plan), "; ".join(_remarks(method, workload, plan))
+            yield method, estimate(subject), "; ".join(_notes(method, subject.workload, subject.placement))
         except Unavailable as reason:
             yield method, None, str(reason)
 
 
-def _remarks(method: str, workload: Workload, plan: Plan) -> Iterator[str]:
-    """What the method leaves out, and which of its assumptions the variant breaks."""
+def _notes(method: str, workload: Workload, placement: Placement) -> Iterator[str]:
+    """Yield what the method leaves out, and which of its assumptions the variant breaks."""
     if method in ("ZeRO formula", "deepspeed estimator"):
         yield "model states alone, without activations or buffers"
     if method == "deepspeed estimator" and workload.precision == "fp32":
@@ -200,19 +205,19 @@ def _remarks(method: str, workload: Workload, plan: Plan) -> Iterator[str]:
         yield f"the formula's MLP is {theirs} wide, this model's {ours}"
     if method == "formula + activations" and workload.precision == "fp32":
         yield "fp32 counted as twice 16 bits"
-    if method == "fake_step" and plan.engine == "ddp":
+    if method == "fake_step" and placement.engine == "ddp":
         yield "the model without DDP, whose buckets are the gradients"
 
 
-def largest(workload: Workload, plan: Plan, budget_B: float, foretell: Foretell) -> int:
-    """The most layers whose foretold bytes are within the budget; 0 where one layer's are not.
+def largest(subject: Subject, budget_B: float, estimate: Estimate) -> int:
+    """Return the most layers whose estimated bytes are within the budget; 0 where one layer's are not.
 
-    The bytes must not fall as layers are added; `workload.layers` is not asked. Raises `Unavailable` where
-    the method has no figure, or where any depth fits.
+    The bytes must not fall as layers are added; the workload's own depth does not matter. Raises
+    `Unavailable` where the method has no value, or where any depth fits.
     """
 
     def bytes_of(num_hidden_layers: int) -> float:
-        return foretell(replace(workload, num_hidden_layers=num_hidden_layers), plan)
+        return estimate(subject.at_depth(num_hidden_layers))
 
     end = 1
     while bytes_of(end) <= budget_B:

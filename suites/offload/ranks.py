@@ -1,9 +1,9 @@
-"""The ranks of one cell: processes on this machine, started when first called, anew after one failed."""
+"""The ranks of one cell: processes on this machine, started by the first call, and again after a failure."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,33 +12,50 @@ from harness.instruments.distributed.rank_pool import Place, Pool
 from harness.instruments.memory.private_memory import EXACT, SMALL_STACKS
 from harness.records import Unavailable
 from suites.offload import on_rank, swap_folder
-from suites.offload.subject import Plan, Workload
+from suites.offload.subject import Subject, Workload
+from suites.training import on_rank as training_on_rank
 
 TIMEOUT_S = 300.0
 
 COMPILE_S = 1200.0
-"""What deepspeed compiles, it compiles once a machine, at the first use."""
+"""deepspeed compiles its operators once per machine, at the first use."""
 
 
 class Ranks:
     """`exact`: whether private memory is to follow what lives in it closely, which costs time."""
 
-    def __init__(self, workload: Workload, seed: int, exact: bool = False) -> None:
-        self.workload, self.seed = workload, seed
+    def __init__(self, workload: Workload, exact: bool = False) -> None:
+        self.workload = workload
         self._exact = exact
         self._pool: Pool | None = None
         self._folder = ""
 
-    def call(self, function: str, workload: Workload, plan: Plan, **arguments: Any) -> list[Any]:
-        """What `function` of `on_rank` returned on each rank."""
+    def call(self, function: str, subject: Subject, **arguments: Any) -> list[Any]:
+        """Return what `function` of `on_rank` returned on each rank."""
+        managed = {} if subject.managed is None else {"managed": asdict(subject.managed)}
+        given = {"step": subject.step.described, "folder": self._ready(subject), **managed}
+        return self._running.call(f"{on_rank.__name__}:{function}", **given, **arguments)
+
+    def train(self, subject: Subject, function: str, **arguments: Any) -> list[Any]:
+        """Return what `function` of `suites.training.on_rank` returned on each rank."""
+        folder = self._ready(subject)
+        given = {"folder": folder} if function == "make" else {}
+        return self._running.call(f"{training_on_rank.__name__}:{function}", **arguments, **given)
+
+    @property
+    def _running(self) -> Pool:
+        assert self._pool is not None
+        return self._pool
+
+    def _ready(self, subject: Subject) -> str:
+        """Start the processes where none run; return the folder of their files."""
         if self._pool is None or len(self._pool) == 0:
             self.close()
-            self._folder = swap_folder.make(self.workload.folder)
+            self._folder = swap_folder.make(self.workload.offload_dir)
             self._pool = self._start()
-            self._pool.call(f"{on_rank.__name__}:compiled", COMPILE_S, plan=asdict(plan))
-        workload = replace(workload, folder=self._folder)
-        given = {"workload": asdict(workload), "plan": asdict(plan), "seed": self.seed}
-        return self._pool.call(f"{on_rank.__name__}:{function}", **given, **arguments)
+            step = subject.step.described
+            self._pool.call(f"{on_rank.__name__}:compile_operators", COMPILE_S, step=step)
+        return self._folder
 
     def close(self) -> None:
         """End the processes, and remove their files; the next call starts others."""
@@ -50,7 +67,7 @@ class Ranks:
             self._folder = ""
 
     def _start(self) -> Pool:
-        count = self.workload.ranks
+        count = self.workload.dp_size
         backend = backend_of(count)
         threads = str(max(len(os.sched_getaffinity(0)) // count, 1))
         common = {"OMP_NUM_THREADS": threads, **(EXACT if self._exact else {})}
@@ -60,7 +77,7 @@ class Ranks:
 
 
 def backend_of(ranks: int) -> str:
-    """NCCL where each rank has a GPU, gloo where there is none. Raises `Unavailable` for too few GPUs."""
+    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
     seen = torch.cuda.device_count()
     if seen == 0:
         return "gloo"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from harness.instruments.distributed.rank_pool import RankFailed, RankTimeout
@@ -25,7 +24,7 @@ BY_TENSORS = 0.9
 """Of a budget, what tensors may take: the rest is for what libraries and Python hold beside them."""
 
 
-class Try(NamedTuple):
+class Attempt(NamedTuple):
     """So many layers; whether they trained, and if not, what was said."""
 
     num_hidden_layers: int
@@ -38,17 +37,15 @@ def first_guess(subject: Subject, ranks: Ranks) -> int:
     """Layers that would fit if each took as many bytes as the third and the fourth did."""
     peaks_B = []
     for num_hidden_layers in SHALLOW:
-        told = ranks.call(
-            "footprint", replace(subject.workload, num_hidden_layers=num_hidden_layers), subject.plan
-        )
-        peaks_B.append(max(max(one["peaks_B"]) for one in told))
+        footprints = ranks.call("footprint", subject.at_depth(num_hidden_layers).immediate)
+        peaks_B.append(max(max(one["peaks_B"]) for one in footprints))
     layer_B = max((peaks_B[1] - peaks_B[0]) / (SHALLOW[1] - SHALLOW[0]), 1.0)
-    budget_B = subject.workload.budget_B or 0.0
+    budget_B = subject.workload.device_memory_budget_B or 0.0
     guess = SHALLOW[0] + (BY_TENSORS * budget_B - peaks_B[0]) / layer_B
     return int(min(max(guess, 1), subject.workload.num_hidden_layers))
 
 
-def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try]:
+def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator[Attempt]:
     """Tries, until one trained and one larger by `FINE` did not, or `most` layers did, or one did not.
 
     From `guess` on in growing strides, then by bisection. That more layers take more memory is presumed.
@@ -70,25 +67,25 @@ def search(guess: int, most: int, attempt: Callable[[int], Try]) -> Iterator[Try
         stride *= 2
 
 
-def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
+def attempts(subject: Subject, ranks: Ranks) -> Iterator[Attempt]:
     """The search on real ranks, each try within the budget in processes of its own.
 
     Where a try dies of something else (without a limit it dies too) it says so, `by_budget` false.
     """
-    budget_B = int(subject.workload.budget_B or 0)
+    budget_B = int(subject.workload.device_memory_budget_B or 0)
 
-    def attempt(num_hidden_layers: int) -> Try:
+    def attempt(num_hidden_layers: int) -> Attempt:
         try:
             train(subject, ranks, num_hidden_layers, budget_B)
         except MemoryError as error:
-            return Try(num_hidden_layers, False, str(error))
+            return Attempt(num_hidden_layers, False, str(error))
         except RankFailed as error:  # not every library takes a failed allocation for an error
-            return Try(
+            return Attempt(
                 num_hidden_layers, False, first_line(error), dies_without_limit(num_hidden_layers) is None
             )
         except (Unavailable, RankTimeout) as error:
-            return Try(num_hidden_layers, False, first_line(error), by_budget=False)
-        return Try(num_hidden_layers, True, "")
+            return Attempt(num_hidden_layers, False, first_line(error), by_budget=False)
+        return Attempt(num_hidden_layers, True, "")
 
     def dies_without_limit(num_hidden_layers: int) -> Exception | None:
         try:
@@ -101,10 +98,10 @@ def tries(subject: Subject, ranks: Ranks) -> Iterator[Try]:
 
 
 def train(subject: Subject, ranks: Ranks, num_hidden_layers: int, budget_B: int | None) -> None:
-    """One try, on fresh processes; without a limit where `budget_B` is None."""
+    """Try once, on fresh processes; without a limit where `budget_B` is None."""
     ranks.close()
-    workload = replace(subject.workload, num_hidden_layers=num_hidden_layers)
-    ranks.call("within", workload, subject.plan, budget_B=budget_B, steps=STEPS)
+    deep = subject.at_depth(num_hidden_layers).immediate
+    ranks.call("train_within_budget", deep, budget_B=budget_B, steps=STEPS)
 
 
 def first_line(error: Exception) -> str:

@@ -1,14 +1,16 @@
-"""What the offload suite hands around: a workload, and the plan of one variant that its ranks carry out."""
+"""What the offload suite passes around: a workload, and a training step with where its memory lies."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
+from suites.training import workload as training
 from suites.training.model import ModelShape, llama
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, build_step, replacing
 
 DEVICE, HOST, DISK = "device", "host", "disk"
-"""The floors of memory, from fast to large. Without a GPU each is emulated by the one beneath it: private
+"""The tiers of memory, from fast to large. Without a GPU each is emulated by the one below it: private
 memory stands for the device, files that are mapped into memory for the host."""
 
 
@@ -16,7 +18,7 @@ memory stands for the device, files that are mapped into memory for the host."""
 class Workload:
     """A training step over ranks on one machine; the fields of `conf/suite/offload.yaml`.
 
-    With `budget_B` its layers are sought: as many as train in so many bytes of device memory a rank.
+    With `device_memory_budget_B` its layers are searched: as many as train in so many bytes per rank.
     """
 
     num_hidden_layers: int
@@ -25,34 +27,61 @@ class Workload:
     num_key_value_heads: int
     intermediate_size: int
     vocab_size: int
-    micro_batch_size: int  # sequences a rank takes at once
+    micro_batch_size: int  # sequences per rank and step
     seq_len: int
     precision: str  # bf16: mixed | fp32
-    ranks: int
+    dp_size: int
     learning_rate: float
     loss_steps: int
-    folder: str = ""  # where files lie that stand for host or disk; "": the system's for temporary files
-    budget_B: float | None = None
+    offload_dir: str = ""  # of files that stand for host or disk; "": the system's for temporary files
+    device_memory_budget_B: float | None = None
     gpu: bool = False  # too large for anything else
     recompute: bool = False  # activations, in the variants that say nothing of them
-    epsilon: float = 1e-8  # of AdamW; the check sets another
     source: str = ""
 
     @property
     def shape(self) -> ModelShape:
-        """Of the model."""
+        """The model."""
         return llama(self)
+
+    @property
+    def training(self) -> training.Workload:
+        """What `suites.training` knows of it; AdamW is torch's fused one, which needs no temporaries."""
+        return training.Workload(
+            num_hidden_layers=self.num_hidden_layers,
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            intermediate_size=self.intermediate_size,
+            vocab_size=self.vocab_size,
+            seq_len=self.seq_len,
+            micro_batch_size=self.micro_batch_size,
+            dp_size=self.dp_size,
+            optimizer_impl="fused",
+            learning_rate=self.learning_rate,
+        )
+
+
+def shared_techniques(workload: Workload) -> Techniques:
+    """Return the techniques that plain PyTorch has too where a variant is compared with it."""
+    mixed = ["mixed_precision"] if workload.precision == "bf16" else []
+    return [{"attention": {"kernel": "flash"}}, *mixed]
+
+
+def baseline_techniques(workload: Workload) -> Techniques:
+    """Return DDP with everything on the device; gradients are views into its buckets."""
+    recompute = [{"activation_checkpointing": {"mode": "full"}}] if workload.recompute else []
+    return [*shared_techniques(workload), {"ddp": {"gradient_as_bucket_view": True}}, *recompute]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What every rank of one variant does; plain data, for it travels to them as JSON.
+class Placement:
+    """Where a variant's memory lies, as formulas and conditions know it.
 
-    `engine` names the module of `suites.offload.engines`. `stage` is ZeRO's. `optimizer` and `parameters`
-    name the floor on which fp32 states and parameters lie; of the states, only the share `ratio` goes down.
-    `activations`: kept | recomputed | offloaded | offloaded_ahead. `delay`: updates take gradients that are
-    so many steps old, after the first `delay_after` steps. `resident`: bytes of device memory for each byte
-    of parameters, gradients and states, where the engine has all of them in managed memory; None: no bound.
+    `engine`: ddp | fsdp2 | deepspeed | host_update | managed. `stage` is ZeRO's. `optimizer` and
+    `parameters` name the tier of fp32 states and of parameters; of the states only the share `ratio` is not
+    on the device. `activations`: kept | recomputed | offloaded | offloaded_ahead. `resident`: bytes of device
+    memory per byte of parameters, gradients and states in managed memory; None: no bound.
     """
 
     engine: str = "ddp"
@@ -61,20 +90,70 @@ class Plan:
     parameters: str = DEVICE
     ratio: float = 1.0
     activations: str = "kept"
-    delay: int = 0
-    delay_after: int = 0
     resident: float | None = None
+
+
+ENGINES = {"ddp": "ddp", "fsdp2": "fsdp2", "zero": "deepspeed", "host_update": "host_update"}
+ACTIVATIONS = {"device": "kept", "host": "offloaded", "host_prefetched": "offloaded_ahead"}
+
+
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """The working set in managed memory; `resident`: see `Placement`."""
+
+    resident: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One variant: its plan, and how closely its losses must be the baseline's.
-
-    `tolerance` is relative, of each loss; None: the variant changes the mathematics, and only has to learn.
-    """
+    """One variant: a training step; `managed` where all of its working set is in managed memory."""
 
     workload: Workload
     seed: int
-    plan: Plan
-    tolerance: float | None
-    held: dict[str, Any] = field(default_factory=dict)
+    step: TrainingStep
+    managed: Managed | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """Where its memory lies."""
+        features, techniques = self.step.features, dict(self.step.techniques)
+        kept = "recomputed" if features.recompute == "full" else ACTIVATIONS[features.activations_on]
+        if self.managed is not None:
+            return Placement("managed", activations=kept, resident=self.managed.resident)
+        return Placement(
+            engine=next(ENGINES[name] for name in ENGINES if name in techniques),
+            stage=int(techniques["zero"].get("stage", 3)) if "zero" in techniques else 0,
+            optimizer=features.optimizer_on,
+            parameters=features.parameters_on,
+            ratio=features.offload_ratio,
+            activations=kept,
+        )
+
+    @property
+    def delay_after(self) -> int:
+        """Steps before updates are delayed."""
+        return int((self.step.settings_of("host_update") or {}).get("delay_after", 0))
+
+    @property
+    def immediate(self) -> Subject:
+        """The subject with its updates delayed from the first step on, where they are delayed at all."""
+        if not self.delay_after:
+            return self
+        return self.with_techniques([{"host_update": {"delay_after": 0}}])
+
+    def with_techniques(self, techniques: Techniques) -> Subject:
+        """Return the subject with techniques; each takes the place of one that decides the same."""
+        chosen = replacing(self.step.techniques, techniques)
+        return replace(self, step=build_step(self.workload.training, chosen, self.seed))
+
+    def at_depth(self, num_hidden_layers: int) -> Subject:
+        """Return the same variant of a model with so many layers."""
+        workload = replace(self.workload, num_hidden_layers=num_hidden_layers)
+        return replace(
+            self, workload=workload, step=build_step(workload.training, self.step.techniques, self.seed)
+        )
+
+
+def baseline(workload: Workload, seed: int) -> Subject:
+    """Return the baseline's subject."""
+    return Subject(workload, seed, build_step(workload.training, baseline_techniques(workload), seed))

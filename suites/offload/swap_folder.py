@@ -10,14 +10,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from harness.records import Unavailable
 from suites.offload.cgroup import started
 
 PREFIX = "harness-swap"
-
-ROOM_B = 2**22
-"""What a disk has left that counts as full: a block of 1 MiB, which deepspeed writes at once, and what file
-systems keep for themselves (ext4 was full with 1.2 MB free)."""
 
 
 def make(folder: str) -> str:
@@ -33,17 +28,6 @@ def make(folder: str) -> str:
 def remove(path: str) -> None:
     """Remove it, with whatever lies in it."""
     shutil.rmtree(path, ignore_errors=True)
-
-
-def refuse_full(path: str) -> None:
-    """Raises `Unavailable` where the disk beneath has no room for more.
-
-    deepspeed goes on with what it could not write, and trains on something else.
-    """
-    disk = os.statvfs(path)
-    free_B = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
-    if free_B < ROOM_B:
-        raise Unavailable(f"the disk beneath its swap files is full: {free_B} B are left")
 
 
 def _is_left(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Unified memory: all of the working set in managed memory, of which the device holds what it has room for.
 
-A page that is touched and not there comes from below, and another goes. The working set is parameters,
-gradients and both moments: 16 bytes a parameter in fp32.
+A page that is touched and not there comes from the tier below, and another goes. The working set is
+parameters, gradients and both moments: 16 bytes per parameter in fp32.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from harness.records import HostInfo, Unavailable
 from suites.offload import cgroup
-from suites.offload.subject import Subject
+from suites.offload.subject import Managed, Subject
+from suites.training.techniques import build_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,12 @@ def unavailable(host: HostInfo) -> str | None:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject with its working set managed. Raises `Unavailable` with several ranks, or with a budget."""
-    if subject.workload.ranks > 1:
-        raise Unavailable("unified_memory: one process's memory is managed, so ranks must be 1")
-    if subject.workload.budget_B is not None:
-        raise Unavailable("unified_memory: no budget bounds the model, for what does not fit goes below")
-    plan = replace(subject.plan, engine="managed", resident=1 / settings.ratio)
-    return replace(subject, plan=plan)
+    """Return the subject with its working set managed; raises `Unavailable` for several ranks or a budget."""
+    workload = subject.workload
+    if workload.dp_size > 1:
+        raise Unavailable("unified_memory: managed memory is one process's: dp_size must be 1")
+    if workload.device_memory_budget_B is not None:
+        raise Unavailable("unified_memory: no budget bounds the model, since what does not fit goes below")
+    alone = [[name, values] for name, values in subject.step.techniques if name != "ddp"]
+    step = build_step(workload.training, alone, subject.seed)
+    return replace(subject, step=step, managed=Managed(1 / settings.ratio))

@@ -143,6 +143,26 @@ def build_step(
     return replace(step, contract=loosest(contracts))
 
 
+def replacing(techniques: Techniques, more: Techniques) -> Techniques:
+    """Return `techniques` without those whose role one of `more` takes, then `more`.
+
+    So a suite's baseline shares the model by DDP, and an optimization that names FSDP2 takes its place.
+    """
+    roles = {role_of(name): name for name, _ in named(more)}
+    kept = [
+        [name, settings]
+        for name, settings in named(techniques)
+        if role_of(name) is None or roles.get(role_of(name), name) == name
+    ]
+    return [*kept, *more]
+
+
+def role_of(name: str) -> str | None:
+    """Return what a technique decides; None where it shares that with any other."""
+    role: str | None = getattr(load(name), "ROLE", None)
+    return role
+
+
 def apply_techniques(step: TrainingStep, techniques: Techniques) -> TrainingStep:
     """Return the step with further techniques; those it has already take further settings."""
     return build_step(step.given, [*step.techniques, *techniques], step.seed)

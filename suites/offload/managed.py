@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import psutil
@@ -19,11 +21,11 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.offload.cgroup import PAGE_B, Cgroup, can_leave
-from suites.offload.engines import adamw, autocast
 from suites.offload.managed_memory import ManagedMemory
-from suites.offload.subject import Plan, Workload
-from suites.training.host_memory import HostMemory as Host
-from suites.training.model import Transformer
+from suites.training.host_memory import HostMemory
+from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
+from suites.training.step import Around, TrainingStep
+from suites.training.workload import Resources, Workload
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """mallopt(3), of glibc."""
@@ -59,37 +61,46 @@ class Memory(Protocol):
         """Give up the bound."""
 
 
-class Engine:
-    """As `engines.ddp` with one rank, but for where things lie. Raises `Unavailable` with several ranks.
+def manage(step: TrainingStep, resident: float | None) -> TrainingStep:
+    """Return the step with parameters, gradients and moments in managed memory, bounded by `resident`.
 
-    A plan without `resident` sets no bound: for what a profiler watches, whose own memory would be in it.
+    None sets no bound: for what a profiler watches, whose own memory would be in it.
     """
+    return replace(
+        step,
+        make_optimizer=partial(ManagedOptimizer, resident, step.around),
+        keep_gradients=True,
+        no_dry_run="fake tensors know one tier of memory: managed memory has two",
+    )
 
-    host_private_B = 0
 
-    def __init__(self, model: Transformer, plan: Plan, workload: Workload, host: Host) -> None:
+class ManagedOptimizer(TorchOptimizer):
+    """The workload's AdamW, its working set in managed memory. Raises `Unavailable` with several ranks."""
+
+    def __init__(
+        self,
+        resident: float | None,
+        around: Around,
+        model: nn.Module,
+        workload: Workload,
+        resources: Resources,
+    ) -> None:
         if dist.get_world_size() > 1:
-            raise Unavailable("one process's memory is managed: there must be one rank")
-        self.model, self.workload, self.device = model, workload, host.device
-        cuda = host.device.type == "cuda"
-        self.memory: Memory = ManagedMemory() if cuda else PagedFiles(host, workload.folder)
+            raise Unavailable("managed memory is one process's: dp_size must be 1")
+        parameters = list(model.parameters())
+        super().__init__(parameters, make_torch_optimizer(parameters, workload))
+        self.model, self.workload, self.around, self.device = model, workload, around, resources.device
+        cuda = resources.device.type == "cuda"
+        self.memory: Memory = ManagedMemory() if cuda else PagedFiles(resources.host, resources.folder)
         try:
-            size_B = 4 * sum(one.nbytes for one in model.parameters())
-            self.optimizer = adamw(model.parameters(), workload)
-            self.memory.hold(self._fill, self._rehearse, size_B, plan.resident)
+            size_B = 4 * sum(one.nbytes for one in parameters)
+            self.memory.hold(self._fill, self._rehearse, size_B, resident)
         except BaseException:
             self.memory.close()
             raise
 
-    def step(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """See `suites.offload.engines.Engine`."""
-        loss = self._backward(tokens_BT, targets_BT)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=False)
-        return loss
-
     def moved(self) -> dict[str, int]:
-        """So far: major_faults, pages_in, pages_out, and page_B; empty on a GPU, and without a bound.
+        """Return major_faults, pages_in, pages_out and page_B so far; empty on a GPU, and without a bound.
 
         A page goes out whether or not it must be written: what leaves a device's memory has to be sent.
         """
@@ -99,30 +110,26 @@ class Engine:
         """Give up the bound."""
         self.memory.close()
 
-    def _backward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        with autocast(self.device, self.workload.precision):
-            loss: Tensor = self.model(tokens_BT, targets_BT)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
-
     def _rehearse(self) -> None:
-        """A step without its update, each gradient let go of at once: it takes what is no working set."""
+        """A step without its update, each gradient let go at once: it takes what is no working set."""
         size = (self.workload.micro_batch_size, self.workload.seq_len)
         tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
         hooks = [
             one.register_post_accumulate_grad_hook(_let_go)  # type: ignore[no-untyped-call]
-            for one in self.model.parameters()
+            for one in self.parameters
         ]
-        self._backward(tokens_BT, tokens_BT)
+        with self.around(self.device.type):
+            loss = self.model(tokens_BT, tokens_BT)
+        loss.backward()
         for hook in hooks:
             hook.remove()
 
     def _fill(self) -> None:
-        """Parameters, their gradients and moments into managed memory."""
-        for parameter in self.model.parameters():
+        """Move parameters, their gradients and moments into managed memory."""
+        for parameter in self.parameters:
             parameter.data = self.memory.put(parameter.data)
             parameter.grad = self.memory.put(torch.zeros_like(parameter))
-            self.optimizer.state[parameter] = {
+            self.inner.state[parameter] = {
                 "step": torch.zeros((), device=self.device),
                 "exp_avg": self.memory.put(torch.zeros_like(parameter)),
                 "exp_avg_sq": self.memory.put(torch.zeros_like(parameter)),
@@ -135,10 +142,10 @@ class PagedFiles:
     Files are on the group's account since it is in it that they are first touched.
     """
 
-    def __init__(self, host: Host, folder: str) -> None:
+    def __init__(self, host: HostMemory, folder: str) -> None:
         folder = folder or tempfile.gettempdir()
         if not can_leave(folder):
-            raise Unavailable(f"pages of files in {folder} have no disk to go to: set another `folder`")
+            raise Unavailable(f"pages of files in {folder} have no disk to go to: set another `offload_dir`")
         self.host, self.libc, self.group = host, ctypes.CDLL(None), Cgroup()
         self.came_pages: int | None = None  # by being written first, none of them read; None: no bound
 
