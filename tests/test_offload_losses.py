@@ -73,8 +73,9 @@ def by_hand(ranks, steps, ordinary=None):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_plain_pytorch_is_as_by_hand(ranks):
-    workload = replace(WORKLOAD, ranks=ranks)
-    assert plain_losses(workload, SEED, STEPS) == pytest.approx(by_hand(ranks, STEPS), rel=1e-4)
+    subject = subject_of("baseline", replace(WORKLOAD, dp_size=ranks))
+    plain = plain_losses(subject.step, text_updates(subject.step, STEPS), shared_techniques(subject.workload))
+    assert plain == pytest.approx(by_hand(ranks, STEPS), rel=1e-4)
 
 
 @pytest.mark.parametrize(
