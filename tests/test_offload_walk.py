@@ -14,6 +14,7 @@ from harness.records import Unavailable
 from suites.offload import dry_run
 from suites.offload.drain_gloo import wait_for_threads
 from suites.offload.subject import HOST, Placement, Workload
+from suites.training import dry_run as training_dry_run
 from suites.training.trainer import Trainer
 
 pytestmark = [
@@ -74,7 +75,10 @@ def one_rank():
 @pytest.fixture
 def sends_nothing(monkeypatch):
     """Fake ranks hold no copies of what they pretend to send."""
-    monkeypatch.setattr(dry_run, "COPIED_BY_GLOO", {})
+    monkeypatch.setattr(training_dry_run, "COPIED_BY_GLOO", {})
+    dry_run._trace.cache_clear()
+    yield
+    dry_run._trace.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -127,7 +131,7 @@ def test_what_gloo_holds_beside_the_buffers(one_rank, collective, operation):
     with watch(CPU) as allocator:
         allocator.mark("collective")
         collective(first, second)
-    said_B = dry_run.workspace(operation.default, (first, second), None)
+    said_B = training_dry_run.gloo_workspace(operation.default, (first, second), None)
     assert said_B == allocator.peaks[0].live_B == 200_000
 
 
@@ -135,6 +139,7 @@ def test_gloos_copies_count(sends_nothing, monkeypatch):
     subject = placed(replace(SMALL, dp_size=2), Placement("fsdp2"))
     without_B = dry_run.fake_step_B(subject)
     monkeypatch.undo()
+    dry_run._trace.cache_clear()
     assert dry_run.fake_step_B(subject) > without_B
 
 
@@ -154,16 +159,16 @@ def test_the_short_way_equals_the_full_one(plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
     workload = replace(SMALL, num_hidden_layers=5, dp_size=2, **sizes)
     subject = placed(workload, plan)
-    full_B = max(one.total_B for one in dry_run.dry_run(subject, 5).values())
+    full_B = max(one.total_B for one in dry_run.traced(subject.step, 5).values())
     assert dry_run.fake_step_B(subject) == full_B
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
 def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
     walked = []
-    original = dry_run.dry_run
+    original = dry_run.traced
     monkeypatch.setattr(
-        dry_run, "dry_run", lambda subject, layers: walked.append(layers) or original(subject, layers)
+        dry_run, "traced", lambda step, layers: walked.append(layers) or original(step, layers)
     )
     deep = replace(SMALL, num_hidden_layers=500, dp_size=2)
     assert dry_run.fake_step_B(placed(deep, Placement(engine))) > 0
