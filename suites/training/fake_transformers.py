@@ -48,9 +48,7 @@ def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
     """Have `module.name` be `on_fake(original, ...)` under a fake tensor mode, and itself otherwise."""
     original = getattr(module, name, None)
     if original is None:
-        raise Unavailable(
-            f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors"
-        )
+        raise Unavailable(f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors")
     if hasattr(original, "on_fake"):
         return
 
