@@ -14,14 +14,13 @@ from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.offload.memory_estimates import (
     METHODS,
-    Parts,
     estimates_B,
     largest,
     with_activations_B,
     zero_formula_B,
-    zero_states_B,
 )
 from suites.offload.subject import DISK, HOST, Placement, Workload
+from suites.training.estimates import Parts, zero_states_bytes
 from suites.training.model import Transformer
 
 GB = 1e9
@@ -53,14 +52,14 @@ def counted(workload):
 
 def test_zero_paper_example():
     """Figure 1 of arXiv 1910.02054: 7.5 B parameters, 64 ranks."""
-    found = [zero_states_B(7.5e9, stage, 64) / GB for stage in range(4)]
+    found = [zero_states_bytes(7.5e9, stage, 64) / GB for stage in range(4)]
     assert [round(x, 1) for x in found] == [120.0, 31.4, 16.6, 1.9]
 
 
 def test_zero_offload_paper_table():
     """Table 1 of arXiv 2101.06840: nothing, gradients, states, both on the host."""
     shares = [Parts(1, 1, 1), Parts(1, 0, 1), Parts(1, 1, 0), Parts(1, 0, 0)]
-    found = [zero_states_B(1, 0, 1, on_device=one) for one in shares]
+    found = [zero_states_bytes(1, 0, 1, on_device=one) for one in shares]
     assert found == [16, 14, 4, 2]
     assert [round(found[0] / x, 2) for x in found] == [1, 1.14, 4, 8]
 
@@ -197,7 +196,7 @@ def test_the_loss_holds_what_is_said(dtype):
 
 @given(st.integers(1, 10**12), st.integers(1, 4096))
 def test_stages_only_lessen_and_reach_everything_over_n(parameters, ranks):
-    found = [zero_states_B(parameters, stage, ranks) for stage in range(4)]
+    found = [zero_states_bytes(parameters, stage, ranks) for stage in range(4)]
     assert found[0] == 16 * parameters
     assert sorted(found, reverse=True) == pytest.approx(found)
     assert found[3] * ranks == pytest.approx(16 * parameters)

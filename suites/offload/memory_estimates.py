@@ -6,51 +6,20 @@ them, also where a variant breaks their assumptions; a note then says so.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple
 
-from harness.instruments.distributed.deepspeed_init import choose_accelerator
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
 from suites.offload.subject import DEVICE, Placement, Subject, Workload
+from suites.training.estimates import MIXED, Parts, deepspeed_states_bytes, zero_states_bytes
 
 Estimate = Callable[[Subject], float]
 """Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no value."""
 
 
-class Parts(NamedTuple):
-    """Model states: weights, gradients, and the optimizer's fp32 states."""
-
-    weights: float
-    gradients: float
-    states: float
-
-
-MIXED = Parts(2, 2, 12)
-"""Bytes a parameter: 16-bit weight and gradient; fp32 weight, mean and variance (arXiv 1910.02054, 3.1)."""
-
-ALL = Parts(1, 1, 1)
-
 ANY_DEPTH = 2**20
 """Layers. Where so many fit, the device bounds nothing."""
-
-
-def zero_states_B(
-    parameters: float, stage: int, ranks: int, sizes_B: Parts = MIXED, on_device: Parts = ALL
-) -> float:
-    """Bytes of model states on one of `ranks` devices under ZeRO `stage` 0 to 3.
-
-    arXiv 1910.02054, figure 1: stage 1 spreads the states, stage 2 the gradients too, stage 3 all of it.
-    `sizes_B` are bytes a parameter, `on_device` the shares that are not on the host. (1, 0, 0) is
-    ZeRO-Offload's cut; on one rank, shares of 0 and 1 give its table of 16, 14, 4 and 2 bytes (arXiv
-    2101.06840, section 4).
-    """
-    over = Parts(*(ranks if stage >= least else 1 for least in (3, 2, 1)))
-    each = zip(sizes_B, on_device, over, strict=True)
-    return parameters * sum(size_B * share / count for size_B, share, count in each)
 
 
 def sizes_B(workload: Workload, placement: Placement) -> Parts:
@@ -89,7 +58,7 @@ def stage_of(placement: Placement) -> int:
 def zero_formula_B(workload: Workload, placement: Placement) -> float:
     """Model states by ZeRO's formulas; with stage 3 offloaded, what the largest operator works on too."""
     shape = workload.shape
-    states_B = zero_states_B(
+    states_B = zero_states_bytes(
         shape.parameters,
         stage_of(placement),
         workload.dp_size,
@@ -150,30 +119,16 @@ def deepspeed_B(workload: Workload, placement: Placement) -> float:
     if placement.optimizer != DEVICE and placement.ratio != 1:
         raise Unavailable("deepspeed's estimators know all states on the host or none, and no share of them")
     shape, offload = workload.shape, placement.optimizer != DEVICE
-    if placement.stage == 2:
-        return float(_estimator(2)(shape.parameters, workload.dp_size, 1, cpu_offload=offload)[1])
     largest_layer = workload.hidden_size * max(
         workload.intermediate_size, workload.vocab_size, workload.hidden_size
     )
     down = placement.parameters != DEVICE
-    found = _estimator(3)(
-        shape.parameters, largest_layer, workload.dp_size, 1, cpu_offload=offload, cpu_offload_params=down
-    )
-    return float(found[1])
-
-
-@cache
-def _estimator(stage: int) -> Any:
-    """The installed deepspeed's, its search for a device kept quiet. Raises `Unavailable` without it."""
-    choose_accelerator()
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     try:
-        from deepspeed.runtime.zero import stage3, stage_1_and_2
+        return deepspeed_states_bytes(
+            placement.stage, shape.parameters, largest_layer, workload.dp_size, offload, down
+        )
     except ImportError as error:
         raise Unavailable(f"deepspeed could not be imported: {error}") from error
-    if stage == 2:
-        return stage_1_and_2.estimate_zero2_model_states_mem_needs
-    return stage3.estimate_zero3_model_states_mem_needs
 
 
 METHODS: dict[str, Estimate] = {
