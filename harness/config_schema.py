@@ -64,6 +64,7 @@ class SuiteSchema:
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     workloads: dict[str, Any] = field(default_factory=dict)
+    tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
 
