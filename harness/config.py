@@ -61,9 +61,15 @@ class Run:
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
 
 
-def workers_here() -> int:
-    """Return how many children run at once where nothing is said: one per core and `MEMORY_OF_CHILD_B`."""
-    return max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
+def workers_of(suite: Mapping[str, Any], asked: int | None) -> int:
+    """Return how many children run at once: as asked; else one, or one per core and `MEMORY_OF_CHILD_B`.
+
+    Interleaved cells always run alone.
+    """
+    if suite["interleave"]:
+        return 1
+    here = max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
+    return asked or (here if suite["parallel"] else 1)
 
 
 def names(group: str) -> list[str]:
@@ -201,7 +207,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=1 if suite["interleave"] else config["executor"]["workers"] or workers_here(),
+        workers=workers_of(suite, config["executor"]["workers"]),
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),

@@ -1,12 +1,13 @@
 """The quick selection: what it runs, what it says that it leaves out, how it is refused."""
 
+import os
 from dataclasses import replace
 
 import pytest
 from omegaconf import OmegaConf
 
 from harness.code_fingerprint import ROOT
-from harness.config import checked, compose_run, load, names
+from harness.config import checked, compose_run, load, names, workers_of
 from harness.plan import read_plan, write_plan
 from harness.report.markdown import counted
 from harness.report.report_data import ReportData
@@ -151,3 +152,14 @@ def test_the_plan_keeps_what_was_left_out_and_every_report_says_it(tmp_path, cap
 
 def test_make_reproduce_runs_the_quick_selection():
     assert "suite=memory selection=quick" in (ROOT / "Makefile").read_text()
+
+
+def test_only_suites_that_time_nothing_run_several_cells_at_once_by_default():
+    suite = {"interleave": False, "parallel": False}
+    assert workers_of(suite, None) == 1
+    assert workers_of(suite, 3) == 3
+    assert workers_of(suite | {"parallel": True}, 3) == 3
+    assert 1 <= workers_of(suite | {"parallel": True}, None) <= len(os.sched_getaffinity(0))
+    assert workers_of(suite | {"interleave": True}, 3) == 1
+    several = {run.suite for run in load(["suite=all"]) if compose_run(run.suite, {}, []).suite.parallel}
+    assert several == {"memory", "congestion", "interconnect_formula"}
