@@ -1,4 +1,4 @@
-"""The memory suite: how much device memory one rank's training step takes, by every method there is.
+"""The memory suite: how much device memory one rank's training step takes, by every available method.
 
 The baseline is plain PyTorch: fp32, explicit attention, one device. A subject is the description of a step,
 so nothing is allocated until a method asks for it.
@@ -30,7 +30,7 @@ IN_FP32 = (
 )
 
 FREE_SHARE = 0.9
-"""Of the memory that is free: a real step that the dry run says needs more is not begun."""
+"""Share of the free memory: a real step that needs more by the dry run is not started."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -49,7 +49,7 @@ def check(subject: Subject) -> None:
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
-    """Return what a claim about memory may ask after."""
+    """Return the conditions that a claim about memory may name."""
     step, features = subject.step, subject.step.features
     workload = step.workload
     device = device_here().type if subject.simulated_device == "host" else subject.simulated_device
@@ -91,7 +91,7 @@ def tokens_per_step(subject: Subject) -> int:
 
 
 def close(subject: Subject) -> None:
-    """A description holds nothing."""
+    """Do nothing: a description allocates nothing."""
 
 
 def count_model(subject: Subject) -> Counts:

@@ -1,7 +1,7 @@
 """The closed formulas of `suites.training.estimates` applied to a step: each is a method of the suite.
 
-Formulas stand as their sources print them, also where a step breaks their assumptions; the estimate then
-says so.
+Formulas are used as their sources print them, also where a step breaks their assumptions; the estimate then
+names them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_ADAM = "the formula counts Adam's states; this step trains with {optimizer}"
 
 
 class NotDefinedError(Exception):
-    """The formula does not speak of such a step; the text says why."""
+    """The formula does not apply to such a step; the text names why."""
 
 
 class Estimate(NamedTuple):
@@ -58,7 +58,7 @@ def estimates(subject: Subject, counts: Counts) -> Iterator[Estimate]:
 
 
 def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Iterator[str]:
-    """Return what the method's source takes for granted and `step` does not do."""
+    """Return the assumptions of the method's source that `step` breaks."""
     if step.features.precision == "fp32" and method != "states_16":
         yield "the formula is for mixed precision; this step computes in fp32"
     if method == "korthikanti":
@@ -78,7 +78,8 @@ def _needs_adam(step: TrainingStep) -> None:
 
 
 def _rule_40x(subject: Subject, counts: Counts) -> float:
-    """The paper's nominal size ("7B") where the workload has one; spread evenly, as Table I's GPUs are."""
+    """Apply the rule to the paper's nominal size ("7B") where the workload has one, spread evenly as in Table
+    I."""
     step = subject.step
     _needs_adam(step)
     if step.features.sharding in ("zero1", "zero2"):
@@ -109,7 +110,7 @@ def _states_18(subject: Subject, counts: Counts) -> float:
 
 
 def _korthikanti(subject: Subject, counts: Counts) -> float:
-    """ZeRO's states plus the activations of one micro-batch of all layers."""
+    """Add the activations of one micro-batch of all layers to ZeRO's states."""
     step = subject.step
     kept = (
         "no_scores" if step.features.attention == "sdpa" or step.features.recompute == "selective" else "all"
@@ -139,7 +140,7 @@ def _megatron(subject: Subject, counts: Counts) -> float:
 
 
 def _deepspeed(subject: Subject, counts: Counts) -> float:
-    """Deepspeed's estimator of the very stage that the step runs; model states alone."""
+    """Apply deepspeed's estimator of the step's own stage; model states only."""
     step = subject.step
     _needs_adam(step)
     sharding = step.features.sharding
@@ -153,7 +154,7 @@ def _deepspeed(subject: Subject, counts: Counts) -> float:
 
 
 def _deepspeed_on_one(stage: int) -> Callable[[Subject, Counts], float]:
-    """What deepspeed's estimator of `stage` says of this model on one GPU, for a step that shards nothing."""
+    """Apply deepspeed's estimator of `stage` to this model on one GPU, for a step without sharding."""
 
     def formula(subject: Subject, counts: Counts) -> float:
         step = subject.step

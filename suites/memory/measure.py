@@ -1,4 +1,4 @@
-"""Runs a `TrainingStep` for real and reads the allocator: what every estimate is compared with."""
+"""Run a `TrainingStep` for real and read the allocator; every estimate is compared with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from suites.training.step import TrainingStep
 from suites.training.trainer import Trainer
 
 FIRST_STEPS = 1
-"""Steps before the optimizer has its state: they peak lower and are no sample."""
+"""Steps before the optimizer has its state: they peak lower and are not sampled."""
 
 
 class Measured(NamedTuple):
-    """Real steps: one peak for each steady one, and the loss of every one.
+    """Real steps: one peak per steady step, and the loss of every step.
 
-    `in_fp32`: whether bf16 products were computed in fp32, for this CPU is slow at them (`bf16_products`);
-    `slow`: operations that could not be.
+    `in_fp32`: whether bf16 products were computed in fp32, because this CPU is slow at them
+    (`bf16_products`); `slow`: operations that could not be.
     """
 
     peaks: tuple[Peak, ...]
@@ -31,9 +31,9 @@ class Measured(NamedTuple):
 
 
 def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_steps: int = 2) -> Measured:
-    """Peak bytes of `steady_steps` steps after the first, counted from before the model is built.
+    """Return the peak bytes of `steady_steps` steps after the first, counted from before the model is built.
 
-    Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`: its
+    Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`; its
     allocations are real.
     """
     device = device or device_here()
@@ -53,6 +53,6 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
 
 
 def losses(step: TrainingStep, steps: int = 3, device: torch.device | None = None) -> tuple[float, ...]:
-    """The loss of each of `steps` real steps."""
+    """Return the loss of each of `steps` real steps."""
     trainer = Trainer(step, device or device_here())
     return tuple(trainer.train_step().item() for _ in range(steps))

@@ -1,7 +1,7 @@
-"""Finds where a peak crosses a limit in few evaluations, for `suites.memory.thresholds`; each costs seconds.
+"""Find where a peak crosses a limit, in few evaluations, each of which costs seconds.
 
 Every answer is verified on both sides. Where the peak is not monotone there may be other crossings: the one
-found is a true one, and need not be the first. Callers that search twice should cache their function.
+found is correct, but need not be the first. Callers that search twice should cache their function.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ from math import isfinite
 from typing import NamedTuple
 
 PATIENCE = 3
-"""Guesses that may together fail to halve the bracket before one is taken from its middle."""
+"""Guesses that may fail to halve the bracket before one is taken from its middle."""
 
 
 class Crossing(NamedTuple):
-    """Where a batch takes the bytes asked for. `tokens`: None where not found; `how` says why, or how."""
+    """Where a batch takes the requested bytes. `tokens`: None where not found; `how`: the reason or the
+    method."""
 
     tokens: float | None
     how: str
 
 
 def fewest_ranks(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
-    """The N up to `upper` at which one rank's peak fits in `capacity_B` and at N - 1 does not, or 1.
+    """Return the N up to `upper` at which one rank's peak fits in `capacity_B` and at N - 1 does not, or 1.
 
-    `peak_at(N)`: bytes of one of N ranks. Guesses follow a + b/N, which sharding over N ranks comes close to.
-    None where `upper` ranks do not fit. Assumed: where N fits, so do more.
+    `peak_at(N)`: bytes of one of N ranks. Guesses follow a + b/N, which approximates sharding over N ranks.
+    None where `upper` ranks do not fit. Assumes that more ranks fit where N do.
     """
     return fewest_of(peak_at, capacity_B, range(1, upper + 1))
 
 
 def fewest_power_of_two(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
-    """As `fewest_ranks`, among 1, 2, 4, … up to `upper`: half as many ranks do not fit."""
+    """Return as `fewest_ranks`, among 1, 2, 4, … up to `upper`: half as many ranks do not fit."""
     return fewest_of(peak_at, capacity_B, [2**power for power in range(upper.bit_length())])
 
 
 def fewest_of(peak_at: Callable[[int], float], capacity_B: float, candidates: Sequence[int]) -> int | None:
-    """As `fewest_ranks`, among `candidates` in rising order: those that divide a number of heads, say."""
+    """Return as `fewest_ranks`, among increasing `candidates`, such as those that divide a number of
+    heads.
+    """
     if not candidates:
         raise ValueError("no number of ranks to choose from")
     peak_at = cache(peak_at)
@@ -56,13 +59,13 @@ def tokens_at(
     upper: int = 65_536,
     peak_at_length: Callable[[int], float] | None = None,
 ) -> Crossing:
-    """How many tokens in a batch make the peak `target_B`.
+    """Return how many tokens in a batch make the peak `target_B`.
 
     `peak_at_batch(batch)`: bytes with `batch` sequences of `seq_len` tokens, for `batch` from 1 to `upper`.
     Between the last batch that takes no more and the first that takes more, the number of sequences is
     interpolated linearly, so that it may be a fraction. Where one sequence already takes more, it is
-    shortened: `peak_at_length(length)` is asked for one of `length` tokens; without it nothing is found.
-    Assumed: a larger batch, and a longer sequence, never take less.
+    shortened: `peak_at_length(length)` gives the peak of `length` tokens; without it nothing is found.
+    Assumes that a larger batch and a longer sequence never take less.
     """
     peak_at_batch = cache(peak_at_batch)
     if peak_at_batch(1) <= target_B:
@@ -80,7 +83,9 @@ def tokens_at(
 
 
 def _between(peak_at: Callable[[int], float], target_B: float, upper: int) -> tuple[int, int, float]:
-    """Neighbours up to `upper` around `target_B`, and where the line through their peaks takes it."""
+    """Return neighbours up to `upper` around `target_B`, and where the line through their peaks reaches
+    it.
+    """
     low, high = _cross(peak_at, target_B, range(1, upper + 1), float)
     low_B, high_B = peak_at(low), peak_at(high)
     return low, high, low + (target_B - low_B) / (high_B - low_B) * (high - low)
@@ -92,10 +97,11 @@ def _cross(
     candidates: Sequence[int],
     coordinate: Callable[[float], float],
 ) -> tuple[int, int]:
-    """Neighbours among `candidates` with the limit between them, as it is between the first and the last.
+    """Return neighbours among `candidates` with the limit between them, as between the first and the last.
 
-    Guesses draw a line through both ends of the bracket, the peak over `coordinate` (its own inverse); an end
-    that stays twice has its distance halved (the Illinois method), so that a bend does not slow the search.
+    Guesses use a line through both ends of the bracket, the peak over `coordinate` (its own inverse); an end
+    that stays twice has its distance halved (the Illinois method), so that curvature does not slow the
+    search.
     """
     left, right = 0, len(candidates) - 1
     left_B, right_B = (peak_at(candidates[end]) - limit_B for end in (left, right))
@@ -125,7 +131,9 @@ def _guess(
     right_B: float,
     coordinate: Callable[[float], float],
 ) -> int:
-    """An index strictly between `left` and `right`, where the line through both ends meets the limit."""
+    """Return an index strictly between `left` and `right`, where the line through both ends meets the
+    limit.
+    """
     low, high = coordinate(candidates[left]), coordinate(candidates[right])
     share = left_B / (left_B - right_B) if isfinite(left_B - right_B) and left_B != right_B else 0.5
     meets = coordinate(low + share * (high - low))

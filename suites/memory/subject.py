@@ -1,4 +1,4 @@
-"""What the memory suite asks about: a training step, and what is asked of it."""
+"""The memory suite's types: a training step and its workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suites.training.techniques import build_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(training.Workload):
-    """A point at which memory is asked for; the fields of `conf/suite/memory.yaml`."""
+    """A point at which memory is measured; the fields of `conf/suite/memory.yaml`."""
 
     max_position_embeddings: int
     dp_size: int = 8  # over which data-parallel techniques spread it
@@ -25,7 +25,7 @@ class Workload(training.Workload):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A step with the fields of its workload that say nothing about training, see `Workload`."""
+    """A step with the fields of its workload that do not concern training, see `Workload`."""
 
     step: TrainingStep
     device_memory_B: float

@@ -39,7 +39,7 @@ def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Re
 
 
 def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
-    """The formula's peak of one rank; raises Unavailable where it has none."""
+    """Return the formula's peak of one rank; raises Unavailable where it has none."""
     found = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
     if found.peak_B is None:
         raise Unavailable(found.reason)
@@ -76,7 +76,7 @@ def ranks_that_suffice(
 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
-    """Every number of ranks that this sharding can have, in rising order."""
+    """Return every number of ranks that this sharding can have, in increasing order."""
     workload = subject.step.workload
     if subject.step.features.sharding != "tensor":
         return range(1, MOST_RANKS + 1)

@@ -1,7 +1,7 @@
-"""The one check of every suite: a step's losses and gradients against plain PyTorch's on the same sequences.
+"""The correctness check of every suite: a step's losses and gradients against plain PyTorch's.
 
-Plain PyTorch takes, in one process, every sequence that all ranks take in all micro-batches of an update.
-How close a step must come is its contract's; one that changes the mathematics must learn, see
+Plain PyTorch takes, in one process, every sequence that all ranks take in all micro-batches of an update. The
+step's contract states how close it must be; one that changes the mathematics must learn, see
 `require_learning`.
 """
 
@@ -28,26 +28,26 @@ from suites.training.trainer import CPU, Batch, Trainer
 from suites.training.workload import Workload
 
 UPDATES = 10
-"""On one batch: the loss falls by far more than bf16 rounds, and each gradient shows in it."""
+"""Updates on one batch: the loss falls by far more than bf16 rounding, and every gradient affects it."""
 
 LEARNT = 0.8
-"""Share of the first loss below which losses are not compared: learning by heart multiplies rounding."""
+"""Share of the first loss below which losses are not compared: memorization multiplies rounding."""
 
 UPDATES_ON_RANKS = 3
-"""The first sees the model, the others the optimizer's work."""
+"""Updates on ranks: the first tests the model, the others the optimizer."""
 
 RANKS = 10.0 * EXACT.relative
 """Over several ranks a loss may be off by this share of the first loss where the contract is exact: sums are
 taken in another order, and the first steps of Adam follow the signs of gradients near zero."""
 
 GRADIENT_FACTOR = 10.0
-"""A gradient passes every layer twice: it may be off, by its norm, by so many times what a loss may."""
+"""A gradient passes every layer twice: the tolerance of its norm is this multiple of a loss's."""
 
 FEWEST = 6
-"""Losses of which it can be said whether they fall."""
+"""Least number of losses that show whether they fall."""
 
 AGREE = 1e-5
-"""Ranks hold the same parameters, or the sum of the same shares in another order, of the largest."""
+"""Tolerance of differences between ranks, relative to the largest parameter: sums in another order."""
 
 PROBES: Mapping[str, Mapping[str, Any]] = {
     "the optimizer": {"learning_rate": None, "adam_epsilon": 1e-8},
@@ -61,7 +61,7 @@ def check(step: TrainingStep) -> None:
     """Raise `WrongResult` where the step, at a small size in this process, breaks its contract.
 
     A sharded step runs as the only rank of a real process group: nothing is sent, but all that sharding does
-    to the model is done. A user's own model is stood in for by `model.Transformer`.
+    to the model is done. `model.Transformer` represents a user's own model.
     """
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})
@@ -137,9 +137,9 @@ def compare(ours: Sequence[float], theirs: Sequence[float], relative: float, whe
 def require_learning(losses: Sequence[float]) -> None:
     """Raise `WrongResult` unless a straight line through the losses falls, at the 1 % level.
 
-    Raises ValueError for fewer than `FEWEST` losses, of which nothing can be said.
+    Raises ValueError for fewer than `FEWEST` losses, which show nothing.
     """
-    from scipy.stats import linregress  # a second of every rank's start, which has no need of it
+    from scipy.stats import linregress  # imported here: ranks do not need it, and it takes a second
 
     if len(losses) < FEWEST:
         raise ValueError(f"{len(losses)} losses do not show whether a step learns; {FEWEST} do")
@@ -152,13 +152,13 @@ def require_learning(losses: Sequence[float]) -> None:
 
 
 Call = Callable[..., list[Any]]
-"""call(function, **arguments): what that function of `on_rank.py` returned on each rank."""
+"""call(function, **arguments): runs a function of `on_rank.py` and returns each rank's result."""
 
 
 def check_on_ranks(
     step: TrainingStep, call: Call, key: str, shared: Techniques = (), device: torch.device = CPU
 ) -> float | None:
-    """Check the trainers named `key` on real ranks; the largest error of a loss, None if none was compared.
+    """Check the trainers named `key` on real ranks; return the largest loss error, None if none was compared.
 
     Ranks must hold the same parameters after a few updates, and their losses and first gradients be plain
     PyTorch's with the techniques `shared` by both. Raises `WrongResult`.
@@ -223,7 +223,7 @@ def plain_gradients(
 
 
 def accumulate(trainer: Trainer, batches: Sequence[Batch]) -> float:
-    """Forward and backward pass of all of an update's batches; their mean loss."""
+    """Run the forward and backward pass of all of an update's batches; return their mean loss."""
     losses = [
         trainer.backward(tokens.to(trainer.device), targets.to(trainer.device), index, len(batches))
         for index, (tokens, targets) in enumerate(batches)
@@ -241,7 +241,7 @@ def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> f
 
 
 def badness(error: float) -> float:
-    """Sort what is no number as the worst."""
+    """Return a sort key that puts NaN last, as the worst."""
     return math.inf if math.isnan(error) else error
 
 

@@ -1,7 +1,7 @@
-"""A whole training step on fake tensors: the peak of live bytes and what they are for, without the memory.
+"""A full training step on fake tensors: the peak of live bytes by kind, without allocating them.
 
-Layers that are alike are not run one by one: few of them are, and each place of the step is extrapolated to
-all (`memory.layer_extrapolation`).
+Uniform layers are not run one by one: a few are, and each site of the step is extrapolated to all
+(`memory.layer_extrapolation`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, held_gradients
 
 COPIED_BY_GLOO = {"_allgather_base_": 0, "_reduce_scatter_base_": 1}
-"""Which argument of these collectives gloo holds once more meanwhile, as its allocations show."""
+"""Index of the argument that gloo copies during these collectives, as its allocations show."""
 
 
 class Device(NamedTuple):
-    """Whose operations are run.
+    """The device whose operations are traced.
 
-    `name`: "host", this machine's CPU, or "cuda". `measured`: what CPU operations take within themselves is
-    asked of this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
-    ranks are real ones that meet by gloo, whose copies count.
+    `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
+    measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
+    ranks are real ones over gloo, whose copies count.
     """
 
     name: str = "host"
@@ -60,7 +60,7 @@ class DryRun(NamedTuple):
 
 
 def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> DryRun:
-    """Return the peak of one rank. `full`: run every layer, whether or not they are alike.
+    """Return the peak of one rank. `full`: run every layer, uniform or not.
 
     A sharded step is rank 0 of a fake process group of as many ranks as it says. Raises `Unavailable` where
     fake tensors cannot show the step.
@@ -74,9 +74,9 @@ def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> Dr
 
 
 def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
-    """Return the fake process group that a sharded step is a rank of; nothing else, or within one.
+    """Return the fake process group of a sharded step; no group for others, or inside one.
 
-    Raises `Unavailable` on a real rank, which cannot stand for others.
+    Raises `Unavailable` on a real rank, which cannot represent others.
     """
     if not is_sharded(step):
         return nullcontext()
@@ -88,12 +88,12 @@ def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
 
 
 def is_sharded(step: TrainingStep) -> bool:
-    """Whether ranks hold different shares, so that the process group matters; DDP's ranks hold the same."""
+    """Return whether ranks have different shares, so that the process group matters; DDP's have the same."""
     return step.features.sharding not in ("none", "ddp")
 
 
 def _extrapolated(step: TrainingStep, device: Device) -> dict[OpSite, Snapshot] | None:
-    """Return what a full trace would find, from two short ones; None where layers are few or not alike."""
+    """Return what a full trace would find, from two short ones; None where layers are few or not uniform."""
     depth = step.workload.num_hidden_layers
     fewer = layers_to_walk(depth, step.ranks if is_sharded(step) else 1)
     if fewer is None or not step.layers_alike:
@@ -106,7 +106,7 @@ def trace(
     device: Device = HOST,
     num_hidden_layers: int | None = None,
 ) -> dict[OpSite, Snapshot]:
-    """Return the second step's moment of most live bytes at each place, with so many layers."""
+    """Return the second step's largest snapshot at each site, with that many layers."""
     program = program_of(device)
     log = program.make_log()
     with logged(log, program.random_states), program.operations():
@@ -132,13 +132,13 @@ def trace(
 
 
 class Program(NamedTuple):
-    """Whose operations are run, and how their bytes are counted."""
+    """Whose operations are traced, and how their bytes are counted."""
 
     make_log: Callable[[], StorageLog]
     operations: Callable[[], AbstractContextManager[Any]]
     prepare: Callable[[TrainingStep], TrainingStep]
-    reserved_B: int  # held all the time by libraries
-    random_states: bool  # saved ones lie in the memory that is counted
+    reserved_B: int  # kept by libraries all the time
+    random_states: bool  # saved ones are in the memory that is counted
 
 
 def program_of(device: Device) -> Program:
@@ -153,7 +153,7 @@ def program_of(device: Device) -> Program:
 
 
 def gloo_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """Return what an operation holds besides its results, on the CPU and between ranks that meet by gloo."""
+    """Return an operation's temporary bytes beyond its results, on the CPU and between ranks over gloo."""
     if operation.namespace == "c10d" and operation._opname in COPIED_BY_GLOO:
         return int(arguments[COPIED_BY_GLOO[operation._opname]].nbytes)
     return host_workspace(operation, arguments, result)

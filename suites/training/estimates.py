@@ -1,6 +1,6 @@
-"""Closed formulas of the bytes that training takes on one rank, as their sources print them.
+"""Closed formulas for the bytes of training on one rank, as their sources print them.
 
-Suites choose among them and say which of their assumptions a step breaks. deepspeed's own estimators are
+Suites choose among them and name the assumptions that a step breaks. deepspeed's own estimators are
 called with counts, because their `*_all_live` forms find a model's parameters by `data_ptr()`, which is 0
 for all tensors on the meta device and all fake ones.
 """
@@ -20,9 +20,9 @@ from suites.training.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the formulas know of a model. `largest_layer`: most parameters held by one module itself."""
+    """A model's counts for the formulas. `largest_layer`: most parameters of one module itself."""
 
-    parameters: int  # each shared one once
+    parameters: int  # shared ones count once
     largest_layer: int
     num_hidden_layers: int
     hidden_size: int
@@ -108,7 +108,7 @@ def korthikanti_layer_bytes(
     (selective recompute, or an attention that never stores its score matrix): sbh(10 + 24/t); `input` (full
     recompute): 2sbh. With t = 1 these are sbh(34 + 5as/h), 34sbh, 2sbh. Without sequence parallelism.
     Conditions: 2-byte activations, dropout masks of 1 byte, an MLP of width 4h with GELU, LayerNorm, as many
-    key as query heads. Left out: embeddings, logits and loss, and what a recomputed layer holds meanwhile.
+    key as query heads. Left out: embeddings, logits and loss, and what a recomputed layer needs meanwhile.
     """
     sbh = float(seq_len * micro_batch_size * hidden_size)
     if kept == "input":
@@ -118,7 +118,7 @@ def korthikanti_layer_bytes(
 
 
 def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: Counts) -> float:
-    """Return the bytes of activations of a whole model on one rank: Megatron-LM's estimator.
+    """Return the bytes of activations of a full model on one rank: Megatron-LM's estimator.
 
     Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) per layer, 8sb + sbh for embedding
     and dropout, 4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or
@@ -165,7 +165,7 @@ def deepspeed_states_bytes(
 
 @cache
 def estimator(stage: int) -> Any:
-    """Return the installed deepspeed's own, its search for a device kept quiet."""
+    """Return the installed deepspeed's estimator, without the output of its search for a device."""
     choose_accelerator()
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     from deepspeed.runtime.zero import stage3, stage_1_and_2

@@ -1,7 +1,7 @@
-"""Keeps transformers on its ordinary path while `suites.training.dry_run` runs it on fake tensors.
+"""Keep transformers on its ordinary code path while `suites.training.dry_run` runs it on fake tensors.
 
-Taken for a compiler's tracing, fake tensors get masks and operations that a real step does not have.
-`suites.training.huggingface` installs this; steps on real tensors run transformers untouched.
+transformers takes fake tensors for a compiler's tracing and would use masks and operations that a real step
+does not have. `suites.training.huggingface` installs this; steps on real tensors use transformers unchanged.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from harness.instruments import torch_internals
 from harness.records import Unavailable
 
 LEAST = 5
-"""The major version from which masks are made and experts run as known here."""
+"""The major version from which transformers makes masks and runs experts as expected here."""
 
 
 def install() -> None:
-    """Replace the two functions that look at values or at torch's fake operations; once, for the process.
+    """Replace the two functions that read values or use torch's fake operations; once per process.
 
-    Masks: that every row is one sequence of consecutive positions is read off the values, and assumed false
-    where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix multiplication
-    has no fake form but in bf16, where transformers' own operation makes results of the same sizes.
-    Raises `Unavailable` where this transformers does not have them.
+    Masks: transformers reads from the values whether every row is one sequence of consecutive positions, and
+    assumes not where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix
+    multiplication has no fake form but in bf16, where transformers' own operation makes results of the same
+    sizes. Raises `Unavailable` where this transformers does not have them.
     """
     import transformers
 
@@ -45,7 +45,9 @@ def _has_fake_form(
 
 
 def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
-    """Have `module.name` be `on_fake(original, ...)` under a fake tensor mode, and itself otherwise."""
+    """Make `module.name` call `on_fake(original, ...)` under a fake tensor mode, and the original
+    otherwise.
+    """
     original = getattr(module, name, None)
     if original is None:
         raise Unavailable(f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors")

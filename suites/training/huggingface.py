@@ -1,4 +1,4 @@
-"""Makes a model out of a user's Hugging Face config.json, on the default device.
+"""Build a model from a user's Hugging Face config.json, on the default device.
 
 `make_model` is a `TrainingStep.make_model`; no weights are read, and on the meta device or under a fake
 tensor mode none are allocated. Needs the extra `hf` (transformers).
@@ -21,14 +21,14 @@ from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
 ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
-"""Our words for attention, and transformers'."""
+"""Our names for attention, and transformers'."""
 
 WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
-"""Where config classes keep the width of the feed-forward layer; without one (or None) it is 4 x hidden."""
+"""Attributes for the width of the feed-forward layer in config classes; without one it is 4 x hidden_size."""
 
 
 class CausalLM(nn.Module):
-    """A transformers model with its loss, as `Transformer` has it. Shapes: B batch, T tokens."""
+    """A transformers model with its loss, like `Transformer`. Shapes: B batch, T tokens."""
 
     def __init__(self, model: nn.Module, num_hidden_layers: int):
         super().__init__()
@@ -39,13 +39,13 @@ class CausalLM(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """The decoder's layers."""
+        """Return the decoder's layers."""
         found = self.model.get_submodule(self._path)
         assert isinstance(found, nn.ModuleList)
         return found
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Mean cross-entropy of predicting `targets_BT` (int64), in fp32, as a tensor of no dimension."""
+        """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
         length = tokens_BT.shape[1]
         if self._positions is not None and length > self._positions:
             raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
@@ -55,7 +55,7 @@ class CausalLM(nn.Module):
 
 
 def adopt(step: TrainingStep) -> TrainingStep:
-    """The step with its workload's `hf_config` for a model, and the workload's shape read off it.
+    """Return the step with its workload's `hf_config` as the model, and the workload's shape from it.
 
     Raises as `build` does, before anything is allocated.
     """
@@ -72,7 +72,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
 
 
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
-    """The model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
+    """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
     if config is None:
         raise ValueError("the workload has no hf_config")
@@ -82,7 +82,8 @@ def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
 def build(
     config: Mapping[str, Any], num_hidden_layers: int | None = None, attention: str = "explicit"
 ) -> CausalLM:
-    """The model that `config` describes, of `layers` layers (None: all), in the default dtype and device.
+    """Return the model that `config` describes, with `layers` layers (None: all), in the default dtype and
+    device.
 
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     causal language model or attention, ValueError where it refuses the values; one line each.
@@ -103,9 +104,9 @@ def build(
 
 
 def complete(workload: Workload) -> Workload:
-    """The workload with its shape taken from its `hf_config`; what that does not say is left as it is.
+    """Return the workload with its shape from its `hf_config`; what that does not contain is unchanged.
 
-    `norm`, `mlp`, `position`, `bias` and `dropout` speak of `suites.training.model` and are left.
+    `norm`, `mlp`, `position`, `bias` and `dropout` concern `suites.training.model` and are unchanged.
     """
     if workload.hf_config is None:
         return workload
@@ -128,10 +129,10 @@ def complete(workload: Workload) -> Workload:
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:
-    """Return how layers differ, so that each must be traced; None where they are alike.
+    """Return how layers differ, so that each must be traced; None where they are uniform.
 
-    Two layers are alike when their modules have the same classes, parameter shapes and plain attributes, and
-    each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
+    Two layers are uniform when their modules have the same classes, parameter shapes and plain attributes,
+    and each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
     """
     parsed = parse(config)
     for name, value in vars(parsed).items():
@@ -146,7 +147,7 @@ def unlike_layers(config: Mapping[str, Any]) -> str | None:
 
 
 def _no_dry_run(parsed: Any) -> str | None:
-    """Why the model cannot run on fake tensors; None where it can."""
+    """Return why the model cannot run on fake tensors; None where it can."""
     rotary = getattr(parsed, "rope_parameters", None) or {}
     if "dynamic" in str(rotary.get("rope_type")):
         return "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
@@ -154,7 +155,7 @@ def _no_dry_run(parsed: Any) -> str | None:
 
 
 def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:
-    """The name of the outermost list of exactly `layers` modules."""
+    """Return the name of the outermost list of exactly `layers` modules."""
     lists: list[str] = [
         n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == num_hidden_layers
     ]

@@ -1,6 +1,6 @@
-"""Reads a config.json's content into transformers' own config object, for `suites.training.huggingface`.
+"""Read a config.json's content into transformers' own config object, for `suites.training.huggingface`.
 
-Whatever is wrong with it becomes one line: `Unavailable` where this transformers has no such model, else
+Any error becomes one line: `Unavailable` where this transformers has no such model, else
 ValueError.
 """
 
@@ -31,18 +31,18 @@ IGNORED = frozenset(
         "use_cache",
     }
 )
-"""Keys that say how weights are stored or loaded; nothing is loaded here, and code of others is never run."""
+"""Keys about storing and loading weights; nothing is loaded here, and others' code is never run."""
 
 
 def unavailable() -> str | None:
-    """Why no config.json can be built here; None where it can."""
+    """Return why no config.json can be built here; None where it can."""
     if find_spec("transformers") is None:
         return "transformers is not installed; the extra `hf` brings it: pip install 'throughput-harness[hf]'"
     return None
 
 
 def parse(config: Mapping[str, Any]) -> Any:
-    """`config` as transformers' own config object. Raises as the module says."""
+    """Return `config` as transformers' own config object; raises as the module describes."""
     if (reason := unavailable()) is not None:
         raise Unavailable(reason)
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -60,7 +60,7 @@ def parse(config: Mapping[str, Any]) -> Any:
 
 
 def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, Any]:
-    """`config` with its first `layers` layers alone; lists with an entry for each layer are shortened.
+    """Return `config` with its first `layers` layers only; lists with an entry per layer are shortened.
 
     Raises ValueError where `layers` is not between 1 and the config's own number.
     """
@@ -100,9 +100,9 @@ def _refuse_other_than_causal(model_type: str, parsed: Any) -> None:
 
 
 def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """The result of `make`; whatever transformers raises over the config becomes one line.
+    """Return the result of `make`; any exception of transformers about the config becomes one line.
 
-    Its checks raise classes of its own, and values that it does not check fail as any exception.
+    Its checks raise their own classes, and values that it does not check fail with any exception.
     """
     try:
         with values_not_needed(config["model_type"]):
@@ -117,7 +117,7 @@ def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:
 
 @contextmanager
 def values_not_needed(model_type: str) -> Iterator[None]:
-    """Says in words that a model cannot run on fake tensors."""
+    """Raise a readable error where a model cannot run on fake tensors."""
     try:
         yield
     except torch_internals.errors_for_want_of_values() as error:
@@ -131,7 +131,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def version() -> str:
-    """Of the transformers installed."""
+    """Return the version of the installed transformers."""
     import transformers
 
     return str(transformers.__version__)

@@ -1,4 +1,4 @@
-"""Whether layers are alike, so that `suites.training.dry_run` may walk a few of them and tell of the rest."""
+"""Check whether layers are uniform, so that `suites.training.dry_run` may trace a few and extrapolate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Trait = tuple[str, str, str]  # path of a module in its layer, name, value
 
 
 def difference(num_hidden_layers: Iterable[nn.Module]) -> str | None:
-    """Where a layer differs from the first in classes, parameter shapes or plain attributes; None: nowhere.
+    """Return where a layer differs from the first in classes, parameter shapes or attributes; None: nowhere.
 
     Tensors may be on the meta device.
     """
@@ -24,7 +24,7 @@ def difference(num_hidden_layers: Iterable[nn.Module]) -> str | None:
 
 
 def _traits(layer: nn.Module) -> frozenset[Trait]:
-    """What makes a layer need the memory it needs; its number, under whatever name, is left out."""
+    """Return what determines a layer's memory; its number, under any name, is left out."""
     found = []
     for path, module in layer.named_modules():
         found.append((path, "class", type(module).__qualname__))

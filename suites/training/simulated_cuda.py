@@ -1,7 +1,7 @@
-"""What CUDA would run, on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
+"""CUDA's operations on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
 
 `dry_run.py` enters `cuda_operations` for the simulated device "cuda". Written from torch's sources and not
-yet compared with a GPU: its figures are a model of CUDA's.
+yet compared with a GPU: its values are a model of CUDA's.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from suites.training.step import TrainingStep
 Function = Callable[..., Any]
 
 BLOCK_B = 512
-"""c10/cuda/CUDACachingAllocator.h, kMinBlockSize: every allocation is rounded up to it."""
+"""Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
 CUBLAS_WORKSPACE_B = 4096 * 8 * 1024
-"""ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize: 32 MiB on Hopper, 8.1 MiB before it."""
+"""cuBLAS's workspace, 32 MiB on Hopper, 8.1 MiB before: ATen/cuda/CublasHandlePool.cpp,
+parseChosenWorkspaceSize."""
 
 CUBLAS_HANDLES = 2
-"""One for each thread that multiplies matrices: the forward pass's, and autograd's for the device."""
+"""Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
 
 
 def as_on_cuda(step: TrainingStep) -> TrainingStep:
-    """The step with CUDA's defaults made explicit: optimizers take all tensors at once."""
+    """Return the step with CUDA's defaults made explicit: foreach optimizers."""
     if step.workload.optimizer_impl != "default":
         return step
     return replace(step, workload=replace(step.workload, optimizer_impl="foreach"))
@@ -39,7 +40,7 @@ def as_on_cuda(step: TrainingStep) -> TrainingStep:
 
 @contextmanager
 def cuda_operations() -> Iterator[None]:
-    """Within it, functions whose CUDA kernels keep other tensors than the CPU's are those kernels.
+    """Replace, inside the block, functions whose CUDA kernels keep other tensors than the CPU's.
 
     A mode for torch functions would not do: torch leaves it during the backward pass, which recomputes.
     """
@@ -75,21 +76,22 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """SDPA's flash kernel in narrow types; the memory-efficient one in fp32 or with a mask. (B, H, T, K)."""
+    """Apply SDPA's flash kernel in narrow types, the memory-efficient one in fp32 or with a mask. (B, H, T,
+    K)."""
     query, key, value = _narrow(query), _narrow(key), _narrow(value)
     aten = torch.ops.aten
     if attn_mask is None and query.dtype != torch.float32:
         flash = aten._scaled_dot_product_flash_attention
         return first(flash(query, key, value, dropout_p, is_causal, False, scale=scale))
     groups = query.shape[1] // key.shape[1]
-    if enable_gqa and groups > 1:  # only the flash kernel takes groups as they are
+    if enable_gqa and groups > 1:  # only the flash kernel takes grouped heads unexpanded
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     efficient = aten._scaled_dot_product_efficient_attention
     return first(efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale))
 
 
 def first(results: Sequence[Any]) -> Tensor:
-    """The result itself, without what the kernel keeps for its backward pass."""
+    """Return the result, without what the kernel keeps for its backward pass."""
     result: Tensor = results[0]
     return result
 
@@ -97,7 +99,7 @@ def first(results: Sequence[Any]) -> Tensor:
 def rms_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """One kernel that keeps its input and one number a row, in fp32 under autocast; composite on the CPU."""
+    """Apply one kernel that keeps its input and one number per row, in fp32 under autocast."""
     if torch.is_autocast_enabled("cpu"):
         input, weight = _widen(input), _widen(weight)
     result: Tensor = FusedRMSNorm.apply(input, weight)  # type: ignore[no-untyped-call]
@@ -105,31 +107,33 @@ def rms_norm(
 
 
 class FusedRMSNorm(torch.autograd.Function):
-    """The tensors of `aten._fused_rms_norm` and its backward without their values: for fake tensors alone."""
+    """The tensors of `aten._fused_rms_norm` and its backward without their values, for fake tensors only."""
 
     @staticmethod
     def forward(context: Any, input: Tensor, weight: Tensor | None) -> Tensor:
-        """Keeps the input and the reciprocal root of each row's mean square."""
+        """Keep the input and the reciprocal root of each row's mean square."""
         rows = input.new_empty((*input.shape[:-1], 1), dtype=torch.float32)
         context.save_for_backward(input, weight, rows)
         return torch.empty_like(input)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gradients of input and weight."""
+        """Return the gradients of input and weight."""
         input, weight, _ = context.saved_tensors
         return torch.empty_like(input), None if weight is None else torch.empty_like(weight)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """One kernel that keeps a mask of one byte an element; the CPU keeps the noise in the input's type."""
+    """Apply one kernel that keeps a mask of one byte per element; the CPU keeps the noise in the input's
+    type."""
     if not training or p == 0.0:
         return input
     return first(torch.ops.aten.native_dropout(input, p, True))
 
 
 def in_fp32(function: Function) -> Function:
-    """Under autocast, with fp32 copies of its narrow arguments: ATen/autocast_mode.h, AT_FORALL_FP32."""
+    """Wrap a function: under autocast it gets fp32 copies of narrow arguments (ATen/autocast_mode.h,
+    AT_FORALL_FP32)."""
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +145,8 @@ def in_fp32(function: Function) -> Function:
 
 
 def to_fp32(function: Function) -> Function:
-    """Under autocast, with an fp32 result unless another is asked for: AT_FORALL_FP32_SET_OPT_DTYPE."""
+    """Wrap a function: under autocast its result is fp32 unless requested otherwise
+    (AT_FORALL_FP32_SET_OPT_DTYPE)."""
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:
@@ -165,13 +170,13 @@ REPLACEMENTS: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
     (Tensor, "softmax", to_fp32),
     (F, "log_softmax", to_fp32),
 )
-"""Of CUDA's kernels and of its autocast list, those that transformers call."""
+"""The functions of CUDA's kernels and of its autocast list that transformers call."""
 
 
 def cuda_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
-    """What flash attention's backward kernel holds besides its results, on CUDA.
+    """Return the temporary bytes of flash attention's backward kernel beyond its results, on CUDA.
 
-    Source: flash_attn/flash_api.cpp, mha_bwd: the gradient of the queries in fp32, and one number a row.
+    Source: flash_attn/flash_api.cpp, mha_bwd: the gradient of the queries in fp32, and one number per row.
     """
     if operation.name().partition(".")[0] != "aten::_scaled_dot_product_flash_attention_backward":
         return 0

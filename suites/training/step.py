@@ -1,4 +1,4 @@
-"""One training step as a description: plain data on the outside, and what techniques made of it inside.
+"""One training step as a description: plain data, and what techniques made of it.
 
 `techniques.build_step` makes it, each technique changes it, `trainer.Trainer` builds and runs it on any
 tensors, and `estimates.py` reads `Features` alone.
@@ -22,19 +22,19 @@ from suites.training.workload import Resources, Workload
 
 
 class Level(IntEnum):
-    """In which order techniques are applied, whatever the order in which they are listed."""
+    """The order in which techniques are applied, whatever the order of listing."""
 
     WORKLOAD = 0  # the batch, the optimizer
     MODEL = 1  # the attention kernel, types
-    ACTIVATIONS = 2  # what becomes of them between forward and backward pass
+    ACTIVATIONS = 2  # what happens to activations between forward and backward pass
     COMPILER = 3
     PARALLELISM = 4  # how ranks share the model
-    COMMUNICATION = 5  # what is done to the messages of the parallelism
+    COMMUNICATION = 5  # how the parallelism's messages are changed
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the closed formulas, and a claim's conditions, know of a step."""
+    """Features of a step for closed formulas and claims' conditions."""
 
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param)
     attention: str = "explicit"  # explicit | sdpa
@@ -43,7 +43,7 @@ class Features:
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
     parameters_on: str = "device"  # device | host | disk
-    offload_ratio: float = 1.0  # of the states, the share that is not on the device
+    offload_ratio: float = 1.0  # share of the states that is not on the device
 
 
 Wrap = Callable[[nn.Module, Resources], nn.Module]
@@ -54,7 +54,7 @@ Reducing = Callable[[nn.Module, bool], AbstractContextManager[Any]]
 
 
 def no_context(device_type: str) -> AbstractContextManager[Any]:
-    """Nothing around the forward pass: fp32."""
+    """Return no context around the forward pass: fp32."""
     return nullcontext()
 
 
@@ -69,21 +69,21 @@ class TrainingStep:
 
     What techniques change, besides `workload` and `features`:
 
-    - `ranks`: over how many ranks it runs; one process stands for one of them.
+    - `ranks`: over how many ranks it runs; one process is one of them.
     - `contract`: how closely its losses follow plain PyTorch's.
-    - `attention`: "explicit" or "sdpa"; `functions`: stand-ins for parts of the model, see `model.Functions`.
+    - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.
     - `make_model(step, num_hidden_layers)`: a module whose forward(tokens, targets) is the loss.
     - `wraps`: each takes the built model and `Resources` and returns the model, in this order.
     - `around(device_type)`: the context of forward pass and loss.
     - `reducing(model, last)`: the context of a micro-batch, the `last` of an update or not.
     - `make_optimizer(model, workload, resources)`: see `optimizers.Optimizer`.
-    - `keep_gradients`: gradients are zeroed in place after an update, not let go.
-    - `after_update`: each makes, of a trainer, what is called with it after every update.
-    - `updates_between_syncs`: updates after which all ranks hold the same parameters.
+    - `keep_gradients`: gradients are zeroed in place after an update, not released.
+    - `after_update`: each takes a trainer and returns what is called with it after every update.
+    - `updates_between_syncs`: updates after which all ranks have the same parameters.
     - `layers_alike`: whether a dry run of few layers determines the rest.
     - `no_dry_run`: why fake tensors cannot show the step; None: they can.
-    - `notes`: which tensors are held in which type.
+    - `notes`: which tensors are stored in which type.
     """
 
     given: Workload
@@ -110,10 +110,10 @@ class TrainingStep:
 
     @property
     def described(self) -> dict[str, Any]:
-        """The arguments of `techniques.build_step` that make this step again; JSON can hold them."""
+        """Return the arguments of `techniques.build_step` that rebuild this step, as JSON data."""
         techniques = [[name, dict(settings)] for name, settings in self.techniques]
         return {"workload": asdict(self.given), "techniques": techniques, "seed": self.seed}
 
     def settings_of(self, technique: str) -> Mapping[str, Any] | None:
-        """The settings that a technique was given; None where the step has no such technique."""
+        """Return the settings of a technique; None where the step has no such technique."""
         return dict(self.techniques).get(technique)

@@ -1,4 +1,4 @@
-"""Builds a `TrainingStep` and runs it, on real or fake tensors, in one process or as one of many ranks."""
+"""Build a `TrainingStep` and run it, on real or fake tensors, in one process or as one of many ranks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from suites.training.workload import Resources
 CPU = torch.device("cpu")
 
 Batch = tuple[Tensor, Tensor]
-"""Tokens and those that follow them, int64, each (B, T)."""
+"""Tokens and their successors, int64, each (B, T)."""
 
 
 class Trainer:
-    """A model with its wrappers and its optimizer, made in the order in which a training script makes them.
+    """A model with its wrappers and its optimizer, built in the order of a training script.
 
-    `model` is what is called; `plain` is the same model by the names of its parameters before any wrapper.
+    `model` is what is called; `plain` is the same model with the parameter names from before any wrapper.
     `mark` is called with what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad".
-    `num_hidden_layers`: other than the workload's. `folder`: where a technique's files lie.
+    `num_hidden_layers`: in place of the workload's. `folder`: where a technique's files are.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class Trainer:
         self._after_update = [make(self) for make in step.after_update]
 
     def train_step(self, batches: Iterable[Batch] | None = None) -> Tensor:
-        """One update from as many micro-batches as the workload says; their mean loss, of no dimension.
+        """Run one update from the workload's number of micro-batches; return their mean loss, a scalar
+        tensor.
 
         Without `batches`, each is drawn at random from the step's seed when its turn comes.
         """
@@ -73,9 +74,10 @@ class Trainer:
         return torch.stack(losses).mean()
 
     def backward(self, tokens_BT: Tensor, targets_BT: Tensor, index: int = 0, count: int = 1) -> Tensor:
-        """Forward and backward pass of micro-batch `index` of `count`; its loss.
+        """Run the forward and backward pass of micro-batch `index` of `count`; return its loss.
 
-        Its gradients are divided by `count`, and reduced over ranks with the last, or as the step says.
+        Its gradients are divided by `count`, and reduced over ranks with the last one, or as the step
+        defines.
         """
         with self.step.reducing(self.model, index == count - 1):
             with self.step.around(self.device.type):
@@ -86,7 +88,7 @@ class Trainer:
         return loss.detach()
 
     def update(self) -> None:
-        """Clip, let the optimizer step, and let the gradients go."""
+        """Clip, step the optimizer, and release the gradients."""
         if self.step.workload.max_grad_norm is not None:
             self.mark("clip")
             self.optimizer.clip_grad_norm(self.step.workload.max_grad_norm)
@@ -118,7 +120,7 @@ class Trainer:
         return self.optimizer.full_gradients(self.plain)
 
     def close(self) -> None:
-        """Give back what techniques took besides tensors."""
+        """Release what techniques took besides tensors."""
         self.optimizer.close()
 
     def restart_data(self) -> None:
@@ -151,14 +153,14 @@ def narrow(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def held_gradients(model: nn.Module) -> list[Tensor]:
-    """Return the gradients that parameters hold now: `.grad`, or a `main_grad` in a wider type."""
+    """Return the parameters' current gradients: `.grad`, or a `main_grad` in a wider type."""
     held = [(parameter.grad, getattr(parameter, "main_grad", None)) for parameter in model.parameters()]
     return [gradient for gradient in chain.from_iterable(held) if gradient is not None]
 
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Make tensors of `dtype` where nothing else is said."""
+    """Make `dtype` the default type of new tensors."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
