@@ -2,8 +2,8 @@
 
 The baseline is torch's DDP. Each cell has ranks of its own, on this machine. A workload either trains one
 model, or with a budget searches the largest that trains in it (`suites.offload.largest`). Without a GPU the
-hierarchy is emulated one tier down: private memory stands for the device, files mapped into memory for the
-host, a disk for NVMe.
+hierarchy is emulated one tier down: private memory represents the device, files mapped into memory
+the host, a disk NVMe.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from suites.training.correctness import (
 from suites.training.techniques import Techniques
 
 CHECKED_LAYERS = 2
-"""Of a model that one plain process could not hold."""
+"""Layers compared for a model that does not fit one plain process."""
 
 UNTIMED = 2
-"""Steps before those that are timed: states are made, caches and allocators fill."""
+"""Steps before the timed ones: states are created, caches and allocators fill."""
 
 COMPARED_STEPS = 24
-"""Of a longer course in mixed precision the first losses are compared: differences grow from step to step. In
-fp32 all are."""
+"""First losses that are compared in a long mixed-precision course, because differences grow from step to
+step. In fp32 all are compared."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -121,7 +121,7 @@ def device() -> torch.device:
 
 
 def conditions(session: Session) -> Mapping[str, str]:
-    """Return what a claim may ask after."""
+    """Return the conditions that a claim may name."""
     workload, placement = session.subject.workload, session.subject.placement
     cuda = torch.cuda.is_available()
     return {
@@ -221,8 +221,8 @@ FLOWS = {
 """Bytes per step, of all ranks."""
 
 DISK_FLOWS = {"disk_memory": ("files_B",), "disk_read": ("read_B",), "disk_written": ("written_B",)}
-"""Bytes that a variant's own files hold, and what disks read and wrote per step. For a variant without such
-files the kernel's account would count pages of the emulated host."""
+"""Bytes of a variant's own files, and what disks read and wrote per step. Without such files the kernel's
+account would count pages of the emulated host."""
 
 
 def estimated(subject: Subject, peak_B: float) -> Iterator[Reading | Note]:

@@ -1,7 +1,7 @@
-"""A memory cgroup: a limit on what processes keep in RAM, page cache and all, with the kernel's counts.
+"""A memory cgroup: a limit on what processes keep in RAM, including page cache, with the kernel's counts.
 
-Needs Linux and root, and the memory controller in version 1 or 2; `Unavailable` says what is missing. A group
-goes when its maker closes it or dies; where its guard was killed too, the next start removes it.
+Needs Linux and root, and the memory controller in version 1 or 2; `Unavailable` names what is missing. A
+group is removed when its maker closes it or dies; if its guard was killed too, the next start removes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.records import Unavailable
 
 PREFIX = "harness-memory-"
 NAME = re.compile(rf"{PREFIX}(\d+)-(\d+)-\d+")
-"""The maker's process; when it started, in ticks after boot, for process ids come again; a number."""
+"""Group name: the maker's process id, its start in ticks after boot (ids are reused), and a number."""
 
 PAGE_B = os.sysconf("SC_PAGE_SIZE")
 
@@ -29,7 +29,9 @@ FILES = {
     2: {"limit": "memory.max", "held": "memory.current", "swap": "memory.swap.max"},
 }
 STATS = {1: ("cache", "rss"), 2: ("file", "anon")}
-"""Of the controller's versions (Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst)."""
+"""File names of the controller's versions (Documentation/admin-guide/cgroup-v1/memory.rst and
+cgroup-v2.rst).
+"""
 
 GUARD = """
 read -r end
@@ -39,7 +41,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
     sleep 0.1
 done
 """
-"""For a shell: once the maker is gone, remove its group, which takes until those in it are gone too."""
+"""Shell script of the guard: remove the group once its maker is gone, and all processes in it."""
 
 GRACE_S = 5.0
 
@@ -47,14 +49,14 @@ _numbers = itertools.count()
 
 
 class Account(NamedTuple):
-    """What a group holds now, and accesses that had to wait for a disk since it was made.
+    """What a group uses now, and accesses that had to wait for a disk since it was made.
 
-    Pages that came again are not in it: the kernel's count of them (workingset_refault_file) falls short once
-    it has let go of entries by which it knows a page again. /proc/PID/io has what a process had read.
+    Refaulted pages are not included: the kernel's count of them (workingset_refault_file) is too low once it
+    has dropped the entries by which it recognizes a page. /proc/PID/io has what a process has read.
     """
 
-    held_B: int  # all of it, with what the kernel takes on the group's account
-    private_B: int  # of no file
+    held_B: int  # everything, including the kernel's memory on the group's account
+    private_B: int  # anonymous memory
     file_pages: int  # of `PAGE_B` bytes
     major_faults: int
 
@@ -69,10 +71,10 @@ class Hierarchy(NamedTuple):
 
 
 class Cgroup:
-    """A new group, with nobody in it and no limit; a context that empties and removes it.
+    """A new group without processes or limit; a context that empties and removes it.
 
-    It lies in this process's own group, whose limits go on to hold. In version 2, where a group with
-    processes can have no groups with limits in it, it lies in the nearest above that can. Nothing in it is
+    It is inside this process's own group, whose limits still apply. In version 2, where a group with
+    processes cannot contain groups with limits, it is in the nearest one above that can. Nothing in it is
     swapped. Raises `Unavailable`.
     """
 
@@ -90,7 +92,7 @@ class Cgroup:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what ends the maker's whole process group must not end it
+            start_new_session=True,  # what ends the maker's process group must not end it
         )
         try:
             if self._file("swap").exists():
@@ -106,24 +108,24 @@ class Cgroup:
         self.close()
 
     def limit(self, limit_B: int) -> None:
-        """Let its processes keep so many bytes in RAM, page cache and all, from now on.
+        """Limit the bytes that its processes keep in RAM, including page cache.
 
-        Beyond it pages of files have to leave; where that is not enough, the kernel kills a process in it.
+        Beyond it pages of files are evicted; where that is not enough, the kernel kills a process in it.
         """
         self._file("limit").write_text(str(limit_B))
 
     def enter(self, pid: int = 0) -> None:
-        """Move a process in, by default this one. What it holds stays on its old group's account."""
+        """Move a process in, by default this one. Its existing memory stays on its old group's account."""
         (self.path / "cgroup.procs").write_text(str(pid or os.getpid()))
 
     def leave(self) -> None:
-        """Move those that are in it to the group in which its maker was."""
+        """Move its processes to the group in which its maker was."""
         for pid in (self.path / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
                 (self._own / "cgroup.procs").write_text(pid)
 
     def account(self) -> Account:
-        """The kernel's, which may lag by a hundred pages or so a core."""
+        """Return the kernel's counts, which may lag by about a hundred pages per core."""
         held_B = int(self._file("held").read_text())
         lines = (self.path / "memory.stat").read_text().splitlines()
         found = {name: int(count) for name, count in (line.split() for line in lines)}
@@ -146,7 +148,7 @@ class Cgroup:
 
 
 def hierarchy() -> Hierarchy:
-    """Where memory cgroups can be made; raises `Unavailable` where they cannot."""
+    """Return where memory cgroups can be made; raises `Unavailable` where they cannot."""
     if not (PROC / "cgroup").exists():
         raise Unavailable("a memory cgroup needs Linux with /proc")
     if os.geteuid() != 0:
@@ -166,7 +168,7 @@ def hierarchy() -> Hierarchy:
 
 
 def can_leave(folder: str) -> bool:
-    """Whether pages of files in that folder have a disk to go to; those of a tmpfs have none."""
+    """Return whether pages of files in that folder can be evicted to a disk; those of a tmpfs cannot."""
     device = os.stat(folder).st_dev
     for line in (PROC / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
@@ -176,8 +178,8 @@ def can_leave(folder: str) -> bool:
 
 
 def clear(mount: Path) -> None:
-    """Remove the groups of makers that are gone, wherever they lie, if nobody is in them."""
-    for folder, names, _ in os.walk(mount):  # which minds no folder that goes meanwhile
+    """Remove the empty groups of makers that are gone, wherever they are."""
+    for folder, names, _ in os.walk(mount):  # which tolerates folders that disappear meanwhile
         for found in filter(None, map(NAME.fullmatch, names)):
             if started(int(found[1])) != int(found[2]):
                 with suppress(OSError):
@@ -185,7 +187,7 @@ def clear(mount: Path) -> None:
 
 
 def _mount(version: int) -> tuple[Path, str]:
-    """Where the controller is mounted, and which group is at its top there (proc(5), mountinfo)."""
+    """Return where the controller is mounted, and which group is its root there (proc(5), mountinfo)."""
     for line in (PROC / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -196,7 +198,7 @@ def _mount(version: int) -> tuple[Path, str]:
 
 
 def _able(own: Path, mount: Path) -> Path:
-    """The nearest group from `own` upwards in which new ones get the memory controller; version 2."""
+    """Return the nearest group from `own` upwards in which new ones get the memory controller (version 2)."""
     for folder in (own, *own.parents):
         if "memory" in (folder / "cgroup.subtree_control").read_text().split():
             return folder
@@ -206,7 +208,9 @@ def _able(own: Path, mount: Path) -> Path:
 
 
 def started(pid: int) -> int | None:
-    """When that process started, in clock ticks after boot (proc(5), stat); None where there is none."""
+    """Return when that process started, in clock ticks after boot (proc(5), stat); None where there is
+    none.
+    """
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):

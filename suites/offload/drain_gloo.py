@@ -1,9 +1,8 @@
-"""Lets gloo's threads finish with a collective before its caller goes on, so that what it held is counted.
+"""Let gloo's threads finish a collective before its caller continues, so that its releases are counted.
 
-They hold its tensors a moment longer than the call that waits for it. What they are the last to release, the
-profiler does not see, for it follows threads that compute: to `harness.instruments.memory.allocator.watch`
-it would
-live for ever, and every later peak would be so much higher.
+They keep its tensors slightly longer than the call that waits for it. The profiler does not see releases by
+those threads, because it follows threads that compute: for `harness.instruments.memory.allocator.watch` the
+tensors would live forever, and every later peak would be too high.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from torch.utils._pytree import tree_leaves
 THREADS = Path("/proc/self/task")
 PAUSE_S = 2e-4
 MOST_S = 0.2
-"""How long to wait for threads that may have work of their own."""
+"""How long to wait for threads that may have other work."""
 
 
 class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it, each collective ends when its tensors are let go; asynchronous ones too. Costs time."""
+    """Makes each collective in the block end when its tensors are released, asynchronous ones too; costs
+    time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,14 +36,14 @@ class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if func.namespace == "c10d":
             for one in tree_leaves(result):
-                if hasattr(one, "wait"):  # the work beside the tensors
+                if hasattr(one, "wait"):  # the Work object next to the tensors
                     one.wait()
             wait_for_threads()
         return result
 
 
 def wait_for_threads() -> None:
-    """Wait until all other threads of this process sleep; as long as it may take, where nobody can tell."""
+    """Wait until all other threads of this process sleep, or for the full time where that cannot be read."""
     end_s = time.monotonic() + MOST_S
     time.sleep(PAUSE_S)
     while time.monotonic() < end_s and not _others_sleep():
@@ -51,7 +51,7 @@ def wait_for_threads() -> None:
 
 
 def _others_sleep() -> bool:
-    """Whether they do, as the kernel has it (proc(5): state S); a thread that ends meanwhile is as good."""
+    """Return whether they sleep, by the kernel (proc(5): state S); a thread that ended counts as sleeping."""
     own = str(threading.get_native_id())
     for thread in THREADS.iterdir() if THREADS.exists() else ():
         try:

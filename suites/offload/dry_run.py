@@ -1,4 +1,4 @@
-"""The estimate `fake_step`: a step on fake tensors as ranks on this host take it, by `training.dry_run`."""
+"""The estimate `fake_step`: a step on fake tensors as ranks on this host run it, by `training.dry_run`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 
 DEVICE = Device("host", measured=True, gloo=True)
-"""This host's operations, with what they and gloo take within themselves."""
+"""This host's operations, with their temporary memory and gloo's."""
 
 
 def fake_step_B(subject: Subject) -> float:
-    """Return peak bytes of a steady step on rank 0, which holds the largest shard; batches count too.
+    """Return peak bytes of a steady step on rank 0, which has the largest shard; batches count too.
 
     Depths of one variant share the traces of two shallow models. Raises `Unavailable` where there is no dry
     run.
@@ -52,7 +52,7 @@ def why_not(subject: Subject) -> str | None:
 
 
 def traced(step: TrainingStep, num_hidden_layers: int) -> Mapping[OpSite, Snapshot]:
-    """Return the steady step's moment of most live bytes at each place, with so many layers."""
+    """Return the steady step's largest snapshot at each site, with that many layers."""
     workload = replace(step.given, num_hidden_layers=num_hidden_layers)
     return _trace(json.dumps(build_step(workload, step.techniques, step.seed).described))
 

@@ -1,4 +1,4 @@
-"""Samples the largest model that trains in a budget of device memory; `suites.offload.search` finds it."""
+"""Sample the largest model that trains in a budget of device memory; `suites.offload.search` finds it."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def sample_largest(session: Search) -> Iterator[Reading | Note]:
 
 
 def parameters(workload: Workload, num_hidden_layers: int) -> int:
-    """Return the parameters of the model with so many layers."""
+    """Return the parameters of the model with that many layers."""
     return replace(workload, num_hidden_layers=num_hidden_layers).shape.parameters

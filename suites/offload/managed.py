@@ -1,8 +1,8 @@
 """Plain PyTorch with parameters, gradients and moments in managed memory: pages come when they are touched.
 
 On a GPU that is CUDA's managed memory (`suites.offload.managed_memory`). Without one it is emulated: all of
-it lies in files that are mapped into memory, and a memory cgroup lets so much of them stay in RAM; the kernel
-moves the rest to the disk and back.
+it is in files mapped into memory, and a memory cgroup limits how much of them stays in RAM; the kernel moves
+the rest to the disk and back.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MS_SYNC = 4
 """msync(2), on Linux."""
 
 REHEARSALS = 2
-"""The first makes what libraries keep."""
+"""Number of rehearsals: the first creates what libraries keep."""
 
 SPARE_B = 4 * 2**20
-"""Room beyond what was rehearsed: for what no rehearsal takes, and for pages that move many at a time."""
+"""Room beyond the rehearsed bytes: for what no rehearsal needs, and for pages that move many at a time."""
 
 
 class Memory(Protocol):
@@ -46,25 +46,25 @@ class Memory(Protocol):
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
     ) -> None:
-        """Have `fill` put the working set there, with room on the device for `resident` times its bytes.
+        """Make `fill` put the working set there, with room on the device for `resident` times its bytes.
 
-        What `rehearse` takes has room beside it. None: no bound.
+        What `rehearse` needs has room in addition. None: no bound.
         """
 
     def put(self, tensor: Tensor) -> Tensor:
-        """A copy of the tensor there."""
+        """Return a copy of the tensor there."""
 
     def moved(self) -> dict[str, int]:
-        """What has moved so far; empty where nobody counts it."""
+        """Return what has moved so far; empty where it is not counted."""
 
     def close(self) -> None:
-        """Give up the bound."""
+        """Remove the bound."""
 
 
 def manage(step: TrainingStep, resident: float | None) -> TrainingStep:
     """Return the step with parameters, gradients and moments in managed memory, bounded by `resident`.
 
-    None sets no bound: for what a profiler watches, whose own memory would be in it.
+    None sets no bound: under a profiler, its own memory would count.
     """
     return replace(
         step,
@@ -102,7 +102,8 @@ class ManagedOptimizer(TorchOptimizer):
     def moved(self) -> dict[str, int]:
         """Return major_faults, pages_in, pages_out and page_B so far; empty on a GPU, and without a bound.
 
-        A page goes out whether or not it must be written: what leaves a device's memory has to be sent.
+        A page counts as moved out whether or not it must be written: what leaves a device's memory must be
+        sent.
         """
         return self.memory.moved()
 
@@ -111,7 +112,8 @@ class ManagedOptimizer(TorchOptimizer):
         self.memory.close()
 
     def _rehearse(self) -> None:
-        """A step without its update, each gradient let go at once: it takes what is no working set."""
+        """Run a step without its update, releasing each gradient at once: it uses what is not the working
+        set."""
         size = (self.workload.micro_batch_size, self.workload.seq_len)
         tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
         hooks = [
@@ -139,7 +141,7 @@ class ManagedOptimizer(TorchOptimizer):
 class PagedFiles:
     """The emulation: files on a disk, mapped into memory, and this process in a memory cgroup.
 
-    Files are on the group's account since it is in it that they are first touched.
+    Files are on the group's account because they are first touched inside it.
     """
 
     def __init__(self, host: HostMemory, folder: str) -> None:
@@ -147,15 +149,15 @@ class PagedFiles:
         if not can_leave(folder):
             raise Unavailable(f"pages of files in {folder} have no disk to go to: set another `offload_dir`")
         self.host, self.libc, self.group = host, ctypes.CDLL(None), Cgroup()
-        self.came_pages: int | None = None  # by being written first, none of them read; None: no bound
+        self.came_pages: int | None = None  # pages first written, not read; None: no bound
 
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
     ) -> None:
-        """Fill without a limit, then set it to what is private, and `resident` times the rest.
+        """Fill without a limit, then set it to the private memory plus `resident` times the rest.
 
-        Private memory is then at its peak, for what is freed is kept: else it were given back after each step
-        and taken again, and pages of files had that room meanwhile.
+        Private memory is then at its peak, because freed memory is kept: otherwise it would be returned after
+        each step and taken again, and pages of files would use that room meanwhile.
         """
         if resident is None:
             fill()
@@ -172,13 +174,13 @@ class PagedFiles:
         self.group.limit(int(now.private_B + resident * (now.held_B - now.private_B) + SPARE_B))
 
     def put(self, tensor: Tensor) -> Tensor:
-        """In a file, written to the disk, so that its pages can leave at once."""
+        """Put the tensor in a file, written to the disk, so that its pages can be evicted at once."""
         kept = self.host.keep(tensor)
         self.libc.msync(ctypes.c_void_p(kept.data_ptr()), ctypes.c_size_t(kept.nbytes), MS_SYNC)
         return kept
 
     def moved(self) -> dict[str, int]:
-        """Pages read again, and those that went: all that ever came, less those that are here."""
+        """Return pages read again, and those evicted: all that ever came, less those present."""
         if self.came_pages is None:
             return {}
         now, pages_in = self.group.account(), read_pages()
@@ -195,7 +197,7 @@ class PagedFiles:
 
 
 def read_pages() -> int:
-    """What this process has had read from disks, by the kernel's account (proc(5), io)."""
+    """Return the pages read from disks for this process, by the kernel's account (proc(5), io)."""
     return psutil.Process().io_counters().read_bytes // PAGE_B
 
 

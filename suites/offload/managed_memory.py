@@ -1,4 +1,4 @@
-"""CUDA's managed memory for chosen tensors, and ballast that leaves them only so much of the card.
+"""CUDA's managed memory for chosen tensors, and ballast that limits the device memory left for them.
 
 A pool of torch's caching allocator (torch.cuda.MemPool) takes its segments from cudaMallocManaged, through a
 few lines of C++ compiled against the libcudart that torch has loaded; all other tensors stay where they were.
@@ -85,12 +85,12 @@ class ManagedMemory:
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
     ) -> None:
-        """See `suites.offload.engines.managed.Memory`. Ballast is there before the first page comes."""
+        """See `suites.offload.engines.managed.Memory`. Ballast is allocated before the first page arrives."""
         self.library.allow(torch.cuda.mem_get_info()[0])
         if resident is not None:
             self._make_room(rehearse, size_B, int(resident * size_B))
         fill()
-        torch.cuda.empty_cache()  # where parameters lay before
+        torch.cuda.empty_cache()  # where parameters were before
 
     def _make_room(self, rehearse: Callable[[], None], size_B: int, resident_B: int) -> None:
         rehearse()
@@ -116,23 +116,23 @@ class ManagedMemory:
             raise Unavailable(f"the GPU did not give {ballast_B / 1e9:.3g} GB of ballast")
 
     def put(self, tensor: Tensor) -> Tensor:
-        """In the pool."""
+        """Put the tensor in the pool."""
         with torch.cuda.use_mem_pool(self.pool):
             return tensor.detach().clone()
 
     def moved(self) -> dict[str, int]:
-        """Nothing: CUDA has no counter of migrations outside a profiler."""
+        """Return nothing: CUDA has no counter of migrations outside a profiler."""
         return {}
 
     def close(self) -> None:
-        """Give the ballast back."""
+        """Free the ballast."""
         if self.ballast is not None:
             self.library.release(self.ballast)
             self.ballast = None
 
 
 def build(runtime: Path, folder: Path) -> Path:
-    """The allocator as a shared library in `folder`, linked against that CUDA runtime."""
+    """Build the allocator as a shared library in `folder`, linked against that CUDA runtime."""
     compiler = shutil.which("g++")
     if compiler is None:
         raise Unavailable("managed memory needs g++ to compile its allocator")
@@ -146,7 +146,7 @@ def build(runtime: Path, folder: Path) -> Path:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """The library, with its functions' types."""
+    """Return the library, with its functions' types."""
     library = ctypes.CDLL(str(path))
     for name in ("allow", "hold"):
         getattr(library, name).argtypes = [ctypes.c_size_t]
@@ -156,7 +156,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 
 def runtime() -> Path:
-    """The CUDA runtime that torch has loaded into this process."""
+    """Return the CUDA runtime that torch has loaded into this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.split(maxsplit=5)[-1]
         if Path(path).name.startswith("libcudart"):

@@ -1,4 +1,5 @@
-"""What a rank of the offload suite does; called by name, see `harness.instruments.distributed.rank_pool`.
+"""The functions that a rank of the offload suite runs, called by name; see
+`harness.instruments.distributed.rank_pool`.
 
 `step` is a training step as `TrainingStep.described` gives it, `managed` the fields of `subject.Managed`.
 """
@@ -37,18 +38,18 @@ Memory = dict[str, Any]
 Step = Mapping[str, Any]
 
 SETTLING = 2
-"""Steps before a rank's memory is as it stays: the first makes states, the second is the first with them."""
+"""Steps before a rank's memory is steady: the first creates states, the second is the first with them."""
 
 STEADY = 2
 
 COPIED_B, COPIES = 2**28, 5
-"""To measure the copy rate between the tiers: more than most caches hold."""
+"""Bytes copied to measure the rate between the tiers: larger than most caches."""
 
 ALLOWANCE_B = 2**20
-"""Beyond a budget, where private memory stands for the device: for Python's own objects."""
+"""Bytes beyond a budget, where private memory represents the device: for Python's own objects."""
 
 NO_MEMORY = "allocate memory"
-"""In the message of torch's CPU allocator (c10/core/impl/alloc_cpu.cpp)."""
+"""Text in the message of torch's CPU allocator (c10/core/impl/alloc_cpu.cpp)."""
 
 
 def build_trainer(step: Step, folder: str, managed: Mapping[str, Any] | None = None) -> Trainer:
@@ -67,7 +68,7 @@ def train_step(trainer: Trainer) -> float:
 
 
 def compile_operators(memory: Memory, step: Step) -> None:
-    """Have deepspeed compile what the step needs of it, if it has not yet."""
+    """Make deepspeed compile what the step needs, if it has not yet."""
     for name, settings in step["techniques"]:
         if name != "zero":
             continue
@@ -83,7 +84,7 @@ def compile_operators(memory: Memory, step: Step) -> None:
 def train_steps(
     memory: Memory, step: Step, folder: str, steps: int, managed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Train so many steps; return each one's loss, seconds, and pages moved where memory is managed."""
+    """Train steps and return each one's loss, seconds, and pages moved where memory is managed."""
     trainer = build_trainer(step, folder, managed)
     course: dict[str, Any] = {"loss": [], "seconds": [], "counted": []}
     for _ in range(steps):
@@ -125,7 +126,7 @@ def footprint(
             watched.mark(f"step {number}")
             train_step(trainer)
             if device().type == "cpu":
-                wait_for_threads()  # DDP's collectives are begun where no mode sees them
+                wait_for_threads()  # DDP's collectives start where no mode sees them
     peaks_B = [one.live_B for one in watched.peaks]
     dist.barrier()
     before = disk_B()
@@ -185,10 +186,11 @@ def train_within_budget(
     steps: int,
     managed: Mapping[str, Any] | None = None,
 ) -> list[float]:
-    """Train so many steps in so many bytes of device memory; return the losses. For a fresh rank.
+    """Train steps within a budget of device memory and return the losses; for a fresh rank.
 
-    A model of one layer is trained first, so that what libraries take once is taken. The limit holds once the
-    model is built. Raises MemoryError where a step does not fit, `WrongResult` where a loss is not finite.
+    A model of one layer is trained first, so that libraries' one-time memory is allocated. The limit applies
+    once the model is built. Raises MemoryError where a step does not fit, `WrongResult` where a loss is not
+    finite.
     """
     shallow = {**step, "workload": {**step["workload"], "num_hidden_layers": 1}}
     train_steps(memory, shallow, folder, steps, managed)
@@ -218,19 +220,19 @@ def oom_as_memory_error() -> Iterator[None]:
 
 
 def stacks_B() -> int:
-    """What the stacks of this process's threads reserve."""
+    """Return the bytes that the stacks of this process's threads reserve."""
     return len(os.listdir("/proc/self/task")) * STACK_KIB * 1024
 
 
 def malloc_trim_heap() -> None:
-    """Let the kernel have what nothing lives in (malloc_trim(3))."""
+    """Return unused memory to the kernel (malloc_trim(3))."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
 def device_limit(base_B: int, budget_B: int) -> Iterator[None]:
-    """Let allocations of device memory fail beyond `budget_B`.
+    """Make allocations of device memory fail beyond `budget_B`.
 
     On the CPU a limit on private memory beyond `base_B`, on a GPU the caching allocator's own.
     """
@@ -241,7 +243,7 @@ def device_limit(base_B: int, budget_B: int) -> Iterator[None]:
 
 @contextmanager
 def capped(budget_B: int) -> Iterator[None]:
-    """Give torch so many bytes of this rank's GPU."""
+    """Limit torch to that many bytes of this rank's GPU."""
     torch.cuda.empty_cache()
     whole_B = torch.cuda.get_device_properties(device()).total_memory
     torch.cuda.set_per_process_memory_fraction(min(budget_B / whole_B, 1.0), device())

@@ -1,4 +1,4 @@
-"""The largest model that trains in a budget of device memory: layers are added until a step dies of it."""
+"""The largest model that trains in a budget of device memory: layers are added until a step exceeds it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from suites.offload.ranks import Ranks
 from suites.offload.subject import Subject
 
 STEPS = 3
-"""The second is the first with all states, and one more for what comes late."""
+"""Steps of an attempt: the second is the first with all states, and one more for late allocations."""
 
 FINE = 0.03
-"""How closely a depth is found; shallow models to the layer."""
+"""Relative precision of a depth; shallow models are found to the layer."""
 
 SHALLOW = (2, 4)
-"""Layers of the models whose peaks foretell where to begin."""
+"""Layers of the models whose peaks give the first guess."""
 
 
 BY_TENSORS = 0.9
-"""Of a budget, what tensors may take: the rest is for what libraries and Python hold beside them."""
+"""Share of a budget for tensors: the rest is for libraries and Python."""
 
 
 class Attempt(NamedTuple):
-    """So many layers; whether they trained, and if not, what was said."""
+    """One number of layers: whether it trained, and if not, the message."""
 
     num_hidden_layers: int
     trained: bool
@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 
 
 def first_guess(subject: Subject, ranks: Ranks) -> int:
-    """Layers that would fit if each took as many bytes as the third and the fourth did."""
+    """Return the layers that would fit if each took as many bytes as the third and the fourth did."""
     peaks_B = []
     for num_hidden_layers in SHALLOW:
         footprints = ranks.call("footprint", subject.at_depth(num_hidden_layers).immediate)
@@ -46,9 +46,10 @@ def first_guess(subject: Subject, ranks: Ranks) -> int:
 
 
 def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator[Attempt]:
-    """Tries, until one trained and one larger by `FINE` did not, or `most` layers did, or one did not.
+    """Yield attempts until one trained and one larger by `FINE` did not, or `most` layers did, or one did
+    not.
 
-    From `guess` on in growing strides, then by bisection. That more layers take more memory is presumed.
+    From `guess` on in growing strides, then by bisection. Assumes that more layers take more memory.
     """
     low, high, num_hidden_layers = 0, most + 1, guess
     stride = max(guess // 16, 1)
@@ -68,9 +69,9 @@ def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator
 
 
 def attempts(subject: Subject, ranks: Ranks) -> Iterator[Attempt]:
-    """The search on real ranks, each try within the budget in processes of its own.
+    """Run the search on real ranks, each attempt within the budget and in its own processes.
 
-    Where a try dies of something else (without a limit it dies too) it says so, `by_budget` false.
+    An attempt that fails for another reason (it fails without a limit too) has `by_budget` false.
     """
     budget_B = int(subject.workload.device_memory_budget_B or 0)
 
@@ -79,7 +80,7 @@ def attempts(subject: Subject, ranks: Ranks) -> Iterator[Attempt]:
             train(subject, ranks, num_hidden_layers, budget_B)
         except MemoryError as error:
             return Attempt(num_hidden_layers, False, str(error))
-        except RankFailed as error:  # not every library takes a failed allocation for an error
+        except RankFailed as error:  # not every library treats a failed allocation as an error
             return Attempt(
                 num_hidden_layers, False, first_line(error), dies_without_limit(num_hidden_layers) is None
             )
@@ -98,12 +99,12 @@ def attempts(subject: Subject, ranks: Ranks) -> Iterator[Attempt]:
 
 
 def train(subject: Subject, ranks: Ranks, num_hidden_layers: int, budget_B: int | None) -> None:
-    """Try once, on fresh processes; without a limit where `budget_B` is None."""
+    """Make one attempt on fresh processes; without a limit where `budget_B` is None."""
     ranks.close()
     deep = subject.at_depth(num_hidden_layers).immediate
     ranks.call("train_within_budget", deep, budget_B=budget_B, steps=STEPS)
 
 
 def first_line(error: Exception) -> str:
-    """What it says first."""
+    """Return an error's first line."""
     return str(error).partition("\n")[0]

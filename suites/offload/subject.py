@@ -11,14 +11,14 @@ from suites.training.techniques import Techniques, build_step, replacing
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The tiers of memory, from fast to large. Without a GPU each is emulated by the one below it: private
-memory stands for the device, files that are mapped into memory for the host."""
+memory represents the device, files that are mapped into memory the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A training step over ranks on one machine; the fields of `conf/suite/offload.yaml`.
 
-    With `device_memory_budget_B` its layers are searched: as many as train in so many bytes per rank.
+    With `device_memory_budget_B` its layers are searched: as many as train in that many bytes per rank.
     """
 
     num_hidden_layers: int
@@ -33,20 +33,22 @@ class Workload:
     dp_size: int
     learning_rate: float
     loss_steps: int
-    offload_dir: str = ""  # of files that stand for host or disk; "": the system's for temporary files
+    offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
     device_memory_budget_B: float | None = None
-    gpu: bool = False  # too large for anything else
-    recompute: bool = False  # activations, in the variants that say nothing of them
+    gpu: bool = False  # sized for a GPU
+    recompute: bool = False  # recompute activations, in variants that do not decide it
     source: str = ""
 
     @property
     def shape(self) -> ModelShape:
-        """The model."""
+        """Return the model's shape."""
         return llama(self)
 
     @property
     def training(self) -> training.Workload:
-        """What `suites.training` knows of it; AdamW is torch's fused one, which needs no temporaries."""
+        """Return the workload of `suites.training`; AdamW is torch's fused one, which needs no
+        temporaries.
+        """
         return training.Workload(
             num_hidden_layers=self.num_hidden_layers,
             hidden_size=self.hidden_size,
@@ -76,12 +78,12 @@ def baseline_techniques(workload: Workload) -> Techniques:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a variant's memory lies, as formulas and conditions know it.
+    """Where a variant's memory is, for formulas and conditions.
 
-    `engine`: ddp | fsdp2 | deepspeed | host_update | managed. `stage` is ZeRO's. `optimizer` and
-    `parameters` name the tier of fp32 states and of parameters; of the states only the share `ratio` is not
-    on the device. `activations`: kept | recomputed | offloaded | offloaded_ahead. `resident`: bytes of device
-    memory per byte of parameters, gradients and states in managed memory; None: no bound.
+    `engine`: ddp | fsdp2 | deepspeed | host_update | managed. `stage` is ZeRO's. `optimizer` and `parameters`
+    name the tier of fp32 states and of parameters; only the share `ratio` of the states is not on the device.
+    `activations`: kept | recomputed | offloaded | offloaded_ahead. `resident`: bytes of device memory per
+    byte of parameters, gradients and states in managed memory; None: no bound.
     """
 
     engine: str = "ddp"
@@ -115,7 +117,7 @@ class Subject:
 
     @property
     def placement(self) -> Placement:
-        """Where its memory lies."""
+        """Return where its memory is."""
         features, techniques = self.step.features, dict(self.step.techniques)
         kept = "recomputed" if features.recompute == "full" else ACTIVATIONS[features.activations_on]
         if self.managed is not None:
@@ -131,12 +133,12 @@ class Subject:
 
     @property
     def delay_after(self) -> int:
-        """Steps before updates are delayed."""
+        """Return the steps before updates are delayed."""
         return int((self.step.settings_of("host_update") or {}).get("delay_after", 0))
 
     @property
     def immediate(self) -> Subject:
-        """The subject with its updates delayed from the first step on, where they are delayed at all."""
+        """Return the subject with updates delayed from the first step on, where they are delayed at all."""
         if not self.delay_after:
             return self
         return self.with_techniques([{"host_update": {"delay_after": 0}}])
@@ -147,7 +149,7 @@ class Subject:
         return replace(self, step=build_step(self.workload.training, chosen, self.seed))
 
     def at_depth(self, num_hidden_layers: int) -> Subject:
-        """Return the same variant of a model with so many layers."""
+        """Return the same variant of a model with that many layers."""
         workload = replace(self.workload, num_hidden_layers=num_hidden_layers)
         return replace(
             self, workload=workload, step=build_step(workload.training, self.step.techniques, self.seed)

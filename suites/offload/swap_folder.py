@@ -1,6 +1,7 @@
-"""The folder in which a cell's files lie that stand for host or disk: made by the cell, gone with it.
+"""The folder of a cell's files that represent host or disk: created by the cell, removed with it.
 
-Its name says whose it is, so that what a kill -9 left is removed by the next cell that uses the same folder.
+Its name identifies its owner, so that what a kill -9 left is removed by the next cell that uses the same
+folder.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ PREFIX = "harness-swap"
 
 
 def make(folder: str) -> str:
-    """A new folder in `folder` ("": the system's for temporary files), once those of the dead are cleared."""
+    """Return a new folder in `folder` ("": the system's for temporary files), after removing those of dead
+    cells."""
     parent = Path(folder or tempfile.gettempdir())
     for old in parent.glob(f"{PREFIX}-*"):
         if _is_left(old.name):
@@ -26,12 +28,12 @@ def make(folder: str) -> str:
 
 
 def remove(path: str) -> None:
-    """Remove it, with whatever lies in it."""
+    """Remove the folder with its content."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_left(name: str) -> bool:
-    """Whether the process that made it is gone; a name of another form is somebody else's."""
+    """Return whether the process that made it is gone; a name of another form is not ours."""
     parts = name.removeprefix(f"{PREFIX}-").split("-")
     if len(parts) != 4 or parts[0] != _boot() or not (parts[1].isdigit() and parts[2].isdigit()):
         return False
@@ -39,5 +41,5 @@ def _is_left(name: str) -> bool:
 
 
 def _boot() -> str:
-    """Tells this machine, and this boot of it, from others that may share the folder."""
+    """Return an identifier of this machine's boot, which separates machines that share the folder."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")

@@ -1,4 +1,4 @@
-"""Bytes that cross between the device and the floor beneath it, counted as a step runs, by operation."""
+"""Bytes that cross between the device and the tier below it, counted per operation while a step runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 
 
 class Traffic(TorchDispatchMode):
-    """Within it, `up_B` counts what went from the host to the device, `down_B` the other way.
+    """Counts inside the block: `up_B` from the host to the device, `down_B` in the other direction.
 
-    An operation that reads from one floor and writes to the other moves what it reads, each part of a storage
-    once; a copy between types moves the target's, for torch converts before it sends
-    (ATen/native/cuda/Copy.cu). What an operation on one floor alone touches crosses nothing, nor does what no
-    operation of torch does: an optimizer written in C++ that works on the host's tensors. What other threads
-    carry the host counts.
+    An operation that reads from one tier and writes to the other moves what it reads, each part of a storage
+    once; a copy between types moves the target's bytes, because torch converts before it sends
+    (ATen/native/cuda/Copy.cu). Operations on one tier move nothing, nor does code outside of torch's
+    operations, such as an optimizer in C++ on the host's tensors. The host counts what other threads copy.
     """
 
     def __init__(self, host: Host) -> None:
@@ -33,7 +32,7 @@ class Traffic(TorchDispatchMode):
         self.up_B, self.down_B = -host.up_B, -host.down_B
 
     def __exit__(self, *raised: Any) -> None:
-        """Add what other threads carried meanwhile."""
+        """Add what other threads copied meanwhile."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self.up_B += self.host.up_B
         self.down_B += self.host.down_B
@@ -42,7 +41,7 @@ class Traffic(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run the operation, and count what crossed."""
-        if any(issubclass(one, DTensor) for one in types):  # what it does with its parts is seen
+        if any(issubclass(one, DTensor) for one in types):  # operations on its parts are seen
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         if func in COPIES:
@@ -73,7 +72,7 @@ class Traffic(TorchDispatchMode):
 
 
 def part_of(tensor: Tensor) -> tuple[int, int, int]:
-    """Where a tensor's storage begins, and which part of it the tensor is."""
+    """Return the address of a tensor's storage, and which part of it the tensor is."""
     return address_of(tensor), int(tensor.storage_offset()), tensor.numel()
 
 
@@ -85,7 +84,7 @@ def _pairs(targets: Any, sources: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The arguments that the operation's schema says it writes."""
+    """Return the arguments that the operation writes, by its schema."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[index] if index < len(args) else kwargs.get(argument.name)

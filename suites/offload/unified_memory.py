@@ -1,6 +1,6 @@
-"""Unified memory: all of the working set in managed memory, of which the device holds what it has room for.
+"""Unified memory: all of the working set in managed memory, of which the device keeps what fits.
 
-A page that is touched and not there comes from the tier below, and another goes. The working set is
+A touched page that is missing comes from the tier below, and another is evicted. The working set is
 parameters, gradients and both moments: 16 bytes per parameter in fp32.
 """
 
@@ -16,13 +16,13 @@ from suites.training.techniques import build_step
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`ratio`: the working set over the device memory that there is for it."""
+    """`ratio`: the working set over the device memory available for it."""
 
     ratio: float
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Without a GPU it needs a memory cgroup; with one, what `managed_memory` asks for on the rank."""
+    """Return what is missing: a memory cgroup without a GPU; with one, the rank checks `managed_memory`."""
     if host.device == "cuda":
         return None
     try:
