@@ -84,13 +84,8 @@ FILES = sorted(
 )
 
 
-PENDING = {("suites", "offload")}
-
-
 @pytest.mark.parametrize("top", sorted({path.relative_to(ROOT).parts[:2] for path in FILES}), ids="/".join)
 def test_no_docstring_comment_or_configuration_uses_a_replaced_word(top):
-    if top in PENDING:
-        pytest.skip("being rewritten")
     below = [path for path in FILES if path.relative_to(ROOT).parts[:2] == top]
     found = [f"{path.relative_to(ROOT)}: {word}" for path in below for word in replaced(prose(path))]
     assert not found
