@@ -23,7 +23,7 @@ ANY_DEPTH = 2**20
 
 
 def sizes_B(workload: Workload, placement: Placement) -> Parts:
-    """Bytes a parameter, as the variant's engine holds them.
+    """Return bytes per parameter, as the variant's engine holds them.
 
     torch trains fp32 parameters (autocast, or FSDP2's own casts): 4, 4 and two moments of 4. deepspeed has
     ZeRO's 16-bit ones. In fp32 it keeps a copy of what it updates all the same, but for stage 3 on the device
