@@ -112,12 +112,12 @@ def _source(cell: Cell, earlier: Earlier) -> int:
 
 
 def _agree(cell: Cell, earlier: Cell) -> bool:
-    """Return whether both have the same values in every field that both have; remarks on sources aside."""
+    """Return whether both have the same techniques, and the same values in every field that both have."""
     for part in ("workload", "settings"):
         ours, theirs = cell.config[part], earlier.config.get(part, {})
         if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys() if name != "source"):
             return False
-    return True
+    return bool(cell.config.get("techniques", []) == earlier.config.get("techniques", []))
 
 
 class Countdown:

@@ -1,13 +1,15 @@
 """Rewrites the records of an earlier schema version: `python -m harness.migrate FOLDER [FOLDER ...]`.
 
 Only names change, never a measured value: each version lists what it renamed. Records of a suite that became
-two are moved into a folder next to the first. Each file is replaced in one step, so that an interrupted run
+two are moved into a folder next to the first, but those of variants that it does not have, which are counted
+and named. Each file is replaced in one step, so that an interrupted run
 can be repeated.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,6 +19,8 @@ from typing import Any, NamedTuple
 from harness.plan import PLAN
 from harness.records import SCHEMA
 from harness.store import RECORDS, StoreError, replace_file
+
+logger = logging.getLogger(__name__)
 
 MODEL_FIELDS = {
     "layers": "num_hidden_layers",
@@ -159,6 +163,12 @@ def _write(folder: Path, lines: Sequence[str]) -> None:
             continue
         kept = [line for line in moved if _is_variant(cells[line]["optimization"], split.variants)]
         lines = [line for line in lines if line not in set(moved)]
+        if len(kept) < len(moved):
+            names = sorted({cells[line]["optimization"] for line in set(moved) - set(kept)})
+            logger.warning(
+                "%s: %d records of variants that %s does not have are left out: %s",
+                folder, len(moved) - len(kept), split.suite, ", ".join(names),
+            )  # fmt: skip
         target = folder.with_name(split.suite if folder.name == name else f"{folder.name}_{split.suite}")
         _split_off(folder, target, split.suite, {cells[line]["id"]: line for line in kept})
         _filter_plan(folder / PLAN, folder / PLAN, name, {cells[line]["id"] for line in lines})

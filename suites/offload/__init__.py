@@ -69,8 +69,13 @@ def bf16_FLOP(subject: Subject) -> float:
     workload = subject.workload
     if workload.precision != "bf16" or torch.cuda.is_available():
         return 0.0
-    tokens = workload.dp_size * workload.micro_batch_size * workload.seq_len
+    tokens = tokens_per_step(subject)
     return 6.0 * workload.shape.parameters * tokens * workload.loss_steps
+
+
+def tokens_per_step(subject: Subject) -> int:
+    """Return the tokens of one update, of all ranks and micro-batches."""
+    return subject.step.ranks * subject.step.workload.sequences * subject.workload.seq_len
 
 
 @dataclass(slots=True)
@@ -156,7 +161,7 @@ def sample_step(session: Training) -> Iterator[Reading | Note]:
     course = session.ranks.call("train_steps", subject, steps=workload.loss_steps)
     losses = mean_over_ranks(course)
     check_course(session, losses)
-    tokens = workload.dp_size * workload.micro_batch_size * workload.seq_len
+    tokens = tokens_per_step(subject)
     yield Reading("parameters", "1", workload.shape.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens, Origin.CALCULATED)
     times_s = [max(ranks) for ranks in zip(*(one["seconds"] for one in course), strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.records import Unavailable
 from suites.training import workload as training
 from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
@@ -146,7 +147,12 @@ class Subject:
     def with_techniques(self, techniques: Techniques) -> Subject:
         """Return the subject with techniques; each takes the place of one that decides the same."""
         chosen = replacing(self.step.techniques, techniques)
-        return replace(self, step=build_step(self.workload.training, chosen, self.seed))
+        step = build_step(self.workload.training, chosen, self.seed)
+        if step.ranks != self.workload.dp_size:
+            raise Unavailable(
+                f"offload starts dp_size={self.workload.dp_size} ranks, and these techniques need {step.ranks}"
+            )
+        return replace(self, step=step)
 
     def at_depth(self, num_hidden_layers: int) -> Subject:
         """Return the same variant of a model with that many layers."""

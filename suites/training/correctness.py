@@ -65,6 +65,7 @@ def check(step: TrainingStep) -> None:
     """
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})
+        workload = replace(workload, **changed_by_techniques(step))
         ours = replace(step, workload=workload, ranks=1, make_model=None)
         with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
@@ -73,6 +74,16 @@ def check(step: TrainingStep) -> None:
             return
         theirs = plain_on_one_batch(small(step.given, changes), step.seed)
         compare(losses, theirs, step.contract.relative, f"probing {probed}")
+
+
+PROBED = ("max_grad_norm", "learning_rate", "adam_epsilon", "dropout")
+"""Fields that a check sets for itself."""
+
+
+def changed_by_techniques(step: TrainingStep) -> dict[str, Any]:
+    """Return the fields that a check would set, where a technique changed them: they stay, and show."""
+    pairs = ((name, getattr(step.workload, name), getattr(step.given, name)) for name in PROBED)
+    return {name: ours for name, ours, given in pairs if ours != given}
 
 
 def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
