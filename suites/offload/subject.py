@@ -150,7 +150,7 @@ class Subject:
         step = build_step(self.workload.training, chosen, self.seed)
         if step.ranks != self.workload.dp_size:
             raise Unavailable(
-                f"offload starts dp_size={self.workload.dp_size} ranks, and these techniques need {step.ranks}"
+                f"offload starts dp_size={self.workload.dp_size} ranks; these techniques need {step.ranks}"
             )
         return replace(self, step=step)
 
