@@ -11,7 +11,7 @@ from suites.interconnect.subject import Subject, Workload
 from suites.interconnect.trainers import Trainers
 
 TIMEOUT_S = 300.0
-"""Of a call: NCCL finds its ways at the first."""
+"""Of a call: NCCL sets up its channels in the first."""
 
 
 class Machines(Trainers):

@@ -114,7 +114,7 @@ def refuse_combination(techniques: Named) -> None:
                 raise Unavailable(f"{name} does not combine with {other}: {reason}")
         for other in getattr(module, "NEEDS", ()):
             if other not in present:
-                raise Unavailable(f"{name} needs {other} beside it")
+                raise Unavailable(f"{name} needs {other}")
 
 
 def build_step(

@@ -1,4 +1,4 @@
-"""bf16 compute over fp32 master states (arXiv 1710.03740), in the three ways that are called mixed precision.
+"""bf16 compute over fp32 master states (arXiv 1710.03740), in the three variants of mixed precision.
 
 They differ in which tensors are held in which type, and so in bytes per parameter before any activation.
 FSDP2 and ZeRO have mixed precision of their own, which takes autocast's place under them.
