@@ -91,11 +91,17 @@ def file_of(folder: Path, environment: Environment) -> Path:
     return folder / f"host-probe-{environment.host}.json"
 
 
-def product_seconds(groups: Sequence[Group], found: HostProbe, cores: int) -> dict[str, float]:
-    """Return how long each cell's bf16 products take at least, with every core at the probe's rate."""
+def product_seconds(
+    groups: Sequence[Group], found: HostProbe, cores: int, per_turn: bool = False
+) -> dict[str, float]:
+    """Return how long each cell's bf16 products take at least, with every core at the probe's rate.
+
+    `per_turn`: those of one sample of an interleaved cell, which is what its limit holds for.
+    """
     seconds = {}
     for group in groups:
-        samples = 1 if group.sampling is None else group.sampling.rounds + MORE_SAMPLES
+        once = per_turn or group.sampling is None
+        samples = 1 if once or group.sampling is None else group.sampling.rounds + MORE_SAMPLES
         for cell in group.cells:
             if flop := found.bf16_FLOP.get(cell.id):
                 seconds[cell.id] = samples * flop / (found.matmul_FLOP_per_s["bf16"] * cores)
