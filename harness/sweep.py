@@ -148,7 +148,11 @@ def outlook(here: Prepared, records: Mapping[str, Record]) -> Outlook:
     limits = here.run.limits
     left = pending(here.groups, records, limits, here.environment.digest)
     seconds = product_seconds(left, here.host, here.environment.cores) if here.host is not None else {}
-    turns = product_seconds(left, here.host, here.environment.cores, per_turn=True) if here.host else {}
+    turns = (
+        product_seconds(left, here.host, here.environment.cores, per_turn=True)
+        if here.host is not None
+        else {}
+    )
     not_tried = too_slow(turns, here.host, limits) if here.host is not None else {}
     tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]

@@ -150,6 +150,7 @@ def test_seconds_count_every_sample_and_all_cores():
         one = groups[0].cells[0]
         found = SLOW._replace(bf16_FLOP={one.id: 1e9})
         assert product_seconds(groups, found, cores=2) == {one.id: samples * 1.0}
+        assert product_seconds(groups, found, cores=2, per_turn=True) == {one.id: 1.0}  # a limit is a turn's
 
 
 def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
