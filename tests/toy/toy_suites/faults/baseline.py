@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -112,7 +113,7 @@ def flood_and_abort(subject, amount):
 
 
 def close_everything(subject, amount):
-    os.closerange(3, 256)
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def print_much(subject, amount):
