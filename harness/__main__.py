@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status: 0 done, 1 the store failed, 2 a mistake in the command, 128 + N ended by signal N."""
+    """Run a command and return its exit status: 0 done, 1 the store failed, 2 a mistake, 128 + N a signal."""
     logging.basicConfig(format="harness: %(message)s", level=logging.WARNING)
     logging.getLogger("harness.progress").setLevel(logging.INFO)
     try:

@@ -29,7 +29,7 @@ class Interpretation(NamedTuple):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The variants whose value it is, in increasing order where the claim gives one."""
+        """Return the variants whose value it is, in increasing order where the claim gives one."""
         return self.order or (self.variant,)
 
 
@@ -57,7 +57,7 @@ class Claim:
 
     @property
     def accepted(self) -> tuple[float, float]:
-        """The band of values that count as the claim's; an end is infinite where it is open."""
+        """Return the band of values that count as the claim's; an end is infinite where it is open."""
         low, high = self.value * (1 - self.tolerance), (self.upper or self.value) * (1 + self.tolerance)
         if self.relation == "at_most":
             low = -math.inf

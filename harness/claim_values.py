@@ -52,7 +52,7 @@ def value_of(claim: Claim, interpretation: Interpretation, cells: Cells) -> Clai
 
 
 def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Record]) -> ClaimValue:
-    """Of the samples of all repeats together; raises `NoValueError`."""
+    """Return the value from the samples of all repeats together; raises `NoValueError`."""
     usable = usable_of(interpretation, records)
     samples: list[float] = []
     for record in usable:
@@ -76,7 +76,7 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
 
 
 def _speed_up(claim: Claim, interpretation: Interpretation, cells: Cells) -> ClaimValue:
-    """The reference variant's samples over the variant's own, pair by pair; raises `NoValueError`."""
+    """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`."""
     reference = interpretation.relative_to
     usable = usable_of(interpretation, cells.get(interpretation.variant, ()))
     base = usable_of(interpretation._replace(variant=reference), cells.get(reference, ()))
@@ -154,7 +154,7 @@ def _worst(records: Sequence[Record]) -> Record:
 
 
 def _another_workload(interpretation: Interpretation, record: Record) -> str:
-    """In words, what makes the workload run another than the claim's; "" where nothing does."""
+    """Return what makes the workload that was run differ from the claim's; "" where nothing does."""
     run = record.cell.config.get("workload", {})
     known = {name: value for name, value in interpretation.defaults.items() if name in run}
     due = {**interpretation.requires, **known}
@@ -172,7 +172,7 @@ def _field(name: str, value: Any) -> str:
 
 
 def _in_unit(claim: Claim, interpretation: Interpretation, record: Record, found: Measurement) -> list[float]:
-    """The samples in the claim's unit, divided by the metric `divide_by`; raises `NoValueError`."""
+    """Return the samples in the claim's unit, divided by the metric `divide_by`; raises `NoValueError`."""
     unit, divisor = found.unit, 1.0
     if interpretation.divide_by:
         per = measurement(record, interpretation.divide_by)
@@ -190,7 +190,7 @@ def _in_unit(claim: Claim, interpretation: Interpretation, record: Record, found
 
 
 def missing_reason(interpretation: Interpretation, record: Record) -> str:
-    """Say why the record has no value for the interpretation."""
+    """Return why the record has no value for the interpretation."""
     metric, method = interpretation.metric, interpretation.method
     if record.status != Status.OK:
         reason = f" ({record.reason.strip().rstrip('.')})" if record.reason.strip() else ""

@@ -105,7 +105,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 def _workloads(
     where: str, conf: Path, suite: str, ignored: list[str]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """The workloads as conf/suite declares them: the fields with other values than their defaults, the rest.
+    """Return the workloads as conf/suite declares them: fields that differ from their defaults, and the rest.
 
     Left out is what is ignored, and what the hardware gives.
     """
@@ -128,7 +128,7 @@ def _workloads(
 
 
 def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
-    """What reports call the workloads."""
+    """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
     found: Mapping[str, str] = (
         read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
@@ -172,7 +172,7 @@ def _claim(where: str, data: Any, sources: _Fields, context: Context) -> Claim:
 
 
 def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | None, float]:
-    """The relation, the value or the two ends of a range, and the tolerance; raises ConfigError."""
+    """Return the relation, the value or the ends of a range, and the tolerance; raises ConfigError."""
     if data["range"] is not None:
         low, high = _range(where, data)
         return "range", low, high, data["tolerance"] or 0.0
@@ -198,7 +198,7 @@ def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | No
 
 
 def _range(where: str, data: Mapping[str, Any]) -> tuple[float, float]:
-    """Two numbers above 0, the lower one first; raises ConfigError."""
+    """Return two numbers above 0, the lower one first; raises ConfigError."""
     for name in ("relation", "value"):
         if data[name] is not None:
             raise ConfigError(f"{where}: range and {name} are both given; keep one")

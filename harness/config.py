@@ -148,7 +148,7 @@ def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]
 
 
 def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
-    """conf/ as it stands, composed for one suite; a new optimization's YAML is taken in by its presence."""
+    """Return conf/ composed for one suite; the YAML of a new optimization is found by its presence."""
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunSchema)
     every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
@@ -177,7 +177,7 @@ def fill_defaults(config: DictConfig) -> None:
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
-    """The run that a composed config means; raises ConfigError on any value that is not allowed."""
+    """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})

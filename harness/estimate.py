@@ -45,17 +45,17 @@ class Estimate(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The expected duration, without the cells of which nothing but their limit is known."""
+        """Return the expected duration, without cells of which only the limit is known."""
         return sum(cell.seconds for cell in self.cells.values() if cell.source != Source.LIMIT) / self.workers
 
     @property
     def unknown(self) -> list[str]:
-        """The ids of cells of which nothing but their limit is known."""
+        """Return the ids of cells of which only the limit is known."""
         return [name for name, cell in self.cells.items() if cell.source == Source.LIMIT]
 
     @property
     def sources(self) -> Counter[Source]:
-        """How many cells are estimated from what."""
+        """Return how many cells are estimated from each source."""
         return Counter(cell.source for cell in self.cells.values())
 
 
@@ -146,7 +146,7 @@ class Countdown:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds left; None where cells are left of which nothing is known yet."""
+        """Return the seconds left; None while cells are left of which nothing is known yet."""
         unknown = [cell for cell in self._left.values() if cell.source == Source.LIMIT]
         if unknown and not self._unknown_took_s:
             return None

@@ -39,7 +39,7 @@ class HostProbe(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The message about this CPU; empty where bf16 is not slow."""
+        """Return the message about this CPU; empty where bf16 is not slow."""
         if not self.bf16_is_slow:
             return ""
         times = self.matmul_FLOP_per_s["fp32"] / self.matmul_FLOP_per_s["bf16"]

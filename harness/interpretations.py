@@ -92,7 +92,7 @@ def _entry(
 
 
 def _order(where: str, data: Mapping[str, Any], values: Mapping[str, Any], relation: str) -> tuple[str, ...]:
-    """The variants of an increasing claim in their order; () for any other. Raises ConfigError."""
+    """Return the variants of an increasing claim in their order; () for any other. Raises ConfigError."""
     order = values["order"]
     if relation != "increasing":
         if "order" in data:
@@ -113,7 +113,7 @@ def _variants(where: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _workloads(where: str, values: Mapping[str, Any], context: Context) -> list[str]:
-    """The workloads that an entry names, patterns filled in; raises ConfigError."""
+    """Return the workloads that an entry names, with patterns expanded; raises ConfigError."""
     if bool(values["workload"]) == bool(values["workloads"]):
         raise ConfigError(f"{where}: expected workload, or workloads")
     found: list[str] = []
@@ -128,7 +128,7 @@ def _workloads(where: str, values: Mapping[str, Any], context: Context) -> list[
 
 
 def _filled(where: str, template: str, titles: Mapping[str, str]) -> str:
-    """`{workload}` and `{variant}` replaced by their titles; raises ConfigError on any other."""
+    """Replace `{workload}` and `{variant}` by their titles; raises ConfigError on any other placeholder."""
     for name in re.findall(r"\{(.*?)\}", template):
         if name not in titles:
             raise ConfigError(f"{where}: {{{name}}}; allowed: {{workload}}, {{variant}}")

@@ -103,7 +103,7 @@ def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -
 
 
 def _ordered(claim: Claim, interpretation: Interpretation, order: Order) -> Verdict:
-    """Ours is the smallest step, and its cell the one to which that step leads."""
+    """Return the verdict of the smallest step, with the cell of its later variant."""
     differ = _differences_of_variants(claim.conditions, order)
     least = order.least
     return Verdict(
@@ -128,7 +128,7 @@ def _ordered(claim: Claim, interpretation: Interpretation, order: Order) -> Verd
 
 
 def _differences_of_variants(stated: Mapping[str, str], order: Order) -> list[Difference]:
-    """What differs in any record of any variant; it names the variants unless all of them differ."""
+    """Return what differs in any record of any variant; names the variants unless all of them differ."""
     variants: dict[Difference, dict[str, None]] = {}
     for variant, records in order.records.items():
         for record in records:

@@ -25,7 +25,7 @@ class Order(NamedTuple):
 
     @property
     def least(self) -> Step:
-        """The smallest step, which decides."""
+        """Return the smallest step, which decides."""
         return min(self.steps, key=lambda step: step.ratio)
 
 
@@ -47,7 +47,7 @@ def increases(claim: Claim, ratio: float) -> bool:
 
 
 def order_outcome(claim: Claim, steps: Sequence[Step]) -> str:
-    """Holds where every step surely increases, falls short where one surely does not; else undecided."""
+    """Return the outcome: holds where every step surely increases, falls short where one surely does not."""
     if failing_steps(claim, steps):
         return "falls short"
     return "undecided" if undecided_steps(claim, steps) else "holds"
@@ -64,7 +64,7 @@ def undecided_steps(claim: Claim, steps: Sequence[Step]) -> list[Step]:
 
 
 def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[Record]) -> list[Record]:
-    """The variant's records that have the metric, one of them ended well; raises `NoValueError`."""
+    """Return the variant's records that have the metric, at least one of them ok; raises `NoValueError`."""
     if not records:
         raise NoValueError(f"no record of {variant} on {interpretation.workload}")
     try:
@@ -81,7 +81,7 @@ def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[
 
 
 def _samples(interpretation: Interpretation, records: Sequence[Record]) -> list[float]:
-    """Those of the records that ended well, all repeats together."""
+    """Return the samples of the records that ended ok, all repeats together."""
     well = (record for record in records if record.status == Status.OK)
     found = (measurement(record, interpretation.metric, interpretation.method) for record in well)
     return [value for one in found if one is not None for value in one.samples]
@@ -103,14 +103,14 @@ def _step(
     variants: tuple[str, str],
     records: Mapping[str, Sequence[Record]],
 ) -> Step:
-    """By pairs where several processes have both variants, else by the ranges of all samples."""
+    """Return the step, by pairs where several processes have both variants, else by the ranges of samples."""
     before, after = (records[variant] for variant in variants)
     ratio = compare(after, before, interpretation.metric, interpretation.method, least_processes=2)
     return Step(*variants, ratio.value, ratio.low, ratio.high, ratio.basis, ratio.processes, ratio.rounds)
 
 
 def _noise(interpretation: Interpretation, least: Step, cells: Cells) -> tuple[float, float] | None:
-    """The band of the first variant, or the baseline, against itself, where the smallest step is in it."""
+    """Return the noise band of the first variant, or of the baseline, if the smallest step lies in it."""
     candidates = (interpretation.order[0], BASELINE)
     variant = next((one for one in candidates if one + AGAIN in cells), "")
     if not variant or least.basis != "pairs":

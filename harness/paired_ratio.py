@@ -88,7 +88,7 @@ def _by_repeat(records: Iterable[Record], metric: str, method: str) -> dict[int,
 
 @lru_cache(maxsize=8192)
 def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
-    """Cached, as the judge and every table of a report ask for the same; its first call imports scipy."""
+    """Return the ratio; cached, since the judge and every table need it, and the first call imports scipy."""
     from harness import statistics
 
     return statistics.ratio(ours, base, draws)

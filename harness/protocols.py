@@ -99,7 +99,7 @@ class ConfiguredOptimization(Protocol[Subject, Configured]):
 
     @property
     def Settings(self) -> Callable[..., Configured]:
-        """The dataclass."""
+        """Return the dataclass."""
 
     def apply(self, subject: Subject, settings: Configured) -> Subject:
         """Return the subject with the optimization applied as `settings` say."""

@@ -61,7 +61,7 @@ def stages(suite_run: Run) -> Iterator[Run]:
 
 
 def sweep(suite_run: Run) -> None:
-    """Say how long it will take, then run what is not done yet."""
+    """Report how long the sweep will take, then run what is not done yet."""
     here = prepare(suite_run)
     with Store(suite_run.out) as store:
         keep(here.host, here.run.out, here.environment)

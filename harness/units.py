@@ -30,12 +30,12 @@ _FROM = {"TB": 10, "GiB": math.inf}
 
 
 def choices(unit: str) -> tuple[str, ...]:
-    """The units for people in which a figure of base unit `unit` can be shown."""
+    """Return the display units for values of base unit `unit`."""
     return tuple(_SCALES[unit])
 
 
 def number(value: float, digits: int = 3) -> str:
-    """`value` to `digits` significant digits, thousands apart by commas, never in powers of ten."""
+    """Return `value` with `digits` significant digits and thousands separators, never in powers of ten."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -47,7 +47,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def best_unit(value: float, unit: str) -> str:
-    """The unit for people in which `value` reads best."""
+    """Return the display unit in which `value` reads best."""
     if unit == "1":
         return "1"
     scales = _SCALES[unit]
@@ -56,7 +56,7 @@ def best_unit(value: float, unit: str) -> str:
 
 
 def in_unit(value: float, unit: str, shown: str) -> float:
-    """`value` of base unit `unit` in the unit for people `shown`; raises ValueError where it has no such."""
+    """Return `value` of base unit `unit` in the display unit `shown`; raises ValueError if there is none."""
     if shown not in _SCALES.get(unit, {}):
         raise ValueError(
             f"{unit!r} cannot be shown in {shown!r}; allowed: {', '.join(_SCALES.get(unit, {}))}"
@@ -65,7 +65,7 @@ def in_unit(value: float, unit: str, shown: str) -> float:
 
 
 def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
-    """The figure alone, where the unit stands in a heading; counts in full."""
+    """Return the value without its unit, which is in the heading; counts in full."""
     scaled = in_unit(value, unit, shown)
     if shown == "1" and float(scaled).is_integer():
         text = f"{scaled:,.0f}"
@@ -79,14 +79,14 @@ def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
 
 
 def times(value: float) -> str:
-    """A ratio of two figures above zero, three digits of it: `1.41×`; near one to the thousandth."""
+    """Return a ratio above zero with three significant digits, `1.41×`; near one to the thousandth."""
     if 0.9 < value < 1.1:
         return f"{value:.3f}×"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}×"
 
 
 def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:
-    """The figure with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
+    """Return the value with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
     shown = shown or best_unit(value, unit)
     text = bare(value, unit, shown, signed)
     if shown == "x":
@@ -95,5 +95,5 @@ def human(value: float, unit: str, shown: str | None = None, signed: bool = Fals
 
 
 def marked(text: str, origin: str) -> str:
-    """`text` with the mark of its origin."""
+    """Return `text` with the mark of its origin."""
     return f"{text} {ORIGIN_MARKS.get(origin, '?')}"

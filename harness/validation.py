@@ -25,7 +25,7 @@ class ConfigError(Exception):
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
-    """The error for a name that is none of `allowed`, with the nearest one where there is a near one."""
+    """Return the error for a name that is none of `allowed`, with the nearest one where there is one."""
     names = sorted(allowed)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -53,7 +53,7 @@ def refuse_doubles(where: str, names: Sequence[str]) -> None:
 
 
 def declared(value: Any) -> dict[str, Any]:
-    """The declaration that a YAML's own value stands for: its type, nothing more."""
+    """Return the declaration that a plain YAML value stands for: only its type."""
     if value is None:
         return {"optional": True}
     name = next((n for n, kinds in TYPES.items() if type(value) is kinds[0]), None)
@@ -63,7 +63,7 @@ def declared(value: Any) -> dict[str, Any]:
 def check_fields(
     where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`values` with defaults filled in, a whole number as a float where one is due; raises ConfigError."""
+    """Return `values` with defaults filled in, whole numbers as floats where due; raises ConfigError."""
     for name in values:
         if name not in fields:
             raise unknown(f"{where}.{name}", name, fields)
@@ -76,7 +76,7 @@ def check_fields(
 
 
 def check_relations(where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> None:
-    """Holds fields declared as `multiple_of` or `not_above` another field to it; raises ConfigError."""
+    """Check fields declared as `multiple_of` or `not_above` another field; raises ConfigError."""
     for name, field in fields.items():
         for rule, words in (("multiple_of", "a multiple of"), ("not_above", "at most")):
             other = field.get(rule)
@@ -88,7 +88,7 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Mapping[str, 
 
 
 def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
-    """`value` as its field wants it; raises ConfigError naming `key` and what is allowed."""
+    """Return `value` as its field requires; raises ConfigError naming `key` and what is allowed."""
     if value is None:
         if field.get("optional") or ("default" in field and field["default"] is None):
             return None
@@ -108,7 +108,7 @@ def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
 
 
 def describe(field: Mapping[str, Any]) -> str:
-    """What a field allows, in words."""
+    """Return what a field allows, in words."""
     words = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
     text = words.get(field.get("type", ""), f"a {field['type']}" if "type" in field else "a value")
     if "one_of" in field:

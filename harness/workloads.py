@@ -13,7 +13,7 @@ from harness.validation import ConfigError, check_fields, check_relations, shown
 def workloads(
     suite: Mapping[str, Any], only: Sequence[str], device_memory_B: float
 ) -> dict[str, Mapping[str, Any]]:
-    """The workloads asked for, each field checked; one alone where a file names the model."""
+    """Return the chosen workloads, each field checked; only one where a file names the model."""
     fields = suite["fields"]
     if suite["workload_from"] is not None:
         return from_file(suite, device_memory_B)
@@ -66,7 +66,7 @@ def check_names(suite: Mapping[str, Any]) -> None:
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
-    """The workload that `suite.workload_from` describes, with the rest as `suite.hf_defaults` says."""
+    """Return the workload that `suite.workload_from` describes, completed from `suite.hf_defaults`."""
     path = suite["workload_from"]
     try:
         name, shape = workload_from_file(Path(path))

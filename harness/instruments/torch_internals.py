@@ -187,8 +187,7 @@ def derivative_of() -> str:
 
 
 def cpu_kernel(operation: str) -> Callable[..., Any]:
-    """What torch runs for `operation` ("aten::mm", "aten::mm.out") on CPU tensors: (dispatch keys, arguments
-    …)."""
+    """Return torch's CPU kernel of `operation` ("aten::mm", "aten::mm.out"), which takes (keys, arguments …)."""
     require_tried_version()
     kernel: Any = torch.library.get_kernel(operation, "CPU")
     return kernel.call_boxed  # type: ignore[no-any-return]
@@ -196,7 +195,7 @@ def cpu_kernel(operation: str) -> Callable[..., Any]:
 
 @contextmanager
 def cpu_kernels(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Within, torch runs these for the operations of "aten" so named on CPU tensors, below autograd."""
+    """Make torch run these for the named "aten" operations on CPU tensors inside the block."""
     require_tried_version()
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
     try:

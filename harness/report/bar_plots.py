@@ -23,12 +23,12 @@ class Bar(NamedTuple):
 
     @property
     def length(self) -> float:
-        """The sum of what was recorded."""
+        """Return the sum of the recorded parts."""
         return sum(part.median for part in self.parts if part)
 
     @property
     def total(self) -> str:
-        """The sum as text; `+ ?` where a part is missing."""
+        """Return the sum as text; `+ ?` where a part is missing."""
         unit = next(part.unit for part in self.parts if part)
         text = tick_text(self.length, "1") if unit == "1" and self.length >= 1e4 else human(self.length, unit)
         return text + ("" if all(self.parts) else " + ?")

@@ -46,14 +46,14 @@ class ReportData:
 
     @cached_property
     def index(self) -> ResultIndex:
-        """Its values, in the report's order, those of training steps derived."""
+        """Return its values in the report's order, with the derived ones of training steps."""
         index = ResultIndex(self.records, self.spec.ranking)
         add_training_metrics(index, self.known_peaks)
         return index
 
     @cached_property
     def known_peaks(self) -> Peaks:
-        """The peaks given, with the matmul rates of this run where it has a roofline."""
+        """Return the given peak rates, and this run's matmul rates where it has a roofline."""
         block = next((one for one in self.spec.blocks if one.kind == "roofline"), None)
         if block is None:
             return self.peaks
@@ -64,7 +64,7 @@ class ReportData:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The report's blocks, those about one workload with that workload chosen."""
+        """Return the report's blocks, with the workload chosen in those about one workload."""
         listed = [
             block
             for one in self.spec.blocks

@@ -288,7 +288,7 @@ class Spec(NamedTuple):
 
     @property
     def ranking(self) -> dict[str, list[str]]:
-        """For each key the names that come first, in their order."""
+        """Return, for each key, the names that come first, in their order."""
         own = {key: list(names) for key, names in self.names.items()}
         return {**own, **{key: list(names) for key, names in self.order.items()}}
 

@@ -40,12 +40,12 @@ class Comparison(NamedTuple):
 
     @property
     def speed_up(self) -> Ratio:
-        """The baseline's over ours: above 1 where less is better and ours is less."""
+        """Return the baseline's value over ours: above 1 where less is better and ours is less."""
         return inverse(self.ratio)
 
     @property
     def text(self) -> str:
-        """`1.41× (1.38 … 1.44) ᵐ` of times, `−43.1 % ᵐ` of anything else."""
+        """Return `1.41× (1.38 … 1.44) ᵐ` for times, `−43.1 % ᵐ` for anything else."""
         note = ["throttled"] if self.throttled else []
         if self.unit == "s":
             low, high = (times(end).removesuffix("×") for end in (self.speed_up.low, self.speed_up.high))
@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
 
     @property
     def has_ends(self) -> bool:
-        """Whether low and high say more than the ratio."""
+        """Return whether low and high add anything to the ratio."""
         return self.ratio.basis in ("pairs", "ranges")
 
 

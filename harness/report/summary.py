@@ -38,7 +38,7 @@ class SummaryCard(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The answer in one line."""
+        """Return the answer in one line."""
         given = ", ".join(f"{left} {right}" for left, right in self.lines)
         return f"{given}. {self.remark}".strip() if given else self.remark
 

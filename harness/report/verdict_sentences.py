@@ -12,7 +12,7 @@ STATS = {"min": "the minimum", "max": "the maximum", "mean": "the mean"}
 
 
 def sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> str:
-    """Our value, its origin, how it compares with the quoted one, and the outcome."""
+    """Return our value, its origin, how it compares with the quoted one, and the outcome."""
     if verdict.ours is None or verdict.low is None or verdict.high is None:
         return f"No value for “{interpretation.name}”: {verdict.reason}."
     if verdict.steps:
@@ -33,7 +33,7 @@ def sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> 
 
 
 def difference_text(difference: Difference) -> str:
-    """One condition that differs, in words."""
+    """Return one condition that differs, in words."""
     condition, found, wanted, variants = difference
     allowed = " or ".join(one.replace("*", " ").strip() for one in wanted.split(" | "))
     if condition == "origin":
@@ -55,7 +55,7 @@ def _quoted(claim: Claim, shown: str | None) -> str:
 
 
 def _basis(verdict: Verdict) -> str:
-    """In words, what the value rests on."""
+    """Return what the value rests on, in words."""
     if verdict.basis in STATS:
         interval = " and its 95 % interval" if verdict.basis == "mean" else ""
         return f"{STATS[verdict.basis]} of {_counted(verdict.samples, 'sample', 's')}{interval}"
@@ -84,7 +84,7 @@ def _end(claim: Claim, interpretation: Interpretation, outcome: str) -> str:
 
 
 def _noise(verdict: Verdict) -> str:
-    """The warning that ours is no more than the run's noise; "" where it is."""
+    """Return the warning that our value is within the run's noise; "" where it is not."""
     if verdict.noise is None:
         return ""
     low, high = (_times(end) for end in verdict.noise)
@@ -94,7 +94,7 @@ def _noise(verdict: Verdict) -> str:
 
 
 def _order_sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> str:
-    """Every step in order, their origin, and which of them decides."""
+    """Return every step in order, their origin, and which of them decides."""
     verb = "increases" if verdict.outcome == "holds" else "goes"
     steps = ", ".join(f"{_shown(step)} to {step.after}" for step in verdict.steps)
     rests_on = dict.fromkeys(text for step in verdict.steps if (text := _step_basis(step)))

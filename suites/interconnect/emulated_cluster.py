@@ -46,7 +46,7 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class Cluster(Trainers):
-    """Two nodes on a switch, `ranks_per_node` ranks on each; `run` is what one fsdp2 step takes of both."""
+    """Two nodes on a switch with `ranks_per_node` ranks each; `run` is the cost of one FSDP2 step on them."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._rate_B_per_s: float | None = None
@@ -60,21 +60,21 @@ class Cluster(Trainers):
             stack.pop_all()
 
     def close(self) -> None:
-        """End the ranks, remove the network."""
+        """End the ranks and remove the network."""
         super().close()
         self.network.close()
 
     def enter(self, key: str, step: TrainingStep) -> None:
-        """Make a variant's trainers, which last until it leaves."""
+        """Create a variant's trainers, which last until it leaves."""
         self.shape(None)
         super().enter(key, step)
 
     def rate(self, link_B_per_s: float) -> float:
-        """The rate here, B/s, of a link of the paper's run."""
+        """Return the rate here, in B/s, of a link of the paper's run."""
         return scaled(link_B_per_s, self.run, paper_run())
 
     def shape(self, rate_B_per_s: float | None) -> None:
-        """Let both nodes' links carry so much from now on, None: what they can."""
+        """Limit both nodes' links to this rate from now on; None removes the limit."""
         if rate_B_per_s != self._rate_B_per_s:
             self._rate_B_per_s = math.nan  # of no rate, until both links have it
             for link in range(len(self.network.topology.links)):
@@ -82,7 +82,7 @@ class Cluster(Trainers):
             self._rate_B_per_s = rate_B_per_s
 
     def verified(self, rate_B_per_s: float) -> float:
-        """What the links carry when they are shaped so; raises `Unavailable` where it is off by over 5 %."""
+        """Return what the links carry when shaped so; raises `Unavailable` where it is off by over 5 %."""
         if rate_B_per_s not in self._verified:
             self.shape(rate_B_per_s)
             links = range(len(self.network.topology.links))
@@ -90,7 +90,7 @@ class Cluster(Trainers):
         return self._verified[rate_B_per_s]
 
     def link_B(self, key: str, count: int) -> float:
-        """Bytes that node 0 sends an update, by its interface's count, heads of frames among them."""
+        """Return the bytes that node 0 sends per update, by its interface's counter, with frame headers."""
         before = self.network.sent()[0][0]
         self.call("updates", key=key, count=count)
         return (self.network.sent()[0][0] - before) / count
@@ -148,7 +148,7 @@ class Cluster(Trainers):
 
 
 def started(network: Network, ranks_per_node: int) -> Pool:
-    """Ranks on every node of the network."""
+    """Start ranks on every node of the network."""
     hosts = network.topology.hosts
     places = [
         Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)

@@ -15,5 +15,5 @@ class Settings:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """The subject behind that link."""
+    """Return the subject behind that link."""
     return replace(subject, link_B_per_s=settings.rate_B_per_s)

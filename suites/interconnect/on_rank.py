@@ -30,7 +30,7 @@ def describe_rank(memory: Memory) -> tuple[str, int, str]:
 
 
 def watch(memory: Memory, key: str) -> None:
-    """Make a trainer's updates such that `trace` sees all of their collectives."""
+    """Prepare a trainer so that `trace` sees all collectives of its updates."""
     trainer: Trainer = memory[key]
     ddp = trainer.step.settings_of("ddp")
     if ddp is not None and ddp.get("reduce_dtype", "fp32") == "fp32":  # it has no hook of its own
@@ -58,7 +58,7 @@ def _events_of(key: str) -> str:
 
 
 def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tensor]:
-    """DDP's backward pass ends with waiting for every bucket."""
+    """Wrap DDP's backward pass, which ends with waiting for every bucket."""
 
     def drained(*arguments: Any, **named: Any) -> Tensor:
         loss = backward(*arguments, **named)

@@ -34,7 +34,7 @@ class Machines(Trainers):
 
 
 def backend_of(here: Launch) -> str:
-    """NCCL where each rank has a GPU: one that it alone sees, or one of its node's. gloo where there is none.
+    """Return NCCL where each rank has a GPU, one that only it sees or one of its node's; else gloo.
 
     Raises `Unavailable` for GPUs that do not suffice.
     """
@@ -49,7 +49,7 @@ def backend_of(here: Launch) -> str:
 
 
 def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:
-    """`real`, or `loopback` where nodes share a machine; a rank's machine and its number there, by rank.
+    """Return `real`, or `loopback` where nodes share a machine; by each rank's machine and number there.
 
     Raises `Unavailable` where neighbours in rank are not neighbours in a node.
     """

@@ -32,17 +32,17 @@ class Workload:
 
     @property
     def shape(self) -> ModelShape:
-        """The model."""
+        """Return the model's shape."""
         return llama(self)
 
     @property
     def ranks(self) -> int:
-        """Ranks on all nodes."""
+        """Return the number of ranks on all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property
     def training(self) -> training.Workload:
-        """What `suites.training` knows of it."""
+        """Return the workload of `suites.training`."""
         return training.Workload(
             num_hidden_layers=self.num_hidden_layers,
             hidden_size=self.hidden_size,
@@ -94,7 +94,7 @@ class Subject:
 
     @property
     def batches_per_update(self) -> int:
-        """Micro-batches of one update on one rank; the suite counts a step per micro-batch."""
+        """Return the micro-batches of one update on one rank; the suite counts one step per micro-batch."""
         return self.step.workload.gradient_accumulation_steps
 
     def with_step(self, step: TrainingStep) -> Subject:

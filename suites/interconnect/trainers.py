@@ -30,7 +30,7 @@ class Trainers:
         return self.pool.call(f"{module.__name__}:{function}", **arguments)
 
     def enter(self, key: str, step: TrainingStep) -> None:
-        """Make a variant's trainers, which last until it leaves."""
+        """Create a variant's trainers, which last until it leaves."""
         self.variants.add(key)
         self.call("make", key=key, step=step.described)
 

@@ -101,4 +101,4 @@ def compute_bounds(workload: Workload) -> Bounds:
 
 
 def close(subject: Subject) -> None:
-    """Nothing is open."""
+    """Do nothing: nothing was opened."""

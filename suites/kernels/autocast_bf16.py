@@ -23,12 +23,12 @@ PRODUCTS = ("attention", "linear_cross_entropy", STEP)
 
 
 def around(device_type: str) -> Callable[[], AbstractContextManager[Any]]:
-    """torch.autocast, entered anew at each call; weights narrowed in a call are not kept for the next."""
+    """Return torch.autocast, entered anew at each call; narrowed weights are not kept for the next."""
     return partial(torch.autocast, device_type, torch.bfloat16)
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject under autocast; `Unavailable` for what autocast leaves as it is."""
+    """Return the subject under autocast; raises `Unavailable` for what autocast leaves unchanged."""
     workload = subject.workload
     if workload.operation not in PRODUCTS:
         raise Unavailable(

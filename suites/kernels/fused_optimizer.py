@@ -23,7 +23,7 @@ def adamw(
     exp_avg_sqs: Sequence[Tensor],
     step_1: Tensor,
 ) -> list[Tensor]:
-    """One update in place, as `operations.adamw.eager`. torch counts steps itself, from the one before.
+    """Update once in place, as `operations.adamw.eager`. torch counts steps itself, from the one before.
 
     It has a step for each tensor; they are kept, and written by one small operation a call.
     """
@@ -50,13 +50,13 @@ def adamw(
 
 @lru_cache(maxsize=4)
 def steps_of(tensors: int, device: torch.device) -> tuple[Tensor, list[Tensor]]:
-    """A step for each tensor, fp32: all of them, and each as a view of no dimension."""
+    """Return a step count for each tensor, fp32: all in one tensor, and each as a scalar view."""
     every = torch.zeros(tensors, device=device)
     return every, list(every.unbind())
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject with the fused optimizer; `Unavailable` where there is none to update."""
+    """Return the subject with the fused optimizer; raises `Unavailable` where nothing is updated."""
     workload = subject.workload
     if workload.operation == STEP and workload.part in ("all", "adamw"):
         return with_techniques(subject, [("optimizer", {"impl": "fused"})])

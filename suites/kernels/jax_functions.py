@@ -36,7 +36,7 @@ def swiglu(gate_ND: Any, up_ND: Any) -> Any:
 
 
 def gelu_bias(x_ND: Any, bias_D: Any) -> Any:
-    """(N, D) and (D) to (N, D)."""
+    """Map (N, D) and (D) to (N, D)."""
     return jax.nn.gelu(x_ND + bias_D, approximate=True)
 
 
@@ -54,7 +54,7 @@ def linear_cross_entropy(x_ND: Any, weight_VD: Any, targets_N: Any) -> Any:
 
 
 def pointwise(x_ND: Any, y_ND: Any) -> Any:
-    """(N, D) and (N, D) to (N, D)."""
+    """Map (N, D) and (N, D) to (N, D)."""
     h_ND = (jnp.tanh(x_ND) * jax.nn.sigmoid(y_ND) + x_ND) * y_ND
     return jax.lax.rsqrt(jnp.square(h_ND) + 1)
 

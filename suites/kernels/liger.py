@@ -16,7 +16,7 @@ from suites.kernels.subject import Subject
 
 
 def unavailable(host: HostInfo) -> str | None:
-    """Triton's compiler has no CPU, and Liger's kernels are not meant to be interpreted."""
+    """Return why it cannot run: Triton has no CPU target, and Liger's kernels are not interpreted."""
     if host.device != "cuda":
         return "Liger's Triton kernels need a GPU"
     return missing("liger_kernel", "liger")
@@ -90,7 +90,7 @@ NOTES = {
 
 
 def apply(subject: Subject) -> Subject:
-    """The subject with Liger's kernels; `Unavailable` without one."""
+    """Return the subject with Liger's kernels; raises `Unavailable` where it has none."""
     changed = replace_operation(subject, FUNCTIONS, "liger", compiles=True)
     note = NOTES.get(subject.workload.operation)
     if note is None:

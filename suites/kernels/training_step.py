@@ -72,7 +72,7 @@ class Trainer:
         self._trainer.update()
 
     def step(self) -> Tensor:
-        """Run one training step and return its loss, a tensor of no dimension."""
+        """Run one training step and return its loss, a scalar tensor."""
         loss = self.loss_and_gradients()
         self.update()
         return loss
@@ -122,19 +122,19 @@ def with_techniques(subject: Subject, techniques: Sequence[tuple[str, Mapping[st
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
-    """Tokens and those that follow them, int64, each (B, T), at random."""
+    """Return random tokens and the tokens that follow them, int64, each (B, T)."""
     size = (workload.micro_batch_size, workload.seq_len + 1)
     drawn = torch.randint(workload.vocab_size, size, generator=generator, device=device)
     return drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
 
 def eager(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-    """A step has a state: see `Trainer`."""
-    raise NotImplementedError("a training step is no function of its tokens; make a Trainer")
+    """Raise NotImplementedError: a step has a state, see `Trainer`."""
+    raise NotImplementedError("a training step is not a function of its tokens; use a Trainer")
 
 
 def bytes_moved(workload: Workload) -> float:
-    """Of the weights alone: read forward and backward, gradients written, and what AdamW moves.
+    """Return the weights' traffic: read forward and backward, gradients written, and what AdamW moves.
 
     Activations are left out, so that the bound of memory is low for a step; its bound is its arithmetic.
     """
@@ -143,7 +143,7 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """6 P per token and 12 L h T^2 per sequence (arXiv 2307.08691, 4.2), causal attention half of that.
+    """Return 6 P per token and 12 L h T^2 per sequence (arXiv 2307.08691, 4.2), half that if causal.
 
     P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
     """
@@ -157,9 +157,9 @@ def flops(workload: Workload) -> float:
 
 
 def eager_B(workload: Workload) -> float:
-    """Weights, gradients and two moments; per layer the scores, and what its products and norms keep.
+    """Return the bytes of weights, gradients and two moments, and of each layer's saved activations.
 
-    Besides, at once, two and a half times the scores of one layer, or the logits three times in fp32. About.
+    An estimate. The peak adds the scores of one layer 2.5 times, or the logits in fp32 three times.
     """
     scores = workload.rows * workload.num_attention_heads * workload.seq_len * workload.element_B
     kept = workload.rows * (14 * workload.hidden_size + 5 * workload.intermediate_size) * workload.element_B

@@ -22,7 +22,7 @@ PeakOf = Callable[[Subject], DryRun]
 
 
 def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Both searches where they have a meaning; `peak_of` gives the peak of one rank of a step.
+    """Run both searches where they apply; `peak_of` returns the peak of one rank of a step.
 
     Ranks are searched by `fake_step`; a step that fake tensors cannot show, by Korthikanti's formula.
     """
@@ -52,7 +52,7 @@ def ranks_that_suffice(
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
 ) -> Iterator[Reading | Note]:
-    """The fewest ranks, and the fewest power of two, for which the peak of one rank fits one device.
+    """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits one device.
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too.
     """
@@ -85,7 +85,7 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
 
 
 def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Tokens in a batch at which a whole step takes 40 B per parameter, at the workload's sequence length.
+    """Return the tokens per batch at which a full step takes 40 B per parameter, in full sequences.
 
     Where one sequence takes more, it is shortened.
     """

@@ -133,7 +133,7 @@ class Cgroup:
         return Account(held_B, private_B, files_B // PAGE_B, found["pgmajfault"])
 
     def close(self) -> None:
-        """Empty it and remove it. Raises OSError where it cannot be removed."""
+        """Empty the group and remove it; raises OSError where it cannot be removed."""
         with suppress(FileNotFoundError):
             self.leave()
         assert self._guard.stdin is not None

@@ -23,7 +23,7 @@ ANY_DEPTH = 2**20
 
 
 def sizes_B(workload: Workload, placement: Placement) -> Parts:
-    """Return bytes per parameter, as the variant's engine holds them.
+    """Return the bytes per parameter that the variant's engine allocates.
 
     torch trains fp32 parameters (autocast, or FSDP2's own casts): 4, 4 and two moments of 4. deepspeed has
     ZeRO's 16-bit ones. In fp32 it keeps a copy of what it updates all the same, but for stage 3 on the device
@@ -36,7 +36,7 @@ def sizes_B(workload: Workload, placement: Placement) -> Parts:
 
 
 def on_device(placement: Placement) -> Parts:
-    """Which share of each part stays on the device.
+    """Return the share of each part that stays on the device.
 
     Gradients go where the states are that they update, each as soon as it is reduced; but stage 1, which
     spreads no gradients, holds all of them until the backward pass ends. `ratio` is Twin-Flow's.
@@ -51,12 +51,12 @@ def on_device(placement: Placement) -> Parts:
 
 
 def stage_of(placement: Placement) -> int:
-    """ZeRO's stage: FSDP2 shards what stage 3 does, other engines than deepspeed's nothing."""
+    """Return ZeRO's stage: FSDP2 shards as stage 3 does, engines other than deepspeed's shard nothing."""
     return 3 if placement.engine == "fsdp2" else placement.stage
 
 
 def zero_formula_B(workload: Workload, placement: Placement) -> float:
-    """Model states by ZeRO's formulas; with stage 3 offloaded, what the largest operator works on too."""
+    """Return the model states by ZeRO's formulas; with stage 3 offloaded, plus the largest operator."""
     shape = workload.shape
     states_B = zero_states_bytes(
         shape.parameters,
@@ -70,7 +70,7 @@ def zero_formula_B(workload: Workload, placement: Placement) -> float:
 
 
 def working_B(workload: Workload) -> float:
-    """Weight and gradient of the largest operator, whole (arXiv 2104.07857, section 3).
+    """Return the full weight and gradient of the largest operator (arXiv 2104.07857, section 3).
 
     There it is the matrix of hd to 4 hd in 16 bits: 4 hd 4 hd bytes. Here it may be the output's.
     """
@@ -79,12 +79,12 @@ def working_B(workload: Workload) -> float:
 
 
 def element_B(workload: Workload) -> int:
-    """Bytes of a number that is multiplied."""
+    """Return the bytes of one element of a matrix product."""
     return 2 if workload.precision == "bf16" else 4
 
 
 def with_activations_B(workload: Workload, placement: Placement) -> float:
-    """`zero_formula_B`, the activations of one batch, and what the loss is computed in.
+    """Return `zero_formula_B` plus the activations of one batch and the temporaries of the loss.
 
     A layer keeps 34 s b h bytes in 16 bits (arXiv 2205.05198, table 2: attention that stores no scores), its
     input alone 2 s b h; in fp32 twice. Recomputed, all inputs are kept and one layer whole; on the host, one
@@ -108,7 +108,7 @@ def with_activations_B(workload: Workload, placement: Placement) -> float:
 
 
 def deepspeed_B(workload: Workload, placement: Placement) -> float:
-    """deepspeed's own estimator of its stage 2 or 3, with its switches for offload.
+    """Return deepspeed's own estimate for its stage 2 or 3, with its switches for offload.
 
     Called with counts, for one node; its `*_all_live` forms would need the model itself.
     """

@@ -18,7 +18,7 @@ class Contract:
 
     @property
     def compared(self) -> bool:
-        """Whether losses are compared with plain PyTorch's."""
+        """Return whether losses are compared with plain PyTorch's."""
         return math.isfinite(self.relative)
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Contract:
 
 
 def Within(relative: float) -> Contract:
-    """The same mathematics in narrower types: losses within `relative` of the first loss."""
+    """Return the same mathematics in narrower types: losses within `relative` of the first loss."""
     return Contract(relative)
 
 

@@ -117,7 +117,7 @@ class RMSNormBy(nn.Module):
         self.function = function
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         return self.function(x_BTD.flatten(0, -2), self.weight).view_as(x_BTD)  # type: ignore[no-any-return]
 
 
@@ -170,7 +170,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         q_BHTK = rotate(self._heads(self.query(x_BTD)), places, self.rotary)
         k_BGTK = rotate(self._heads(self.key(x_BTD)), places, self.rotary)
         v_BGTK = self._heads(self.value(x_BTD))
@@ -218,7 +218,7 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         if self.gated is None:
             return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))  # type: ignore[no-any-return]
         gated_ND = self.gated(self.gate(x_BTD).flatten(0, -2), self.up(x_BTD).flatten(0, -2))
@@ -234,7 +234,7 @@ class GELU(nn.Module):
         self.down = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))  # type: ignore[no-any-return]
 
 
@@ -250,7 +250,7 @@ class Block(nn.Module):
         self.dropout = shape.dropout
 
     def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """Map (B, T, D) to (B, T, D)."""
         x_BTD = x_BTD + self._drop(self.attention(self.attention_norm(x_BTD), places))
         return x_BTD + self._drop(self.mlp(self.mlp_norm(x_BTD)))
 

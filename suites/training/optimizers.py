@@ -28,19 +28,19 @@ Parameters = Iterable[nn.Parameter]
 
 
 def adamw(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """torch's AdamW, with torch's betas."""
+    """Return torch's AdamW, with torch's betas."""
     return torch.optim.AdamW(
         parameters, weight_decay=workload.weight_decay, eps=workload.adam_epsilon, **arguments
     )
 
 
 def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """Plain SGD with momentum 0.9; its losses depend on the scale of gradients, which Adam's do not."""
+    """Return plain SGD with momentum 0.9; unlike Adam's, its losses depend on the scale of gradients."""
     return torch.optim.SGD(parameters, momentum=0.9, **arguments)
 
 
 def adafactor(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
-    """torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
+    """Return torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
     arguments.pop("fused", None)
     return torch.optim.Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
 

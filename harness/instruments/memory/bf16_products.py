@@ -58,8 +58,7 @@ class Bf16Products:
         self._blocks = [torch.from_numpy(np.zeros(BLOCK * BLOCK, np.float32)) for _ in range(3)]
 
     def kernels(self) -> dict[str, Callable[..., Any]]:
-        """What the dispatcher shall call on the CPU: (dispatch keys, arguments …) to the result, by
-        operation."""
+        """Return the CPU kernel of each operation: a function of (dispatch keys, arguments …)."""
         stand_ins: dict[str, Callable[..., Tensor]] = {
             "mm": self.mm,
             "addmm": self.addmm,
@@ -70,7 +69,7 @@ class Bf16Products:
         return replaced | {name: self._guarded(name, None) for name in WATCHED}
 
     def _guarded(self, name: str, stand_in: Callable[..., Tensor] | None) -> Callable[..., Any]:
-        """`stand_in` for operands that it can take, torch's own kernel for others."""
+        """Return `stand_in` for operands that it supports, torch's own kernel for others."""
         kernel = torch_internals.cpu_kernel(f"aten::{name}")
 
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -152,8 +151,7 @@ def _cuts(size: int) -> list[slice]:
 
 
 def is_replaceable(args: Sequence[Any]) -> bool:
-    """Whether all operands are plain bf16 CPU tensors whose layout BLAS reads: others torch would copy
-    first."""
+    """Return whether all operands are plain bf16 CPU tensors in a layout that BLAS reads without a copy."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     if not all(_is_plain(one) and one.dtype is torch.bfloat16 and one.numel() for one in tensors):
         return False
@@ -167,14 +165,14 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _is_readable(matrices: Tensor) -> bool:
-    """Whether BLAS can read the last two dimensions as they lie, by rows or by columns."""
+    """Return whether BLAS can read the last two dimensions as they are stored, by rows or by columns."""
     (rows, columns), (across, along) = matrices.shape[-2:], matrices.stride()[-2:]
     return (along == 1 and across >= max(1, columns)) or (across == 1 and along >= max(1, rows))
 
 
 @contextmanager
 def fast_bf16_products() -> Iterator[Bf16Products | None]:
-    """Within, bf16 products on a CPU that is slow at them go through fp32; None where nothing is replaced."""
+    """Compute bf16 products in fp32 inside the block where the CPU is slow at them; else yields None."""
     if not (bf16_is_slow() and products_take_results_alone()):
         yield None
         return
@@ -184,7 +182,7 @@ def fast_bf16_products() -> Iterator[Bf16Products | None]:
 
 @contextmanager
 def replaced_products() -> Iterator[Bf16Products]:
-    """Within, bf16 products on the CPU go through fp32, in all threads."""
+    """Compute bf16 products on the CPU in fp32 inside the block, in all threads."""
     products = Bf16Products()
     with torch_internals.cpu_kernels(products.kernels()):
         yield products
@@ -192,7 +190,7 @@ def replaced_products() -> Iterator[Bf16Products]:
 
 @cache
 def products_take_results_alone() -> bool:
-    """Whether torch's bf16 products allocate nothing but their results here, as the replacements do.
+    """Return whether torch's bf16 products allocate only their results here, as the replacements do.
 
     True of torch's own products, which CPUs without AVX-512 use; oneDNN's take scratch memory.
     """

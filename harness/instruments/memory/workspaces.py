@@ -51,13 +51,13 @@ class Call(NamedTuple):
 
 
 def call_of(operation: Any, args: Sequence[Any], kwargs: Any) -> Call:
-    """The call, without its tensors' values."""
+    """Return the call, without its tensors' values."""
     leaves, spec = tree_flatten((tuple(args), dict(kwargs or {})))
     return Call(operation, tuple(_describe(leaf) for leaf in leaves), spec)
 
 
 def takes_more(operation: Any, args: Sequence[Any]) -> bool:
-    """Whether the operation is one whose workspace must be asked for."""
+    """Return whether the operation is one whose workspace must be measured."""
     name = operation.name().partition(".")[0]
     if name in MATMULS:
         return any(isinstance(one, torch.Tensor) and one.dtype in NARROW for one in args)
@@ -71,7 +71,7 @@ def _describe(leaf: Any) -> Any:
 
 
 def is_small(call: Call) -> bool:
-    """Whether the call may be run in passing."""
+    """Return whether the call is small enough to be run."""
     tensors = [one for one in call.leaves if isinstance(one, Tensorlike)]
     size_B = sum(prod(one.shape) * one.dtype.itemsize for one in tensors)
     flop = 2.0 * prod(tensors[-2].shape) * tensors[-1].shape[-1] if len(tensors) >= 2 else 0.0
@@ -92,7 +92,7 @@ def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
 
 
 def _ask(calls: Sequence[Call]) -> list[int]:
-    """Run each call twice, the second time under the allocator's eye."""
+    """Run each call twice, the second time under the allocator's profiler."""
     with torch.no_grad(), fast_bf16_products(), memory_profile() as profile:
         for call in calls:
             args, kwargs = _real_arguments(call)
@@ -118,7 +118,7 @@ def _real(leaf: Any) -> Any:
 
 
 def _read(profile: Any) -> list[int]:
-    """For each call the most bytes between its marks, less those that are still held at its end."""
+    """Return, for each call, the most bytes between its marks, less those still allocated at its end."""
     found: list[int] = []
     live_B = most_B = 0
     for name, delta_B in memory_events(profile, _MARK):

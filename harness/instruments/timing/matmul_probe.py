@@ -54,7 +54,7 @@ def _shortest_s() -> dict[str, float]:
 
 
 def bf16_is_slow() -> bool:
-    """Whether bf16 products run several times slower than fp32 on this CPU."""
+    """Return whether bf16 products run several times slower than fp32 on this CPU."""
     rates = matmul_FLOP_per_s()
     return rates["fp32"] > SLOW * rates["bf16"]
 

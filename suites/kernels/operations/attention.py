@@ -14,7 +14,7 @@ Inputs = tuple[Tensor, Tensor, Tensor, bool]
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
-    """q_BHTK, k_BHTK, v_BHTK, normal; whether it is causal."""
+    """Return q_BHTK, k_BHTK, v_BHTK, normal, and whether attention is causal."""
     size = (3, workload.micro_batch_size, workload.num_attention_heads, workload.seq_len, workload.head_size)
     drawn = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     q_BHTK, k_BHTK, v_BHTK = (one.clone().requires_grad_(workload.backward) for one in drawn)
@@ -22,13 +22,13 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 
 def eager(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
-    """(B, H, T, K) three times to (B, H, T, K). Holds all scores; its mask is made once a shape."""
+    """Map three tensors (B, H, T, K) to one. All scores are kept; the mask is made once per shape."""
     hidden_TT = mask(q_BHTK.shape[-2], q_BHTK.device) if causal else None
     return explicit_attention(q_BHTK, k_BHTK, v_BHTK, hidden_TT, 0.0)
 
 
 def mask(length: int, device: torch.device) -> Tensor:
-    """(T, T), True where a query must not look: kept between calls, but compiled with the rest."""
+    """Return (T, T), True where a query must not look: cached between calls, but compiled with the rest."""
     if torch.compiler.is_compiling():
         return causal_mask(length, device)
     return kept_mask(length, device)
@@ -36,7 +36,7 @@ def mask(length: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=4)
 def kept_mask(length: int, device: torch.device) -> Tensor:
-    """The mask of the lengths last seen, as a model has it once for all its layers; `cache_clear` lets go."""
+    """Return the cached mask of recent lengths, as a model has one mask for all layers."""
     return causal_mask(length, device)
 
 
@@ -62,7 +62,7 @@ def flops(workload: Workload) -> float:
 
 
 def eager_B(workload: Workload) -> float:
-    """Three tensors of (B, H, T, T) live at once, and masks: by the allocator 3.2 times one."""
+    """Return the bytes of three live tensors (B, H, T, T) and the masks: 3.2 times one, by the allocator."""
     scores = workload.rows * workload.num_attention_heads * workload.seq_len * workload.element_B
     return 3.5 * scores
 

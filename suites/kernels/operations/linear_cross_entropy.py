@@ -14,7 +14,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
-    """x_ND normal, weight_VD of deviation 1/sqrt(D), so that logits are about 1; targets_N, int64."""
+    """Return x_ND normal, weight_VD of deviation 1/sqrt(D), so that logits are about 1, and targets_N."""
     x_ND = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     weight_VD = torch.randn(workload.vocab_size, workload.hidden_size, generator=generator, device=device)
     weight_VD /= workload.hidden_size**0.5

@@ -9,7 +9,7 @@ from suites.kernels.subject import Operation, Workload
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> tuple[Tensor, Tensor]:
-    """a of (rows, hidden), b of (hidden, intermediate_size), normal."""
+    """Return a of (rows, hidden_size) and b of (hidden_size, intermediate_size), normal."""
     a = torch.randn(workload.rows, workload.hidden_size, generator=generator, device=device)
     b = torch.randn(workload.hidden_size, workload.intermediate_size, generator=generator, device=device)
     dtype, needed = workload.torch_dtype, workload.backward
@@ -17,7 +17,7 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 
 def eager(a: Tensor, b: Tensor) -> Tensor:
-    """(rows, hidden) and (hidden, intermediate_size) to (rows, intermediate_size)."""
+    """Map (rows, hidden_size) and (hidden_size, intermediate_size) to (rows, intermediate_size)."""
     return a @ b
 
 

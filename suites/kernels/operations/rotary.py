@@ -12,7 +12,7 @@ Inputs = tuple[Tensor, Tensor, Tensor]
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
-    """x_BHTK normal, cos_TK and sin_TK of the model's angles, which need no gradient."""
+    """Return x_BHTK normal, and cos_TK and sin_TK of the model's angles, which need no gradient."""
     size = (workload.micro_batch_size, workload.num_attention_heads, workload.seq_len, workload.head_size)
     x_BHTK = torch.randn(size, generator=generator, device=device).to(workload.torch_dtype)
     cos_TK, sin_TK = rotary_tables(workload.seq_len, workload.head_size)
@@ -27,7 +27,7 @@ eager = rotary
 
 
 def elements(workload: Workload) -> int:
-    """Of x."""
+    """Return the number of elements of x."""
     return workload.rows * workload.num_attention_heads * workload.head_size
 
 
@@ -39,7 +39,7 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Per element and pass two products and a sum; the backward pass turns the other way."""
+    """Return FLOPs: per element and pass two products and a sum; the backward pass rotates back."""
     return 3.0 * elements(workload) * (2 if workload.backward else 1)
 
 

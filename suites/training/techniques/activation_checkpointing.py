@@ -42,7 +42,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The same operations, some of them twice."""
+    """Return `EXACT`: the same operations, some of them run twice."""
     return EXACT
 
 

@@ -85,7 +85,7 @@ def within(
 
 
 def on_cpu(host: HostMemory) -> saved_tensors_hooks:
-    """torch's own hooks into page-locked memory, which `host` counts."""
+    """Return torch's own hooks into page-locked memory, which `host` counts."""
     hooks = save_on_cpu(pin_memory=True)
     pack: Callable[[Tensor], tuple[torch.device, Tensor]] = hooks.pack_hook
 

@@ -30,7 +30,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The same sums in blocks."""
+    """Return `EXACT`: the same sums, in blocks."""
     return EXACT
 
 

@@ -32,7 +32,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """fp32 sums in other groups."""
+    """Return a tolerance: fp32 sums are grouped differently."""
     return Within(TOLERANCE)
 
 

@@ -43,7 +43,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """The mean over ranks, in another order; rounded to bf16 where it is sent so."""
+    """Return the contract: the mean over ranks in another order, rounded where it is sent in bf16."""
     return EXACT if settings.reduce_dtype == "fp32" else Within(BF16_REDUCTION)
 
 

@@ -71,7 +71,7 @@ def unavailable() -> str | None:
 
 
 def contract(settings: Settings) -> Contract:
-    """The mean over ranks, in another order; rounded to bf16 where it is sent so."""
+    """Return the contract: the mean over ranks in another order, rounded where it is sent in bf16."""
     return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
 
 
@@ -112,7 +112,7 @@ ONE_TIER = "fake tensors know one tier of memory: what lies on the host would co
 
 
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
-    """Gathered parameters and their gradients in bf16 where `mixed`, shards and states as built."""
+    """Return the policy: parameters gathered in bf16 where `mixed`; shards and states stay as built."""
     if not mixed:
         reduced = torch.bfloat16 if settings.reduce_dtype == "bf16" else None
         return MixedPrecisionPolicy(reduce_dtype=reduced)
@@ -146,7 +146,7 @@ def shard(
 
 
 def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
-    """All ranks in a row, or rows of `shard_within` neighbours."""
+    """Return the mesh: all ranks in one dimension, or rows of `shard_within` neighbours."""
     if settings.shard_within is None:
         return rank_mesh(device_type)
     rows = dist.get_world_size() // settings.shard_within

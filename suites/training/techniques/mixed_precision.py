@@ -58,7 +58,7 @@ NOTES = {
 
 
 def contract(settings: Settings) -> Contract:
-    """Every product is rounded to bf16."""
+    """Return a tolerance: every product is rounded to bf16."""
     return Within(TOLERANCE)
 
 

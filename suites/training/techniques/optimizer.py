@@ -33,7 +33,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Another optimizer changes the mathematics; another implementation does not."""
+    """Return the contract: another optimizer changes the mathematics, another implementation does not."""
     changed = settings.name is not None or settings.learning_rate is not None
     return CHANGES_THE_MATHEMATICS if changed else EXACT
 

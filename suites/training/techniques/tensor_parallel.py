@@ -51,7 +51,7 @@ def unavailable() -> str | None:
 
 
 def contract(settings: Settings) -> Contract:
-    """The same products in parts, summed over ranks."""
+    """Return `EXACT`: the same products in parts, summed over ranks."""
     return EXACT
 
 
@@ -80,7 +80,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
-    """The model cut over all ranks; its forward still takes whole batches and gives the whole loss."""
+    """Split the model over all ranks; its forward still takes full batches and returns the full loss."""
     assert isinstance(model, Transformer)
     mesh = rank_mesh(next(model.parameters()).device.type)
     parallelize_module(model, mesh, plan(model), src_data_rank=None)
@@ -90,7 +90,7 @@ def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
 
 
 def plan(model: Transformer) -> dict[str, ParallelStyle]:
-    """How each module is cut, by name. Every parameter becomes a DTensor, as foreach optimizers need."""
+    """Return how each module is split, by name; every parameter becomes a DTensor, as foreach needs."""
     styles: dict[str, ParallelStyle] = {
         "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
         "norm": Whole(),
@@ -130,7 +130,7 @@ class VocabularyParallelLoss(nn.Module):
         self.model = model
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Mean cross-entropy as a plain tensor of no dimension, the same on every rank."""
+        """Return the mean cross-entropy, a plain scalar tensor that is the same on every rank."""
         with loss_parallel():
             loss: Any = self.model(tokens_BT, targets_BT)
         return LossParallelBackward.apply(loss.to_local())  # type: ignore[no-any-return,no-untyped-call]
@@ -141,12 +141,12 @@ class LossParallelBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, loss: Tensor) -> Tensor:
-        """The loss itself."""
+        """Return the loss unchanged."""
         return loss.view_as(loss)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        """The gradient itself."""
+        """Return the gradient unchanged."""
         entered = ExitStack()
         entered.enter_context(loss_parallel())
         torch.autograd.Variable._execution_engine.queue_callback(entered.close)

@@ -79,7 +79,7 @@ def unavailable() -> str | None:
 
 
 def contract(settings: Settings) -> Contract:
-    """The mean over ranks, in another order; mixed precision has a contract of its own."""
+    """Return `EXACT`: the mean over ranks in another order; mixed precision has its own contract."""
     return EXACT
 
 

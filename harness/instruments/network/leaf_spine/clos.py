@@ -143,7 +143,7 @@ META_NIC_B_per_s = 400e9 / 8
 
 
 def meta_zone(capacity: float = 1.0, failed: tuple[tuple[int, int], ...] = ()) -> Clos:
-    """One zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks per rack.
+    """Return one zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks per rack.
 
     Racks and zone: The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.1. `capacity` is the capacity of
     a rack's uplinks over that of its NICs: 1 does not block; 2 is what Gangidi et al. installed for a time,
