@@ -94,15 +94,15 @@ def run_command(words: Sequence[str]) -> None:
     for run in runs:
         for stage in stages(run):
             sweep(stage)
-            found = report(stage.out, stage.out)
-        pages.append(found)
+            report_data = report(stage.out, stage.out)
+        pages.append(report_data)
     if given.get("suite") == "all":
         from harness.report import write_all
 
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
 
 
-def report(source: Path, out: Path, asked: str = "") -> tuple[ReportData, Path]:
+def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, Path]:
     """Judge and report what `source` has (of suite `asked`), into `out`; return the findings and the page."""
     from harness.claims import load_claims
     from harness.judge import judge
@@ -111,12 +111,14 @@ def report(source: Path, out: Path, asked: str = "") -> tuple[ReportData, Path]:
 
     plan, records = load_run(source)
     suite = plan.suite
-    if asked not in ("", suite):
-        raise ConfigError(f"suite={asked}: {source} holds results of suite {suite}")
-    found = gather(suite, records, judge(load_claims(suite), records), source, plan.titles, plan.left_out)
-    page = write_report(out, found)
-    show(found, page)
-    return found, page
+    if suite_name not in ("", suite):
+        raise ConfigError(f"suite={suite_name}: {source} holds results of suite {suite}")
+    report_data = gather(
+        suite, records, judge(load_claims(suite), records), source, plan.titles, plan.left_out
+    )
+    page = write_report(out, report_data)
+    show(report_data, page)
+    return report_data, page
 
 
 def load_run(folder: Path) -> tuple[Plan, list[Record]]:

@@ -19,13 +19,15 @@ Alternatives = tuple[Mapping[str, tuple[Any, ...]], ...]
 
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
     """Return `applies_to` as a YAML has it, each value in a tuple; raises ConfigError."""
-    found = []
+    alternatives = []
     for index, one in enumerate(given):
         place = f"{where}[{index}]"
         if not isinstance(one, Mapping) or not one:
             raise ConfigError(f"{place}={one!r}: expected fields of a workload with their values")
-        found.append({name: _values(f"{place}.{name}", name, value, fields) for name, value in one.items()})
-    return tuple(found)
+        alternatives.append(
+            {name: _values(f"{place}.{name}", name, value, fields) for name, value in one.items()}
+        )
+    return tuple(alternatives)
 
 
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -56,9 +56,9 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
     usable = usable_of(interpretation, records)
     samples: list[float] = []
     for record in usable:
-        found = measurement(record, interpretation.metric, interpretation.method)
-        assert found is not None
-        samples += _in_unit(claim, interpretation, record, found)
+        measured = measurement(record, interpretation.metric, interpretation.method)
+        assert measured is not None
+        samples += _in_unit(claim, interpretation, record, measured)
     if not samples or not all(math.isfinite(value) for value in samples):
         raise NoValueError(f"{interpretation.metric} by {interpretation.method} has no finite sample")
     worst = _worst(usable)
@@ -142,8 +142,8 @@ def usable_of(interpretation: Interpretation, records: Sequence[Record]) -> list
 
 def origin_of(interpretation: Interpretation, records: Sequence[Record]) -> str:
     """Return the one origin of the metric in all records that have it; raises `NoValueError`."""
-    found = (measurement(record, interpretation.metric, interpretation.method) for record in records)
-    origins = {one.origin for one in found if one is not None}
+    measurements = (measurement(record, interpretation.metric, interpretation.method) for record in records)
+    origins = {one.origin for one in measurements if one is not None}
     if len(origins) > 1:
         raise NoValueError(f"its repeats have different origins ({', '.join(sorted(origins))})")
     return origins.pop()
@@ -157,13 +157,13 @@ def _another_workload(interpretation: Interpretation, record: Record) -> str:
     """Return what makes the workload that was run differ from the claim's; "" where nothing does."""
     run = record.cell.config.get("workload", {})
     known = {name: value for name, value in interpretation.defaults.items() if name in run}
-    due = {**interpretation.requires, **known}
-    differ = [name for name, value in due.items() if name not in run or run[name] != value]
+    expected = {**interpretation.requires, **known}
+    differ = [name for name, value in expected.items() if name not in run or run[name] != value]
     if not differ:
         return ""
     had = ", ".join(_field(name, run[name]) if name in run else f"no {name} recorded" for name in differ)
-    wanted = ", ".join(_field(name, due[name]) for name in differ)
-    return f"{interpretation.workload} was run with {had}; this claim is about {wanted}"
+    claimed = ", ".join(_field(name, expected[name]) for name in differ)
+    return f"{interpretation.workload} was run with {had}; this claim is about {claimed}"
 
 
 def _field(name: str, value: Any) -> str:
@@ -171,22 +171,28 @@ def _field(name: str, value: Any) -> str:
     return f"{name} {human(value, 'B') if number and name.endswith('_B') else value}"
 
 
-def _in_unit(claim: Claim, interpretation: Interpretation, record: Record, found: Measurement) -> list[float]:
+def _in_unit(
+    claim: Claim, interpretation: Interpretation, record: Record, measured: Measurement
+) -> list[float]:
     """Return the samples in the claim's unit, divided by the metric `divide_by`; raises `NoValueError`."""
-    unit, divisor = found.unit, 1.0
+    unit, divisor = measured.unit, 1.0
     if interpretation.divide_by:
         per = measurement(record, interpretation.divide_by)
         if per is None or not per.samples:
             raise NoValueError(f"the cell has no {interpretation.divide_by} to divide by")
         divisor = statistics.median(per.samples)
         unit = (
-            found.unit if per.unit == "1" else "1" if per.unit == found.unit else f"{found.unit}/{per.unit}"
+            measured.unit
+            if per.unit == "1"
+            else "1"
+            if per.unit == measured.unit
+            else f"{measured.unit}/{per.unit}"
         )
         if not math.isfinite(divisor) or divisor <= 0:
             raise NoValueError(f"its {interpretation.divide_by} is {divisor:g}; nothing can be divided by it")
     if unit != claim.unit:
         raise NoValueError(f"{interpretation.metric} is recorded in {unit}, the claim is in {claim.unit}")
-    return [value / divisor for value in found.samples]
+    return [value / divisor for value in measured.samples]
 
 
 def missing_reason(interpretation: Interpretation, record: Record) -> str:

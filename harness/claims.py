@@ -115,7 +115,7 @@ def _workloads(
         if name not in fields:
             raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
-    found = {}
+    declared_workloads = {}
     for name, workload in data["workloads"].items():
         values = {
             field: value
@@ -123,17 +123,17 @@ def _workloads(
             if field not in (*ignored, "source") and not (isinstance(value, str) and "${" in value)
         }
         default = {k: v for k, v in values.items() if k in defaults and v == defaults[k]}
-        found[name] = {k: v for k, v in values.items() if k not in default}, default
-    return found
+        declared_workloads[name] = {k: v for k, v in values.items() if k not in default}, default
+    return declared_workloads
 
 
 def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
-    found: Mapping[str, str] = (
+    titles: Mapping[str, str] = (
         read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
     )
-    return found
+    return titles
 
 
 def _claim(where: str, data: Any, sources: _Fields, context: Context) -> Claim:

@@ -22,16 +22,16 @@ def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
     resolved.
     """
     package = list(file.relative_to(root).with_suffix("").parts[:-1])
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             name = ".".join([*base, *([node.module] if node.module else [])])
-            found.add(name)
-            found.update(f"{name}.{alias.name}" for alias in node.names)
-    return frozenset(n for n in found if file_of(n, root))
+            modules.add(name)
+            modules.update(f"{name}.{alias.name}" for alias in node.names)
+    return frozenset(n for n in modules if file_of(n, root))
 
 
 def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:

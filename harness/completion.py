@@ -72,8 +72,8 @@ def _words(word: str, typed: Mapping[str, str]) -> list[str]:
     suite = typed.get("suite", "")
     config = _config(suite)
     if not equals:
-        found = [f"{sign}{one}" for one in _keys(config, key)]
-        return found if "." in key else [*found, "list", "from_results="]
+        matches = [f"{sign}{one}" for one in _keys(config, key)]
+        return matches if "." in key else [*matches, "list", "from_results="]
     if key in GROUPS:
         return [f"{sign}{key}={name}" for name in [*names(key), *OTHERS.get(key, [])]]
     if key in ("only", "workloads") and suite in names("suite"):
@@ -115,10 +115,10 @@ def _keys(config: DictConfig, key: str) -> list[str]:
     node = OmegaConf.select(config, ".".join(path)) if path else config
     if not isinstance(node, DictConfig):
         return []
-    found = []
+    keys = []
     for name in node:
         whole = ".".join([*path, str(name)])
         part = not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig)
-        found += [f"{whole}="] if whole in GROUPS or not part else []
-        found += [f"{whole}."] if part else []
-    return found
+        keys += [f"{whole}="] if whole in GROUPS or not part else []
+        keys += [f"{whole}."] if part else []
+    return keys

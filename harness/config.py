@@ -61,7 +61,7 @@ class Run:
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
 
 
-def workers_of(suite: Mapping[str, Any], asked: int | None) -> int:
+def workers_of(suite: Mapping[str, Any], requested: int | None) -> int:
     """Return how many children run at once: as asked; else one, or one per core and `MEMORY_OF_CHILD_B`.
 
     Interleaved cells always run alone.
@@ -69,7 +69,7 @@ def workers_of(suite: Mapping[str, Any], asked: int | None) -> int:
     if suite["interleave"]:
         return 1
     here = max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
-    return asked or (here if suite["parallel"] else 1)
+    return requested or (here if suite["parallel"] else 1)
 
 
 def names(group: str) -> list[str]:

@@ -72,8 +72,8 @@ def _defaults(choice: Choice) -> list[tuple[str, str, str]]:
     groups = [f"suite={choice.suite}", *(f"{group}={option}" for group, option in choice.groups.items())]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("config", groups, RunMode.RUN).defaults
-    paths = [(str(one.config_path), str(one.package or ""), str(one.parent or "")) for one in found]
+        defaults = loader.compute_defaults_list("config", groups, RunMode.RUN).defaults
+    paths = [(str(one.config_path), str(one.package or ""), str(one.parent or "")) for one in defaults]
     return [one for one in paths if (CONF / f"{one[0]}.yaml").is_file()]
 
 

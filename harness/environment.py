@@ -107,13 +107,13 @@ def memory_bytes() -> int:
 @cache
 def versions() -> Mapping[str, str]:
     """Return the versions of the installed `LIBRARIES`."""
-    found = {}
+    installed = {}
     for library in LIBRARIES:
         try:
-            found[library] = importlib.metadata.version(library)
+            installed[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str]:

@@ -67,8 +67,10 @@ def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits
     cells = {}
     for group in groups:
         for cell in group.cells:
-            found = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
-            cells[cell.id] = found._replace(seconds=found.seconds + START_UP_S / len(group.cells))
+            cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
+            cells[cell.id] = cell_estimate._replace(
+                seconds=cell_estimate.seconds + START_UP_S / len(group.cells)
+            )
     return Estimate(cells, workers)
 
 

@@ -50,9 +50,9 @@ def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
     status = Status.TIMED_OUT if isinstance(error, TimeoutError) else Status.CRASHED
     if _lacks_memory(error):
         status = Status.OUT_OF_MEMORY
-    said = ": ".join(filter(None, (type(error).__name__, _text(error))))
+    message = ": ".join(filter(None, (type(error).__name__, _text(error))))
     notes = "".join(f"; {clean(note)}" for note in getattr(error, "__notes__", ()))
-    return status, f"{said}{_place(error, package)}{notes}"
+    return status, f"{message}{_place(error, package)}{notes}"
 
 
 def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, str]:
@@ -68,8 +68,8 @@ def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, st
     if returncode >= 0:
         return Status.CRASHED, f"exit code {returncode} before the cell ended{last_lines(text)}"
     name = signal.Signals(-returncode).name if -returncode in _signals() else f"signal {-returncode}"
-    thrown = TERMINATED.search(text)
-    if returncode == -signal.SIGABRT and thrown and NO_MEMORY.search(thrown[1]):
+    terminated = TERMINATED.search(text)
+    if returncode == -signal.SIGABRT and terminated and NO_MEMORY.search(terminated[1]):
         return Status.OUT_OF_MEMORY, f"killed by {name}{last_lines(text)}"
     return Status.CRASHED, f"killed by {name}{last_lines(text)}"
 
@@ -129,11 +129,11 @@ def missing_library(error: BaseException) -> str | None:
 
 def extra_of(library: str, requirements: Sequence[str]) -> str | None:
     """Return the extra whose requirement, as in `Requires-Dist`, names `library`."""
-    wanted = library.replace("_", "-").lower()
+    normalized = library.replace("_", "-").lower()
     for requirement in requirements:
         name = re.match(r"[\w.-]+", requirement)
         extra = re.search(r"""extra\s*==\s*["']([\w.-]+)["']""", requirement)
-        if name and extra and name[0].replace("_", "-").lower() == wanted:
+        if name and extra and name[0].replace("_", "-").lower() == normalized:
             return extra[1]
     return None
 

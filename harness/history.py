@@ -44,14 +44,14 @@ def earlier_cells(suite: str, out: Path, environment: Environment) -> list[Earli
 
 def folders_of(suite: str, out: Path) -> list[Path]:
     """Return the folders that hold records of `suite`, `out` first, each once."""
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for folder in [out, *sorted(RESULTS.glob("*")), *sorted(RESULTS.glob("reference/*"))]:
         try:
             if (folder / RECORDS).is_file() and read_plan(folder)[0] == suite:
-                found.setdefault(folder.resolve(), folder)
+                folders.setdefault(folder.resolve(), folder)
         except ConfigError:
             continue
-    return list(found.values())
+    return list(folders.values())
 
 
 def _in_folder(folder: Path, ours: Mapping[str, Any]) -> Iterator[Earlier]:

@@ -66,10 +66,10 @@ def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> Ho
     known = kept(folder, environment)
     if known is not None and not known.bf16_is_slow:
         return known
-    found = _measured(groups[0]._replace(cells=tuple(_one_per_variant(groups))))
-    if found is None:
+    measured = _measured(groups[0]._replace(cells=tuple(_one_per_variant(groups))))
+    if measured is None:
         return None
-    return found._replace(bf16_FLOP=_for_every_repeat(groups, found.bf16_FLOP))
+    return measured._replace(bf16_FLOP=_for_every_repeat(groups, measured.bf16_FLOP))
 
 
 def kept(folder: Path, environment: Environment) -> HostProbe | None:
@@ -80,10 +80,10 @@ def kept(folder: Path, environment: Environment) -> HostProbe | None:
         return None
 
 
-def keep(found: HostProbe | None, folder: Path, environment: Environment) -> None:
+def keep(host: HostProbe | None, folder: Path, environment: Environment) -> None:
     """Keep the rates in the results folder, so that the next sweep need not measure them."""
-    if found is not None and kept(folder, environment) is None:
-        file_of(folder, environment).write_text(json.dumps(found._replace(bf16_FLOP={})._asdict()) + "\n")
+    if host is not None and kept(folder, environment) is None:
+        file_of(folder, environment).write_text(json.dumps(host._replace(bf16_FLOP={})._asdict()) + "\n")
 
 
 def file_of(folder: Path, environment: Environment) -> Path:
@@ -92,7 +92,7 @@ def file_of(folder: Path, environment: Environment) -> Path:
 
 
 def product_seconds(
-    groups: Sequence[Group], found: HostProbe, cores: int, per_turn: bool = False
+    groups: Sequence[Group], host: HostProbe, cores: int, per_turn: bool = False
 ) -> dict[str, float]:
     """Return how long each cell's bf16 products take at least, with every core at the probe's rate.
 
@@ -103,14 +103,14 @@ def product_seconds(
         once = per_turn or group.sampling is None
         samples = 1 if once or group.sampling is None else group.sampling.rounds + MORE_SAMPLES
         for cell in group.cells:
-            if flop := found.bf16_FLOP.get(cell.id):
-                seconds[cell.id] = samples * flop / (found.matmul_FLOP_per_s["bf16"] * cores)
+            if flop := host.bf16_FLOP.get(cell.id):
+                seconds[cell.id] = samples * flop / (host.matmul_FLOP_per_s["bf16"] * cores)
     return seconds
 
 
-def too_slow(seconds: Mapping[str, float], found: HostProbe, limits: Limits) -> dict[str, str]:
+def too_slow(seconds: Mapping[str, float], host: HostProbe, limits: Limits) -> dict[str, str]:
     """Return the cells whose bf16 products would take longer than their limit, with the reason."""
-    rate = found.matmul_FLOP_per_s["bf16"] / 1e9
+    rate = host.matmul_FLOP_per_s["bf16"] / 1e9
     return {
         cell: f"{NOT_TRIED}: bf16 products run at {rate:.2g} GFLOP/s per thread of this CPU, and the cell's "
         f"would take {took_s:.0f} s, more than limits.timeout_s={limits.timeout_s:g}"

@@ -20,7 +20,7 @@ from harness.records import Cell, Note, Reading, Sampling, Status
 
 WARM_UP = "warm_up"
 
-Said = Reading | Note
+Output = Reading | Note
 Result = TypeVar("Result")
 
 
@@ -41,7 +41,7 @@ class CellState:
     cell: Cell
     taken_s: float = 0.0
     session: Any = None
-    said: Sequence[Said] = field(default=())
+    outputs: Sequence[Output] = field(default=())
 
 
 class ProcessPoisoned(Exception):
@@ -68,8 +68,8 @@ def _begin(member: CellState, tools: WorkerHooks) -> bool:
 def _prepare(member: CellState, tools: WorkerHooks) -> bool:
     member.session = tools.set_up(member.cell)
     if hasattr(tools.suite, "read_once"):
-        for said in tools.suite.read_once(member.session):
-            tools.say(member.cell, said)
+        for output in tools.suite.read_once(member.session):
+            tools.say(member.cell, output)
     return True
 
 
@@ -91,8 +91,8 @@ def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHo
     rounds = Rounds(takers, sampling, time.monotonic, Random(timed[0].cell.seed))
     for sample in rounds:
         member = timed[sample.taker]
-        for said in member.said:
-            tools.say(member.cell, _apart(said) if sample.warm_up else said)
+        for output in member.outputs:
+            tools.say(member.cell, _apart(output) if sample.warm_up else output)
     for member in timed:
         for text in _remarks(rounds) if sampling.budget_s else []:
             tools.say(member.cell, Note(f"{sampling.metric}: {text}"))
@@ -108,11 +108,11 @@ def _turn(member: CellState, metric: str, tools: WorkerHooks) -> float:
 
 
 def _sample(member: CellState, metric: str, suite: Any) -> float:
-    member.said = tuple(suite.sample(member.session))
-    found = [one.value for one in member.said if isinstance(one, Reading) and one.metric == metric]
-    if not found or not found[0] > 0:
+    member.outputs = tuple(suite.sample(member.session))
+    values = [one.value for one in member.outputs if isinstance(one, Reading) and one.metric == metric]
+    if not values or not values[0] > 0:
         raise TypeError(f"sample() yielded no positive {metric!r}, which is what is compared: {member.said}")
-    return found[0]
+    return values[0]
 
 
 def _remarks(rounds: Rounds) -> list[str]:
@@ -124,9 +124,9 @@ def _remarks(rounds: Rounds) -> list[str]:
     return notes
 
 
-def _apart(said: Said) -> Said:
+def _apart(output: Output) -> Output:
     """Return a warm-up event under its own metric, separate from the samples."""
-    return said._replace(metric=f"{said.metric}/{WARM_UP}") if isinstance(said, Reading) else said
+    return output._replace(metric=f"{output.metric}/{WARM_UP}") if isinstance(output, Reading) else output
 
 
 def _guarded(member: CellState, tools: WorkerHooks, work: Callable[[], Result]) -> Result | None:

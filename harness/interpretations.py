@@ -47,13 +47,13 @@ def read_interpretations(
     where = f"{where}.interpretations"
     if not data:
         raise ConfigError(f"{where}: none; a claim is compared with at least one value")
-    found = [
+    read = [
         one
         for i, entry in enumerate(data)
         for one in _entry(f"{where}[{i}]", as_mapping(f"{where}[{i}]", entry), relation, requires, context)
     ]
-    refuse_doubles(where, [one.name for one in found])
-    return tuple(found)
+    refuse_doubles(where, [one.name for one in read])
+    return tuple(read)
 
 
 def _entry(
@@ -116,15 +116,15 @@ def _workloads(where: str, values: Mapping[str, Any], context: Context) -> list[
     """Return the workloads that an entry names, with patterns expanded; raises ConfigError."""
     if bool(values["workload"]) == bool(values["workloads"]):
         raise ConfigError(f"{where}: expected workload, or workloads")
-    found: list[str] = []
+    names: list[str] = []
     for name in [values["workload"]] if values["workload"] else values["workloads"]:
         matching = [one for one in context.workloads if fnmatchcase(one, str(name))]
         if not matching:
             raise unknown(
                 f"{where}.workload: {name!r} is no workload of {context.suite}", name, context.workloads
             )
-        found += [one for one in matching if one not in found]
-    return found
+        names += [one for one in matching if one not in names]
+    return names
 
 
 def _filled(where: str, template: str, titles: Mapping[str, str]) -> str:

@@ -40,7 +40,7 @@ def outcome(claim: Claim, low: float, high: float) -> str:
 
 
 def differences(
-    stated: Mapping[str, str], found: Mapping[str, str], origin: str, status: str = Status.OK
+    stated: Mapping[str, str], recorded: Mapping[str, str], origin: str, status: str = Status.OK
 ) -> list[Difference]:
     """Return the conditions of a claim that a value does not meet.
 
@@ -51,15 +51,15 @@ def differences(
     if DEVICE in stated and origin != Origin.MEASURED:
         differ.append(Difference("origin", origin, Origin.MEASURED.value))
     for name, value in stated.items():
-        if name not in found or not any(_meets(found[name], one) for one in value.split(" | ")):
-            differ.append(Difference(name, found.get(name, ""), value))
+        if name not in recorded or not any(_meets(recorded[name], one) for one in value.split(" | ")):
+            differ.append(Difference(name, recorded.get(name, ""), value))
     if status != Status.OK:
         differ.append(Difference("status", status, Status.OK.value))
     return differ
 
 
-def _meets(found: str, allowed: str) -> bool:
-    return fnmatchcase(found, allowed) if "*" in allowed else found == allowed
+def _meets(recorded: str, allowed: str) -> bool:
+    return fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
 
 
 def _verdict(claim: Claim, interpretation: Interpretation, cells: Cells) -> Verdict:

@@ -33,12 +33,14 @@ def order_of(interpretation: Interpretation, cells: Cells) -> Order:
     """Return the steps between the variants; raises `NoValueError`, which names the variant."""
     order = interpretation.order
     records = {variant: _of_variant(interpretation, variant, cells.get(variant, ())) for variant in order}
-    origins = {variant: origin_of(interpretation, found) for variant, found in records.items()}
+    origins = {variant: origin_of(interpretation, records_of) for variant, records_of in records.items()}
     _refuse_unlike("origins", origins)
-    _refuse_unlike("units", {variant: _unit(interpretation, found[0]) for variant, found in records.items()})
+    _refuse_unlike(
+        "units", {variant: _unit(interpretation, records_of[0]) for variant, records_of in records.items()}
+    )
     steps = tuple(_step(interpretation, pair, records) for pair in pairwise(order))
-    found = Order(steps, origins[order[0]], records)
-    return found._replace(noise=_noise(interpretation, found.least, cells))
+    records_of = Order(steps, origins[order[0]], records)
+    return records_of._replace(noise=_noise(interpretation, records_of.least, cells))
 
 
 def increases(claim: Claim, ratio: float) -> bool:
@@ -68,28 +70,28 @@ def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[
     if not records:
         raise NoValueError(f"no record of {variant} on {interpretation.workload}")
     try:
-        found = usable_of(interpretation._replace(variant=variant), records)
-        if not any(record.status == Status.OK for record in found):
-            raise NoValueError(missing_reason(interpretation, found[0]))
-        origin_of(interpretation, found)
-        samples = _samples(interpretation, found)
+        usable = usable_of(interpretation._replace(variant=variant), records)
+        if not any(record.status == Status.OK for record in usable):
+            raise NoValueError(missing_reason(interpretation, usable[0]))
+        origin_of(interpretation, usable)
+        samples = _samples(interpretation, usable)
         if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
             raise NoValueError(f"not every {interpretation.metric} by {interpretation.method} is above 0")
     except NoValueError as reason:
         raise NoValueError(f"{variant}: {reason}", records[0].cell.id) from None
-    return found
+    return usable
 
 
 def _samples(interpretation: Interpretation, records: Sequence[Record]) -> list[float]:
     """Return the samples of the records that ended ok, all repeats together."""
     well = (record for record in records if record.status == Status.OK)
-    found = (measurement(record, interpretation.metric, interpretation.method) for record in well)
-    return [value for one in found if one is not None for value in one.samples]
+    measurements = (measurement(record, interpretation.metric, interpretation.method) for record in well)
+    return [value for one in measurements if one is not None for value in one.samples]
 
 
 def _unit(interpretation: Interpretation, record: Record) -> str:
-    found = measurement(record, interpretation.metric, interpretation.method)
-    return found.unit if found is not None else ""
+    measured = measurement(record, interpretation.metric, interpretation.method)
+    return measured.unit if measured is not None else ""
 
 
 def _refuse_unlike(what: str, of_variants: Mapping[str, str]) -> None:

@@ -74,20 +74,22 @@ def variants(
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
-        found = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"])
-        bare = [one for one in found if not one.techniques]
-        if bare and name not in with_module(suite, suites):
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"])
+        modules = [one for one in variants_here if not one.techniques]
+        if modules and name not in with_module(suite, suites):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
                 "apply(subject) is missing; expected either"
             )
-        every += found
+        every += variants_here
     for name in only:
         if not any(name in (variant.name, variant.module) for variant in every):
             raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
-    asked = {*only, BASELINE, AGAIN} if only and config["interleave"] else set(only)
+    requested = {*only, BASELINE, AGAIN} if only and config["interleave"] else set(only)
     return tuple(
-        variant for variant in every if not asked or variant.name in asked or variant.module in asked
+        variant
+        for variant in every
+        if not requested or variant.name in requested or variant.module in requested
     )
 
 
@@ -97,18 +99,18 @@ def variants_of(
     """Return the variants that one optimization's YAML describes; raises ConfigError."""
     applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
     fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
-    found = []
+    variants = []
     for label, changed in (entry["variants"] or {"": {}}).items():
         variant = f"{name}.{label}" if label else name
         place = f"{where}.variants.{label}" if label else f"{where}.settings"
         own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
         settings = check_fields(place, {**entry["settings"], **own}, fields)
-        asked = changed.get("techniques", entry["techniques"])
+        listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
         check_value(f"{place}.title", title, {"type": "str"})
-        found.append(Variant(variant, name, settings, checked_techniques(at, asked), title, applies_to))
-    return found
+        variants.append(Variant(variant, name, settings, checked_techniques(at, listed), title, applies_to))
+    return variants
 
 
 def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
@@ -123,13 +125,13 @@ def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> A
 def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, str]:
     """Return the title of each variant as the YAMLs have it, without composing a config."""
     own = _read(conf / "suite" / f"{suite}.yaml")
-    found = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
+    titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
     for name in optimizations(suite, conf, suites):
         entry = _read(conf / "suite" / suite / f"{name}.yaml")
         for label, changed in (entry.get("variants") or {"": {}}).items():
             variant = f"{name}.{label}" if label else name
-            found[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
-    return found
+            titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+    return titles
 
 
 def _read(path: Path) -> dict[str, Any]:

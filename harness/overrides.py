@@ -19,7 +19,7 @@ ADD_OR_DELETE = "+ adds and ~ leaves out suite.workloads.NAME, nothing else"
 def parse(words: Sequence[str]) -> list[Override]:
     """Return the overrides of the command line, in Hydra's grammar; raises ConfigError."""
     parser = OverridesParser.create()
-    found = []
+    overrides = []
     for word in words:
         try:
             override = parser.parse_override(word)
@@ -42,8 +42,8 @@ def parse(words: Sequence[str]) -> list[Override]:
             raise ConfigError(f"{word}: {ADD_OR_DELETE}")
         if "claims" in override.key_or_group.split("."):
             raise ConfigError(f"{override.key_or_group}: claims are read-only; they quote the paper")
-        found.append(override)
-    return found
+        overrides.append(override)
+    return overrides
 
 
 def apply_override(config: DictConfig, override: Override) -> None:

@@ -58,9 +58,9 @@ def compare(
         return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
     pairs = [(own[repeat], other[repeat]) for repeat in sorted(own.keys() & other.keys())]
     if len(pairs) >= least_processes and all(len(one) == len(two) for one, two in pairs) and pairs:
-        found = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
-        if math.isfinite(found.high):
-            return found
+        paired = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
+        if math.isfinite(paired.high):
+            return paired
     return _of_ranges(mine, theirs, min(len(own), len(other)))
 
 
@@ -78,12 +78,12 @@ def inverse(ratio: Ratio) -> Ratio:
 
 
 def _by_repeat(records: Iterable[Record], metric: str, method: str) -> dict[int, tuple[float, ...]]:
-    found = {}
+    samples = {}
     for record in records:
         one = measurement(record, metric, method)
         if one is not None and one.samples and record.status == Status.OK:
-            found[record.cell.repeat] = one.samples
-    return found
+            samples[record.cell.repeat] = one.samples
+    return samples
 
 
 @lru_cache(maxsize=8192)

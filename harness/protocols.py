@@ -158,23 +158,23 @@ def check_modules(
 
 
 def _check_optimization(file: Path, settings: Sequence[str]) -> None:
-    found = _find(file, "Settings")
-    _refuse(file, UNCONFIGURED if found is None else OPTIMIZATION)
-    body = found.body if isinstance(found, ast.ClassDef) else []
+    declared = _find(file, "Settings")
+    _refuse(file, UNCONFIGURED if declared is None else OPTIMIZATION)
+    body = declared.body if isinstance(declared, ast.ClassDef) else []
     fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
     missing = [name for name in settings if name not in fields]
-    if missing and (found is None or isinstance(found, ast.ClassDef)):
+    if missing and (declared is None or isinstance(declared, ast.ClassDef)):
         raise ConfigError(f"{_shown(file)}: a class Settings with {', '.join(missing)} is missing. {SEE}")
 
 
 def check_suite(package: Path, techniques: bool = False) -> None:
     """Raise ConfigError, one line, where a suite's package lacks something."""
-    wanted = SUITE["apply_techniques"]._replace(required=techniques)
-    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": wanted})
+    expected = SUITE["apply_techniques"]._replace(required=techniques)
+    _refuse(package / "__init__.py", {**SUITE, "apply_techniques": expected})
 
 
-def _refuse(file: Path, wanted: Mapping[str, Function]) -> None:
-    faults = [fault for name, function in wanted.items() if (fault := _fault(file, name, function))]
+def _refuse(file: Path, expected: Mapping[str, Function]) -> None:
+    faults = [fault for name, function in expected.items() if (fault := _fault(file, name, function))]
     if faults:
         raise ConfigError(f"{_shown(file)}: {'; '.join(faults)}. {SEE}")
 
@@ -187,11 +187,11 @@ def _shown(file: Path) -> str:
 
 def _fault(file: Path, name: str, function: Function) -> str:
     signature = f"{name}({', '.join(function.parameters)})"
-    found = _find(file, name)
-    if found is None:
+    defined = _find(file, name)
+    if defined is None:
         return f"{signature} is missing" if function.required else ""
-    if isinstance(found, ast.FunctionDef) and not _takes(found.args, len(function.parameters)):
-        return f"{name}({ast.unparse(found.args)}) is there, expected {signature}"
+    if isinstance(defined, ast.FunctionDef) and not _takes(defined.args, len(function.parameters)):
+        return f"{name}({ast.unparse(defined.args)}) is there, expected {signature}"
     return ""
 
 

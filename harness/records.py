@@ -196,8 +196,8 @@ def measurement(record: Record, metric: str, method: str | None = None) -> Measu
 
 def gather(readings: Sequence[Reading]) -> tuple[Measurement, ...]:
     """Return readings of one cell as measurements: by metric and method, samples in the order taken."""
-    found: dict[tuple[str, str, str, str], list[float]] = {}
+    gathered: dict[tuple[str, str, str, str], list[float]] = {}
     for reading in readings:
         key = (reading.metric, reading.unit, reading.origin, reading.method)
-        found.setdefault(key, []).append(reading.value)
-    return tuple(Measurement(*key, tuple(samples)) for key, samples in found.items())
+        gathered.setdefault(key, []).append(reading.value)
+    return tuple(Measurement(*key, tuple(samples)) for key, samples in gathered.items())

@@ -131,8 +131,8 @@ def pending(
         cells = [cell for cell in fresh if not _stands(records.get(cell.id), limits, environment)]
         seen.update(cell.id for cell in fresh)
         if cells and group.sampling is not None:
-            due = {cell.id for cell in cells}
-            cells = [cell for cell in fresh if cell.id in due or records[cell.id].status == Status.OK]
+            planned = {cell.id for cell in cells}
+            cells = [cell for cell in fresh if cell.id in planned or records[cell.id].status == Status.OK]
         if cells:
             left.append(group._replace(cells=tuple(cells)))
     return left

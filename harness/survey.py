@@ -29,22 +29,22 @@ def main() -> None:
 
     slow = matmul_probe.bf16_is_slow()
     cells = [Cell(*fields) for fields in group.cells]
-    found = {
+    report = {
         "matmul_FLOP_per_s": matmul_probe.matmul_FLOP_per_s(),
         "bf16_is_slow": slow,
         "bf16_FLOP": bf16_FLOP(cells, group.package) if slow else {},
     }
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(report) + "\n")
 
 
 def bf16_FLOP(cells: Sequence[Cell], package: str) -> dict[str, float]:
     """Return the FLOP of bf16 products by cell, for those that have any."""
-    found = {}
+    flops = {}
     for cell in cells:
         with suppress(Exception):  # raised again when the cell is run, and recorded there
             if flop := _of_cell(cell, package):
-                found[cell.id] = flop
-    return found
+                flops[cell.id] = flop
+    return flops
 
 
 def _of_cell(cell: Cell, package: str) -> float:

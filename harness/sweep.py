@@ -104,8 +104,8 @@ def total_line(estimates: Sequence[Estimate]) -> str:
 
 def _records(suite_run: Run) -> dict[str, Record]:
     """Return what a results folder has, by cell; nothing where there is no such folder yet."""
-    found = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
-    return {record.cell.id: record for record in found}
+    earlier = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
+    return {record.cell.id: record for record in earlier}
 
 
 def prepare(suite_run: Run) -> Prepared:

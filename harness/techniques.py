@@ -30,7 +30,7 @@ def checked_techniques(
     """Return (name, settings) of each technique listed; raises ConfigError."""
     if not isinstance(given, list):
         raise ConfigError(f"{where}={given!r}: expected a list of names, or of {{name: {{setting: value}}}}")
-    found = []
+    techniques = []
     for one in given:
         name, settings = (one, {}) if isinstance(one, str) else _named(where, one)
         if name not in names(folder):
@@ -41,8 +41,8 @@ def checked_techniques(
             if key not in allowed:
                 raise unknown(f"{where}.{name}.{key}", key, allowed)
             checked[key] = check_value(f"{where}.{name}.{key}", value, allowed[key])
-        found.append((name, checked))
-    return tuple(found)
+        techniques.append((name, checked))
+    return tuple(techniques)
 
 
 def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:

@@ -156,8 +156,8 @@ def run_group(
     """
     from harness.interleaved_group import WorkerHooks, run_together
 
-    def say(cell: Cell, said: Any) -> None:
-        emit(_said(cell.id, said))
+    def say(cell: Cell, output: Any) -> None:
+        emit(_event_of(cell.id, output))
 
     def set_up(cell: Cell) -> Any:
         open_output(cell)
@@ -193,8 +193,8 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
     with memory_limit(limits.memory_B):
         session = _set_up(cell, package, emit)
         with _closing(suite, session):
-            for said in suite.sample(session):
-                emit(_said(cell.id, said))
+            for output in suite.sample(session):
+                emit(_event_of(cell.id, output))
 
 
 def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
@@ -247,14 +247,14 @@ def _closing_after_failure(suite: Any, session: Any) -> Iterator[None]:
         raise
 
 
-def _said(cell_id: str, said: Any) -> Event:
+def _event_of(cell_id: str, output: Any) -> Event:
     """Return what a suite yielded, as an event; raises an error that names what is wrong where it is no
     reading."""
-    if isinstance(said, Note):
-        return CellNote(cell_id, failure_classification.clean(said.text))
-    if not isinstance(said, Reading):
-        raise TypeError(f"sample() yielded {type(said).__name__} {said!r:.200}, neither Reading nor Note")
-    metric, unit, value, origin, method = said
+    if isinstance(output, Note):
+        return CellNote(cell_id, failure_classification.clean(output.text))
+    if not isinstance(output, Reading):
+        raise TypeError(f"sample() yielded {type(output).__name__} {output!r:.200}, neither Reading nor Note")
+    metric, unit, value, origin, method = output
     if not (isinstance(metric, str) and metric and isinstance(method, str)):
         raise TypeError(f"metric {metric!r}, method {method!r}: a metric has a name, a method is a str")
     if unit not in UNITS:

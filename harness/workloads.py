@@ -17,16 +17,16 @@ def workloads(
     fields = suite["fields"]
     if suite["workload_from"] is not None:
         return from_file(suite, device_memory_B)
-    found: dict[str, Any] = suite["workloads"]
+    chosen: dict[str, Any] = suite["workloads"]
     for name in only:
-        if name not in found:
-            raise unknown(f"workloads=[{name}]", name, found)
+        if name not in chosen:
+            raise unknown(f"workloads=[{name}]", name, chosen)
     picked: dict[str, Mapping[str, Any]] = {}
-    for name in [n for n in found if not only or n in only or n in suite["reference_workloads"]]:
+    for name in [n for n in chosen if not only or n in only or n in suite["reference_workloads"]]:
         where = f"suite.workloads.{name}"
-        if not isinstance(found[name], dict):
-            raise ConfigError(f"{where}={shown(found[name])}: expected the fields of a workload")
-        picked[name] = check_fields(where, found[name], fields)
+        if not isinstance(chosen[name], dict):
+            raise ConfigError(f"{where}={shown(chosen[name])}: expected the fields of a workload")
+        picked[name] = check_fields(where, chosen[name], fields)
         check_relations(where, picked[name], fields)
     return picked
 
@@ -35,15 +35,15 @@ def slow_bf16_workloads(
     suite: Mapping[str, Any], picked: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
     """Return what replaces some of the workloads where bf16 products are slow, each field checked."""
-    found: dict[str, Mapping[str, Any]] = {}
+    slow: dict[str, Mapping[str, Any]] = {}
     for name, changes in suite["slow_bf16_workloads"].items():
         where = f"suite.slow_bf16_workloads.{name}"
         if name not in suite["workloads"]:
             raise unknown(where, name, suite["workloads"])
         if name in picked:
-            found[name] = check_fields(where, {**picked[name], **changes}, suite["fields"])
-            check_relations(where, found[name], suite["fields"])
-    return found
+            slow[name] = check_fields(where, {**picked[name], **changes}, suite["fields"])
+            check_relations(where, slow[name], suite["fields"])
+    return slow
 
 
 def check_names(suite: Mapping[str, Any]) -> None:

@@ -257,10 +257,10 @@ def _environ(temporary: Path, threads: int) -> dict[str, str]:
 def oom_kills() -> int:
     """Return how many processes the kernel has killed for memory since boot; 0 where it does not count."""
     try:
-        found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
+        match = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.M)
     except OSError:
         return 0
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def kill_by_tmpdir(temporary: Path) -> None:

@@ -75,8 +75,8 @@ def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    held = [getattr(tensor, name) for name in names]  # DTensor's mesh among them
-    return [one for inner in held if isinstance(inner, torch.Tensor) for one in inner_tensors(inner)]
+    attributes = [getattr(tensor, name) for name in names]  # DTensor's mesh among them
+    return [one for inner in attributes if isinstance(inner, torch.Tensor) for one in inner_tensors(inner)]
 
 
 def compilations_from_cache() -> int:
@@ -84,8 +84,8 @@ def compilations_from_cache() -> int:
     require_tried_version()
     from torch._dynamo.utils import counters
 
-    found = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
-    return int(found)
+    hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    return int(hits)
 
 
 def fake_store() -> Any:
@@ -187,7 +187,7 @@ def derivative_of() -> str:
 
 
 def cpu_kernel(operation: str) -> Callable[..., Any]:
-    """Return torch's CPU kernel of `operation` ("aten::mm", "aten::mm.out"), which takes (keys, arguments …)."""
+    """Return torch's CPU kernel of `operation`, such as "aten::mm"; it takes dispatch keys and arguments."""
     require_tried_version()
     kernel: Any = torch.library.get_kernel(operation, "CPU")
     return kernel.call_boxed  # type: ignore[no-any-return]

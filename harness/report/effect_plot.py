@@ -28,7 +28,7 @@ class Row(NamedTuple):
     value: float
     low: float
     high: float
-    found: Comparison
+    comparison: Comparison
 
 
 def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
@@ -36,7 +36,7 @@ def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     rows = _rows(block, spec, index)
     if not rows:
         return None
-    faster = rows[0].found.unit == "s"
+    faster = rows[0].comparison.unit == "s"
     drawing = Drawing(block.id, 84 + ROW * len(rows))
     axes = drawing.axes
     noise = _noise(block, index)
@@ -44,10 +44,10 @@ def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
         axes.axvspan(*noise, color=LIGHT["faint"], alpha=0.6, linewidth=0)
     axes.axvline(1, color=LIGHT["ink"], linewidth=1)
     for y, row in enumerate(rows):
-        colour = COLOURS[row.found.effect]
+        colour = COLOURS[row.comparison.effect]
         axes.plot([row.low, row.high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
-        text = f"{row.name}: {row.found.text} {row.found.effect}"
-        drawing.points([(row.value, y)], [Tip(text, row.found.cell)], SERIES_OF[row.found.effect])
+        text = f"{row.name}: {row.comparison.text} {row.comparison.effect}"
+        drawing.points([(row.value, y)], [Tip(text, row.comparison.cell)], SERIES_OF[row.comparison.effect])
         drawing.name(times(row.value), (row.high, y), 9)
     low = min(1.0, *(row.low for row in rows)) / 1.05
     high = max(1.0, *(row.high for row in rows))
@@ -63,7 +63,7 @@ def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     what = f"Speed-up over {base}" if faster else f"{name}, relative to {base}"
     band = "; grey band: noise of the baseline" if noise else ""
     title = block.fields["x_title"] or what
-    x_title(axes, f"{title} ({origins(row.found.origin for row in rows)}{band})")
+    x_title(axes, f"{title} ({origins(row.comparison.origin for row in rows)}{band})")
     return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
 
 
@@ -75,23 +75,23 @@ def _rows(block: Block, spec: Spec, index: ResultIndex) -> list[Row]:
     for workload in workloads:
         own = []
         for variant in index.names("optimization", fields["where"]):
-            found = compared(index, workload, variant, fields)
-            if found is None or variant in (fields["baseline"], fields["noise"]):
+            comparison = compared(index, workload, variant, fields)
+            if comparison is None or variant in (fields["baseline"], fields["noise"]):
                 continue
             name = spec.name("optimization", variant)
             label = f"{name}, {spec.name('workload', workload)}" if len(workloads) > 1 else name
-            ratio = found.speed_up if found.unit == "s" else found.ratio
+            ratio = comparison.speed_up if comparison.unit == "s" else comparison.ratio
             if math.isfinite(ratio.low) and ratio.low > 0 and math.isfinite(ratio.high):
-                own.append(Row(label, ratio.value, ratio.low, ratio.high, found))
-        rows += sorted(own, key=lambda row: -row.value if row.found.unit == "s" else row.value)
+                own.append(Row(label, ratio.value, ratio.low, ratio.high, comparison))
+        rows += sorted(own, key=lambda row: -row.value if row.comparison.unit == "s" else row.value)
     return rows[:MOST_ROWS]
 
 
 def _noise(block: Block, index: ResultIndex) -> tuple[float, float] | None:
     """Return the band of the noise where one workload alone is drawn and its baseline was timed twice."""
     workloads = index.names("workload", block.fields["where"], block.fields["metric"])
-    found = noise_of(index, workloads[0], block.fields) if len(workloads) == 1 else None
-    if found is None or found.low <= 0:
+    noise = noise_of(index, workloads[0], block.fields) if len(workloads) == 1 else None
+    if noise is None or noise.low <= 0:
         return None
-    end = max(found.high, 1 / found.low)
+    end = max(noise.high, 1 / noise.low)
     return 1 / end, end

@@ -86,15 +86,15 @@ def _change(
     """Return the change against the baseline, and what it means."""
     if variant == fields["baseline"]:
         return TableCell(""), TableCell("baseline", look="muted")
-    found = compared(index, workload, variant, fields)
-    if found is None:
+    comparison = compared(index, workload, variant, fields)
+    if comparison is None:
         lacking = reasoned(notes, why_none(index, workload, variant, fields))
         return lacking, TableCell("unavailable", look="muted")
-    why = NO_INTERVAL.get(found.ratio.basis)
-    shown = TableCell(found.text, found.cell, note=f" {notes.mark(why)}" if why else "")
+    why = NO_INTERVAL.get(comparison.ratio.basis)
+    shown = TableCell(comparison.text, comparison.cell, note=f" {notes.mark(why)}" if why else "")
     if variant == fields["noise"]:
         return shown, TableCell("noise", look="muted")
-    effect = _turned(found.effect) if fields["better"] == "higher" else found.effect
+    effect = _turned(comparison.effect) if fields["better"] == "higher" else comparison.effect
     return shown, TableCell(effect, look=LOOKS[effect])
 
 
@@ -158,11 +158,13 @@ def speed_up_cell(
     index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
 ) -> TableCell:
     """Return a speed-up with the sign of what it means."""
-    found = compared(index, workload, variant, fields)
-    if found is None:
+    comparison = compared(index, workload, variant, fields)
+    if comparison is None:
         return reasoned(notes, why_none(index, workload, variant, fields))
-    why = NO_INTERVAL.get(found.ratio.basis)
+    why = NO_INTERVAL.get(comparison.ratio.basis)
     note = f" {notes.mark(why)}" if why else ""
     if variant == fields["noise"]:
-        return TableCell(found.text, found.cell, note=note)
-    return TableCell(f"{SIGNS[found.effect]} {found.text}", found.cell, LOOKS[found.effect], note=note)
+        return TableCell(comparison.text, comparison.cell, note=note)
+    return TableCell(
+        f"{SIGNS[comparison.effect]} {comparison.text}", comparison.cell, LOOKS[comparison.effect], note=note
+    )

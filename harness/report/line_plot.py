@@ -84,9 +84,9 @@ def _series(block: Block, spec: Spec, index: ResultIndex) -> tuple[dict[str, lis
     for one in index.names(key, where):
         places = [{key: one, along: other} for other in index.names(along, where)]
         named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
-        found = [_point(block, index, name, **place) for name, place in named]
+        candidates = [_point(block, index, name, **place) for name, place in named]
         points: dict[float, Point] = {}
-        for point in found:
+        for point in candidates:
             if point is not None and points.setdefault(point.x, point) is not point:
                 covered[point.name] = None
         if points:
@@ -109,10 +109,10 @@ def _point(block: Block, index: ResultIndex, name: str, workload: str, optimizat
         return None
     if not y_axis["against"]:
         return Point(x, y.median, name, y, y.median, y.median)
-    found = compared(index, workload, optimization, {**y_axis, "baseline": y_axis["against"]})
-    if found is None or optimization == y_axis["against"]:
+    comparison = compared(index, workload, optimization, {**y_axis, "baseline": y_axis["against"]})
+    if comparison is None or optimization == y_axis["against"]:
         return None
-    return Point(x, found.speed_up.value, name, y, found.speed_up.low, found.speed_up.high)
+    return Point(x, comparison.speed_up.value, name, y, comparison.speed_up.low, comparison.speed_up.high)
 
 
 def _value(index: ResultIndex, workload: str, variant: str, axis: Mapping[str, Any]) -> Value | None:
@@ -127,8 +127,8 @@ def _mark(block: Block, index: ResultIndex, line: Sequence[Point]) -> Point | No
     if not block.fields["mark"]:
         return None
     metric, method, title = (block.fields["mark"][name] for name in ("metric", "method", "title"))
-    found = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
-    mark = next((value for value in found if value), None)
+    values = (index.get(p.value.workload, p.value.optimization, metric, method) for p in line)
+    mark = next((value for value in values if value), None)
     for left, right in pairwise(line):
         if mark and left.x <= mark.median <= right.x and left.x < right.x:
             share = math.log(mark.median / left.x) / math.log(right.x / left.x)

@@ -102,15 +102,15 @@ class ResultIndex:
     def names(self, key: str, where: Where, metric: str = "") -> list[str]:
         """Return the values of `key` among what `where` selects; with `metric`, those that have it."""
         if metric or key == "method":
-            found = {
+            names = {
                 getattr(value, key)
                 for value in self.table.values()
                 if (not metric or value.metric == metric) and self.selects(value, where)
             }
         else:
             firsts = (records[0] for records in self.cells.values())
-            found = {getattr(r.cell, key) for r in firsts if self._cell_fits(r, where)}
-        return sorted(found, key=lambda name: self._rank(key, name))
+            names = {getattr(r.cell, key) for r in firsts if self._cell_fits(r, where)}
+        return sorted(names, key=lambda name: self._rank(key, name))
 
     def select(self, metric: str, where: Where) -> list[Value]:
         """Return the values of `metric` that `where` selects, in order."""

@@ -42,13 +42,13 @@ def _series(block: Block, spec: Spec, index: ResultIndex) -> dict[str, tuple[lis
     series = {}
     for workload in index.names("workload", where, metric):
         for variant in index.names("optimization", where, metric):
-            found = [
+            runs = [
                 (one.samples, record.cell.id)
                 for record in index.cells.get((workload, variant), ())
                 for one in record.measurements
                 if one.metric == metric
             ]
-            if found:
-                steps = [fmean(step) for step in zip(*(samples for samples, _ in found), strict=False)]
-                series[spec.name("optimization", variant)] = (steps, found[0][1])
+            if runs:
+                steps = [fmean(step) for step in zip(*(samples for samples, _ in runs), strict=False)]
+                series[spec.name("optimization", variant)] = (steps, runs[0][1])
     return series

@@ -132,10 +132,12 @@ def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
 def change(index: ResultIndex, notes: Notes, value: Value, baseline: str) -> TableCell:
     """Return a table cell with the change of a value against another variant, by the same comparison."""
     fields = {"metric": value.metric, "method": value.method, "baseline": baseline}
-    found = compared(index, value.workload, value.optimization, fields)
-    if found is None:
+    comparison = compared(index, value.workload, value.optimization, fields)
+    if comparison is None:
         return reasoned(notes, why_none(index, value.workload, value.optimization, fields))
-    shown = percent(found.ratio.value - 1, True)
-    ends = [percent(end - 1, True).removesuffix(" %") for end in (found.ratio.low, found.ratio.high)]
-    text = f"{shown} ({ends[0]} … {ends[1]})" if found.has_ends and ends[0] != ends[1] else shown
+    shown = percent(comparison.ratio.value - 1, True)
+    ends = [
+        percent(end - 1, True).removesuffix(" %") for end in (comparison.ratio.low, comparison.ratio.high)
+    ]
+    text = f"{shown} ({ends[0]} … {ends[1]})" if comparison.has_ends and ends[0] != ends[1] else shown
     return TableCell(marked(text, value.origin), value.cell)

@@ -78,22 +78,26 @@ def _paying(data: ReportData, block: Block) -> list[tuple[float, str, str]]:
     for workload in workloads:
         ranks = index.condition(workload, fields["baseline"], "ranks")
         for variant in index.names("optimization", fields["where"]):
-            found = compared(index, workload, variant, fields)
+            comparison = compared(index, workload, variant, fields)
             ours = variant not in (fields["baseline"], fields["noise"])
             if (
-                found
-                and found.effect == "pays"
+                comparison
+                and comparison.effect == "pays"
                 and ours
                 and index.condition(workload, variant, "ranks") == ranks
             ):
                 name = spec.name("optimization", variant)
                 name += f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
-                paying.append((found.ratio.value, name, _size(found)))
+                paying.append((comparison.ratio.value, name, _size(comparison)))
     return paying
 
 
-def _size(found: Comparison) -> str:
-    return times(found.speed_up.value) if found.unit == "s" else percent(found.ratio.value - 1, True)
+def _size(comparison: Comparison) -> str:
+    return (
+        times(comparison.speed_up.value)
+        if comparison.unit == "s"
+        else percent(comparison.ratio.value - 1, True)
+    )
 
 
 def _claims(data: ReportData) -> SummaryCard | None:
@@ -164,23 +168,23 @@ def _trust(data: ReportData) -> SummaryCard | None:
 
 def _noise(index: ResultIndex, block: Block) -> SummaryCard:
     """Return by how much the baseline differs from itself, over all workloads with both."""
-    found = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.fields))]
-    if not found:
+    noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.fields))]
+    if not noises:
         remark = (
             "The baseline was not timed against itself in this run, so no difference can be told from noise."
         )
         return SummaryCard(TRUST, (), remark, block.id)
-    off = [max(one.value, 1 / one.value) - 1 for one in found]
-    apart = sum(not one.low <= 1 <= one.high for one in found)
+    off = [max(one.value, 1 / one.value) - 1 for one in noises]
+    apart = sum(not one.low <= 1 <= one.high for one in noises)
     lines = (
         ("baseline against itself, median", percent(statistics.median(off))),
         ("worst", percent(max(off))),
-        ("judged different", f"{apart} of {len(found)}"),
+        ("judged different", f"{apart} of {len(noises)}"),
     )
-    processes = sorted({one.processes for one in found})
+    processes = sorted({one.processes for one in noises})
     count = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
     remark = (
-        f"The same code as two variants on {len(found)} workloads, in {count} processes each; at 95 % one in "
-        "twenty is expected to be judged different by chance."
+        f"The same code as two variants on {len(noises)} workloads, in {count} processes each; at 95 % "
+        "one in twenty is expected to be judged different by chance."
     )
     return SummaryCard(TRUST, lines, remark, block.id)

@@ -153,7 +153,7 @@ def _round(element: ElementTree.Element) -> None:
     for name in ("d", "x", "y", "width", "height", "transform"):
         if name in element.attrib:
             text = re.sub(r"\s*\n\s*", " ", element.attrib[name].strip())
-            element.set(name, re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", text))
+            element.set(name, re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}", text))
     if not (element.text or "").strip():
         element.text = None
     element.tail = None

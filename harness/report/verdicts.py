@@ -42,8 +42,8 @@ def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[ClaimWi
 
 def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """Return how many verdicts have each outcome; outcomes without one are left out."""
-    found = list(verdicts)
-    counts = {outcome: sum(v.outcome == outcome for v in found) for outcome in OUTCOMES}
+    counted = list(verdicts)
+    counts = {outcome: sum(v.outcome == outcome for v in counted) for outcome in OUTCOMES}
     return {outcome: count for outcome, count in counts.items() if count}
 
 
@@ -106,8 +106,8 @@ def outcome_text(verdict: Verdict) -> str:
 def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
     """Return one row per interpretation."""
     rows = []
-    for claim, found in judged(claims, verdicts):
-        for i, verdict in enumerate(found):
+    for claim, claim_verdicts in judged(claims, verdicts):
+        for i, verdict in enumerate(claim_verdicts):
             rows.append(
                 (
                     TableCell(claim.quoted_by if i == 0 else "", look="word"),

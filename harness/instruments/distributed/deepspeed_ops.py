@@ -40,7 +40,7 @@ def missing(operator: str) -> str | None:
     if operator == "async_io":
         header = any(Path(one).exists() for one in HEADERS)
         there["libaio with its header (libaio-dev)"] = header and ctypes.util.find_library("aio")
-    lacking = [name for name, found in there.items() if not found]
+    lacking = [name for name, present in there.items() if not present]
     return f"needs {', '.join(lacking)}: DeepSpeed compiles its {operator} at first use" if lacking else None
 
 

@@ -59,22 +59,22 @@ class Launch(NamedTuple):
         return {STORE: self.store, RUN: self.run}
 
 
-def launch(said: Mapping[str, str] | None = None) -> Launch | None:
+def launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     """Return the launch that the environment describes; None for a process started alone. Raises
     LaunchError.
     """
-    said = os.environ if said is None else said
-    if "TORCHELASTIC_RUN_ID" in said:
+    environ = os.environ if environ is None else environ
+    if "TORCHELASTIC_RUN_ID" in environ:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        rank, world, local, per_node = (int(said[name]) for name in numbers)
-        hosts = said.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        run = f"{said['TORCHELASTIC_RUN_ID']}/{said.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        rank, world, local, per_node = (int(environ[name]) for name in numbers)
+        hosts = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        run = f"{environ['TORCHELASTIC_RUN_ID']}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         nodes = world // per_node
-    elif "SLURM_STEP_NUM_TASKS" in said and "SLURM_PROCID" in said:
+    elif "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ:
         numbers = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
-        rank, world, local, nodes = (int(said[name]) for name in numbers)
+        rank, world, local, nodes = (int(environ[name]) for name in numbers)
         per_node, hosts = -(-world // nodes), True
-        run = f"{said.get('SLURM_JOB_ID', '')}.{said.get('SLURM_STEP_ID', '')}"
+        run = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
     else:
         return None
     if world == 1:
@@ -82,13 +82,13 @@ def launch(said: Mapping[str, str] | None = None) -> Launch | None:
     if world != nodes * per_node:
         raise LaunchError(f"{world} processes are spread unevenly over the nodes: {per_node} are on one")
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        if name not in said:
+        if name not in environ:
             raise LaunchError(
                 f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
                 "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
             )
-    port = int(said["MASTER_PORT"])
-    return Launch(rank, world, local, per_node, said["MASTER_ADDR"], port, hosts, run)
+    port = int(environ["MASTER_PORT"])
+    return Launch(rank, world, local, per_node, environ["MASTER_ADDR"], port, hosts, run)
 
 
 def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
@@ -120,9 +120,9 @@ def attended(launch: Launch | None) -> Iterator[None]:
     words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
     environment = {**os.environ, **launch.environment}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as keeper:
-        said = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
-        if said != READY:
-            raise LaunchError(f"ranks cannot meet at {launch.store}: {said}")
+        reply = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
+        if reply != READY:
+            raise LaunchError(f"ranks cannot meet at {launch.store}: {reply}")
         try:
             yield
         finally:

@@ -23,8 +23,8 @@ def last(path: Path, count: int) -> str:
         return "; last printed:\n" + "\n".join(lines[-count:]) if lines else ""
     frames = lines[stacks[-1] + 1 :][:count]
     before = lines[: stacks[-1]][len(frames) - count :] if len(frames) < count else []
-    said = "; it had printed:\n" + "\n".join(before) if before else ""
-    return "; its stack:\n" + "\n".join(frames) + said
+    printed = "; it had printed:\n" + "\n".join(before) if before else ""
+    return "; its stack:\n" + "\n".join(frames) + printed
 
 
 def tail(path: Path, count: int | None = None) -> list[str]:

@@ -142,8 +142,8 @@ class Pool:
     def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
         """Send the call to all ranks at once and collect their answers."""
         until_s = time.monotonic() + within_s
-        untold = {self._ranks[number].calls: memoryview(line) for number in who}
-        for calls in untold:
+        unsent = {self._ranks[number].calls: memoryview(line) for number in who}
+        for calls in unsent:
             self._selector.register(calls, selectors.EVENT_WRITE)
         answers: dict[int, Any] = {}
         while len(answers) < len(who):
@@ -151,8 +151,8 @@ class Pool:
             if not ready:
                 raise RankTimeout(self._hang(function, [n for n in who if n not in answers], within_s))
             for key, _ in ready:
-                if key.fd in untold:
-                    untold[key.fd] = self._tell(key.fd, untold[key.fd])
+                if key.fd in unsent:
+                    unsent[key.fd] = self._tell(key.fd, unsent[key.fd])
                     continue
                 for reply in self._on_event_line(key.data, function):
                     answers[key.data] = self._answer(key.data, function, json.loads(reply))
@@ -189,12 +189,12 @@ class Pool:
                 raise kind(f"rank {number}, {_name(function)}: {reply['said']}")
         raise RankFailed(self._raised(number, function, reply["said"]))
 
-    def _raised(self, number: int, function: str, said: str) -> str:
+    def _raised(self, number: int, function: str, message: str) -> str:
         """Return what a rank raised, or the deaths that made it lose a connection."""
         dead = self._dead(GONE_S)
         if not dead:
-            return f"rank {number}, {_name(function)}: {said}"
-        return f"{self._deaths(dead, function)}; rank {number}: {said}{self._last(dead[0], LINES)}"
+            return f"rank {number}, {_name(function)}: {message}"
+        return f"{self._deaths(dead, function)}; rank {number}: {message}{self._last(dead[0], LINES)}"
 
     def _gone(self, number: int, function: str) -> str:
         dead = self._dead(GRACE_S)
@@ -226,7 +226,7 @@ class Pool:
         who = " and ".join(f"rank {number}" for number in late)
         lines = max(LINES // len(late), FEWEST_LINES)
         last = {number: self._last(number, lines) for number in late}
-        where = "".join(f"\nrank {number}{said}" for number, said in last.items() if said)
+        where = "".join(f"\nrank {number}{stack}" for number, stack in last.items() if stack)
         return f"{who} gave no answer to {_name(function)} within {within_s:g} s{where}"
 
     def _last(self, number: int, lines: int) -> str:

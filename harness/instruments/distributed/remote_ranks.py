@@ -53,50 +53,50 @@ def store(host: bool = False) -> Any:
 
     address, _, port = os.environ[STORE].rpartition(":")
     limit = timedelta(seconds=MEET_S)
-    found = TCPStore(address, int(port), is_master=host, wait_for_workers=False, timeout=limit)
-    found.set_timeout(timedelta(days=365))  # of a wait, whose end is signalled
-    return PrefixStore(f"harness/{os.environ[RUN]}", found)
+    client = TCPStore(address, int(port), is_master=host, wait_for_workers=False, timeout=limit)
+    client.set_timeout(timedelta(days=365))  # of a wait, whose end is signalled
+    return PrefixStore(f"harness/{os.environ[RUN]}", client)
 
 
 def keep(host: bool, servers: int) -> None:
     """Announce the store; once standard input ends, release the servers and stay until they have ended."""
     try:
-        held = store(host)
+        client = store(host)
     except RuntimeError as error:
         sys.stdout.write(f"{str(error).partition(chr(10))[0]}\n")
         return
     sys.stdout.write(f"{READY}\n")
     sys.stdin.read()
-    held.set(END, "")
+    client.set(END, "")
     until_s = time.monotonic() + PATIENCE_S
-    while host and held.add(GONE, 0) < servers and time.monotonic() < until_s:
+    while host and client.add(GONE, 0) < servers and time.monotonic() < until_s:
         time.sleep(LOOK_S)
 
 
 def relay() -> None:
     """Represent the rank in the pool that started this process."""
     die_with_starter()
-    rank, held = os.environ["RANK"], store()
-    number = held.add(f"{rank}/starts", 1)
+    rank, client = os.environ["RANK"], store()
+    number = client.add(f"{rank}/starts", 1)
     start = f"{rank}/{number}"
     environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-    held.set(f"{rank}/start", json.dumps([number, environment]))
-    signal.signal(signal.SIGUSR1, lambda *_: held.set(f"{start}/stack", ""))  # to print its stack
+    client.set(f"{rank}/start", json.dumps([number, environment]))
+    signal.signal(signal.SIGUSR1, lambda *_: client.set(f"{start}/stack", ""))  # to print its stack
     for work in (_live, _answers):
         threading.Thread(target=work, args=(start,), daemon=True).start()
     with open(0, "rb", closefd=False) as lines:
         for place, line in enumerate(lines):
-            held.set(f"{start}/call{place}", line)
-    held.set(f"{start}/over", "")
+            client.set(f"{start}/call{place}", line)
+    client.set(f"{start}/over", "")
     os._exit(0)
 
 
 def _live(start: str) -> None:
     """Send heartbeats; end where the server's are missing."""
-    held, heard, until_s = store(), 0, time.monotonic() + SERVED_S
+    client, heard, until_s = store(), 0, time.monotonic() + SERVED_S
     while True:
-        held.add(f"{start}/alive", 1)
-        if (served := held.add(f"{start}/served", 0)) != heard:
+        client.add(f"{start}/alive", 1)
+        if (served := client.add(f"{start}/served", 0)) != heard:
             heard, until_s = served, time.monotonic() + LEASE_S
         if time.monotonic() > until_s:
             sys.stdout.write(f"nobody serves rank {os.environ['RANK']} on its machine\n")
@@ -106,10 +106,10 @@ def _live(start: str) -> None:
 
 def _answers(start: str) -> None:
     """Forward answers; end as the rank ended."""
-    held, descriptor, number = store(), int(os.environ["ANSWERS"]), 0
+    client, descriptor, number = store(), int(os.environ["ANSWERS"]), 0
     os.set_inheritable(descriptor, False)
     with open(descriptor, "wb", buffering=0) as answers:
-        while not (answer := _taken(held, f"{start}/answer{number}")).startswith(DIED):
+        while not (answer := _taken(client, f"{start}/answer{number}")).startswith(DIED):
             answers.write(answer)
             number += 1
     last = json.loads(answer.removeprefix(DIED))
@@ -120,25 +120,25 @@ def _answers(start: str) -> None:
     os._exit(last["code"])
 
 
-def _taken(held: Any, key: str) -> bytes:
+def _taken(client: Any, key: str) -> bytes:
     """Return the value of a key once it is set, and remove it from the store."""
-    value: bytes = held.get(key)
-    held.delete_key(key)
+    value: bytes = client.get(key)
+    client.delete_key(key)
     return value
 
 
 def serve(rank: str, local: str) -> None:
     """Run the rank whenever it is asked for, until the end is announced."""
-    held, last = store(), 0
-    while not held.check([END]):
+    client, last = store(), 0
+    while not client.check([END]):
         number, environment = (
-            json.loads(held.get(f"{rank}/start")) if held.check([f"{rank}/start"]) else (0, {})
+            json.loads(client.get(f"{rank}/start")) if client.check([f"{rank}/start"]) else (0, {})
         )
         if number > last:
             last = number
             Served(rank, number, {**environment, "LOCAL_RANK": local}).wait()
         time.sleep(LOOK_S)
-    held.add(GONE, 1)
+    client.add(GONE, 1)
 
 
 class Served:
@@ -157,41 +157,41 @@ class Served:
             pass_fds=(write,),
         )
         os.close(write)
-        self._said = os.fdopen(read, "rb")
+        self._output_lines = os.fdopen(read, "rb")
         for work in (self._calls, self._watch):
             threading.Thread(target=self._or_kill, args=(work,), daemon=True).start()
 
     def wait(self) -> None:
         """Forward its answers until it is gone; then report how it ended."""
-        held, number = store(), 0
-        for number, line in enumerate(self._said, start=1):
-            held.set(f"{self._start}/answer{number - 1}", line)
+        client, number = store(), 0
+        for number, line in enumerate(self._output_lines, start=1):
+            client.set(f"{self._start}/answer{number - 1}", line)
         code = self._process.wait()
-        said = log_tail.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"), LINES)
-        last = json.dumps({"code": code, "said": said})
-        held.set(f"{self._start}/answer{number}", DIED + last.encode())
+        output = log_tail.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"), LINES)
+        last = json.dumps({"code": code, "said": output})
+        client.set(f"{self._start}/answer{number}", DIED + last.encode())
         self._printed.close()
 
     def _calls(self) -> None:
-        held, number = store(), 0
+        client, number = store(), 0
         while self._process.stdin:
-            self._process.stdin.write(_taken(held, f"{self._start}/call{number}"))
+            self._process.stdin.write(_taken(client, f"{self._start}/call{number}"))
             self._process.stdin.flush()
             number += 1
 
     def _watch(self) -> None:
         """Kill the rank once its relay has ended or been replaced; request its stack if asked."""
-        held, alive, since_s, asked = store(), 0, time.monotonic(), False
+        client, alive, since_s, requested = store(), 0, time.monotonic(), False
         while self._process.poll() is None:
             time.sleep(LOOK_S)
-            held.add(f"{self._start}/served", 1)
-            if held.check([f"{self._start}/stack"]) and not asked:
-                asked = True
+            client.add(f"{self._start}/served", 1)
+            if client.check([f"{self._start}/stack"]) and not requested:
+                requested = True
                 self._process.send_signal(signal.SIGUSR1)
-            if (now := held.add(f"{self._start}/alive", 0)) != alive:
+            if (now := client.add(f"{self._start}/alive", 0)) != alive:
                 alive, since_s = now, time.monotonic()
-            follower = held.add(f"{self._rank}/starts", 0) > self._number
-            over = follower or held.check([END]) or held.check([f"{self._start}/over"])
+            follower = client.add(f"{self._rank}/starts", 0) > self._number
+            over = follower or client.check([END]) or client.check([f"{self._start}/over"])
             if over or time.monotonic() - since_s > LEASE_S:
                 self._process.kill()
 
@@ -214,9 +214,9 @@ def main(words: list[str]) -> None:
         try:
             serve(rest[0], rest[1])
         except RuntimeError as error:
-            said = str(error).partition("\n")[0]
+            message = str(error).partition("\n")[0]
             sys.stderr.write(
-                f"harness: rank {rest[0]}: nobody meets at {os.environ[STORE]} any more: {said}\n"
+                f"harness: rank {rest[0]}: nobody meets at {os.environ[STORE]} any more: {message}\n"
             )
             os._exit(1)
     sys.stdout.flush()

@@ -71,17 +71,17 @@ def watch(device: torch.device) -> Iterator[AllocatorWatch]:
     On the CPU only tensors made inside the block are counted; CUDA's peaks include all that the process has
     there. One watch at a time, and no other profiler inside: a process has one profiler.
     """
-    found = AllocatorWatch(device)
+    watched = AllocatorWatch(device)
     if device.type == "cuda":
-        yield found
-        found._close_span()
-        found._finish(None)
+        yield watched
+        watched._close_span()
+        watched._finish(None)
         return
     gc.collect()  # what is released later must have been made inside the block
     with memory_profile() as profile:
-        yield found
-        found._close_span()
-    found._finish(profile)
+        yield watched
+        watched._close_span()
+    watched._finish(profile)
 
 
 @contextmanager

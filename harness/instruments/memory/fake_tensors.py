@@ -180,12 +180,12 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _taken_over(self, key: int, number: int, size_B: int) -> bool:
         """Return whether the storage lives on as the result just logged, which is withdrawn."""
-        found = self._in_place
-        if found is None or found.written != key or found.result not in self._alive:
+        pending = self._in_place
+        if pending is None or pending.written != key or pending.result not in self._alive:
             return False
         self._in_place = None
-        self._alive[found.result] = (self._alive[found.result][0], number, size_B)
-        self.ledger.withdraw(found.event)
+        self._alive[pending.result] = (self._alive[pending.result][0], number, size_B)
+        self.ledger.withdraw(pending.event)
         return True
 
     def _end_forward(self) -> None:

@@ -38,12 +38,12 @@ def extrapolate_layers(
 
 def _without_shape(moments: Mapping[OpSite, Snapshot], keep: Set[OpSite]) -> dict[OpSite, Snapshot]:
     """Merge sites not in `keep` into one per phase and operation, with its largest snapshot."""
-    found: dict[OpSite, Snapshot] = {}
+    merged: dict[OpSite, Snapshot] = {}
     for place, moment in moments.items():
         key = place if place in keep else place._replace(shape=())
-        if key not in found or moment.total_B > found[key].total_B:
-            found[key] = moment
-    return found
+        if key not in merged or moment.total_B > merged[key].total_B:
+            merged[key] = moment
+    return merged
 
 
 def _extend(at_fewer: Snapshot, at_more: Snapshot, steps: int) -> Snapshot:

@@ -77,16 +77,20 @@ class Ledger:
 
         The first of equals; sites in the order met.
         """
-        found: dict[OpSite, Snapshot] = {}
+        snapshots: dict[OpSite, Snapshot] = {}
         kinds = [KINDS.index(kind) for kind in self.kinds]
         live_B = [0] * len(KINDS)
         total_B = 0
         for index, (number, delta_B, place) in enumerate(self._with_workspaces()):
             live_B[kinds[number]] += delta_B
             total_B += delta_B
-            if delta_B > 0 and index >= since and (place not in found or total_B > found[place].total_B):
-                found[place] = Snapshot(total_B, tuple(live_B))
-        return found
+            if (
+                delta_B > 0
+                and index >= since
+                and (place not in snapshots or total_B > snapshots[place].total_B)
+            ):
+                snapshots[place] = Snapshot(total_B, tuple(live_B))
+        return snapshots
 
     def _with_workspaces(self) -> list[Event]:
         """Return the events, with the measured workspace of each call."""

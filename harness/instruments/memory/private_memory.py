@@ -22,10 +22,10 @@ SMALL_STACKS = ("sh", "-c", f'ulimit -S -s {STACK_KIB} && exec "$@"', "sh")
 def private_bytes() -> int:
     """Return the bytes of private writable memory that this process has mapped, by the kernel's count
     (VmData)."""
-    found = re.search(r"^VmData:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-    if found is None:
+    match = re.search(r"^VmData:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+    if match is None:
         raise Unavailable("a limit on memory needs the kernel's VmData, which /proc/self/status lacks here")
-    return int(found[1]) * 1024
+    return int(match[1]) * 1024
 
 
 @contextmanager

@@ -119,14 +119,14 @@ def _real(leaf: Any) -> Any:
 
 def _read(profile: Any) -> list[int]:
     """Return, for each call, the most bytes between its marks, less those still allocated at its end."""
-    found: list[int] = []
+    peaks: list[int] = []
     live_B = most_B = 0
     for name, delta_B in memory_events(profile, _MARK):
         if name.endswith("begin"):
             live_B = most_B = 0
         elif name.endswith("end"):
-            found.append(most_B - max(live_B, 0))
+            peaks.append(most_B - max(live_B, 0))
         else:
             live_B += delta_B
             most_B = max(most_B, live_B)
-    return found
+    return peaks

@@ -43,10 +43,12 @@ def sent(interface: str) -> Count:
         begin_s = time.monotonic()
         lines = Path("/proc/net/dev").read_text().splitlines()
         end_s = time.monotonic()
-        told = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
-        if interface not in told:
+        counters = {
+            name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)
+        }
+        if interface not in counters:
             raise SystemExit(f"there is no interface {interface}")
-        count = Count(int(told[interface][8]), int(told[interface][9]), (begin_s + end_s) / 2)
+        count = Count(int(counters[interface][8]), int(counters[interface][9]), (begin_s + end_s) / 2)
         if end_s - begin_s < AT_ONCE_S:
             break
     return count

@@ -58,8 +58,8 @@ class Network:
         self._server = _start(self._privileges, self._prefix)
         try:
             links = [list(link) for link in topology.links]
-            asked = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
-            self._pid = self._ask("build", topology=asked, receive_buffer_B=receive_buffer_B)
+            request = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
+            self._pid = self._ask("build", topology=request, receive_buffer_B=receive_buffer_B)
         except BaseException:
             self.close()
             raise
@@ -164,25 +164,25 @@ class Network:
         """Return what the sender's end puts on the link while one connection is kept full, B/s."""
         run = [sys.executable, "-m", bandwidth_probe.__name__]
         address = str(self.topology.address(receiver, link))
-        said, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
+        message, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
         receive = self.command(receiver, [*run, "receive", address])
         with subprocess.Popen(receive, stdout=pipe, stderr=pipe, text=True) as receiving:
             try:
                 port = receiving.stdout.readline().strip() if receiving.stdout else ""
                 if not port:
                     why = receiving.stderr.read() if receiving.stderr else ""
-                    raise Unavailable(f"{said}: {receiver}: {_last_line(why)}")
+                    raise Unavailable(f"{message}: {receiver}: {_last_line(why)}")
                 send = [*run, "send", address, port, interface(link), str(seconds)]
                 limit_s = 20 * seconds + 20
                 done = subprocess.run(
                     self.command(sender, send), capture_output=True, text=True, timeout=limit_s
                 )
             except subprocess.TimeoutExpired:
-                raise Unavailable(f"{said} within {limit_s:g} s") from None
+                raise Unavailable(f"{message} within {limit_s:g} s") from None
             finally:
                 receiving.kill()
         if done.returncode:
-            raise Unavailable(f"{said}: {sender}: {_last_line(done.stderr)}")
+            raise Unavailable(f"{message}: {sender}: {_last_line(done.stderr)}")
         return float(done.stdout)
 
     def _ask(self, do: str, **what: Any) -> Any:
@@ -198,8 +198,8 @@ class Network:
         except BrokenPipeError:
             line = ""
         if not line:
-            said = self._server.stderr.read() if self._server.stderr else ""
-            raise Unavailable(f"the network's server process ended: {_last_line(said)}")
+            message = self._server.stderr.read() if self._server.stderr else ""
+            raise Unavailable(f"the network's server process ended: {_last_line(message)}")
         reply = json.loads(line)
         if "error" in reply:
             raise Unavailable(f"the network cannot {CANNOT[do]}: {reply['error']}")
@@ -213,14 +213,14 @@ def privileges() -> list[str]:
     for program in PROGRAMS:
         if shutil.which(program) is None:
             raise Unavailable(f"networks of namespaces need the program {program} (Debian: util-linux)")
-    said = ""
+    message = ""
     for user in ([], ["--user", "--map-root-user"]):
         options = [*user, "--net", "--mount"]
         tried = subprocess.run(["unshare", *options, "true"], capture_output=True, text=True)
         if tried.returncode == 0:
             return options
-        said = _last_line(tried.stderr)
-    raise Unavailable(f"networks of namespaces need root, or a kernel that allows user namespaces: {said}")
+        message = _last_line(tried.stderr)
+    raise Unavailable(f"networks of namespaces need root, or a kernel that allows user namespaces: {message}")
 
 
 def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
@@ -237,4 +237,4 @@ def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
 
 
 def _last_line(text: str) -> str:
-    return next(reversed([line for line in text.splitlines() if line.strip()]), "it said nothing")
+    return next(reversed([line for line in text.splitlines() if line.strip()]), "it printed nothing")

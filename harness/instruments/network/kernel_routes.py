@@ -92,32 +92,32 @@ def egress_links(topology: Topology, entered: Entered, flows: Sequence[Flow], in
     """Return the link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
     if shutil.which("ip") is None:
         raise ValueError("asking for a connection's way needs the program ip (Debian: iproute2)")
-    found: dict[Flow, int] = {}
+    links: dict[Flow, int] = {}
     for switch in {flow.switch for flow in flows}:
         mine = [flow for flow in flows if flow.switch == switch]
-        asked = "".join(
+        commands = "".join(
             f"route get {topology.host_address(one.destination)} from {topology.host_address(one.source)} "
             f"iif {interface(one.link)} ipproto tcp sport {one.source_port} dport {one.destination_port}\n"
             for one in mine
         )
         with entered(switch):
             done = subprocess.run(
-                ["ip", "-json", "-batch", "-"], input=asked, capture_output=True, text=True, check=False
+                ["ip", "-json", "-batch", "-"], input=commands, capture_output=True, text=True, check=False
             )
         if done.returncode:
             raise ValueError(f"{switch} has no route: {done.stderr.strip().splitlines()[0]}")
         by_name = {interface(link): link for link, _ in topology.around(switch)}
         devices = [one["dev"] for one in _documents(done.stdout)]
-        found |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
-    return [found[flow] for flow in flows]
+        links |= dict(zip(mine, (by_name[device] for device in devices), strict=True))
+    return [links[flow] for flow in flows]
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
     """Return the objects of one JSON list after another."""
-    decoder, at, found = json.JSONDecoder(), 0, list[dict[str, Any]]()
+    decoder, at, documents = json.JSONDecoder(), 0, list[dict[str, Any]]()
     while at < len(text.rstrip()):
         document, at = decoder.raw_decode(text, at)
-        found += document
+        documents += document
         while at < len(text) and text[at].isspace():
             at += 1
-    return found
+    return documents

@@ -138,8 +138,8 @@ class NetnsServer:
 
     def _sent(self, node: str, link: int) -> int:
         kernel, device = self._device(node, link)
-        (told,) = kernel.get_links(device)
-        return int(told.get_attr("IFLA_STATS64")["tx_bytes"])
+        (attributes,) = kernel.get_links(device)
+        return int(attributes.get_attr("IFLA_STATS64")["tx_bytes"])
 
     def _sent_again(self, host: str) -> int:
         with self._entered(host):
@@ -178,7 +178,7 @@ def _unshape(kernel: IPRoute, device: int) -> None:
         kernel.tc("del", index=device, root=True, handle=HANDLE)
 
 
-def said(error: Exception, doing: str) -> str:
+def error_text(error: Exception, doing: str) -> str:
     """Return the error in one line; ENOENT from a queueing discipline means that the kernel lacks it."""
     if isinstance(error, NetlinkError) and doing in ("build", "rate"):
         if error.code == errno.ENOENT:
@@ -222,7 +222,7 @@ def main() -> None:
             try:
                 reply = {"answer": answer(request, state, prefix, stack)}
             except Exception as error:
-                reply = {"error": said(error, request["do"])}
+                reply = {"error": error_text(error, request["do"])}
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
 

@@ -35,15 +35,17 @@ def validate_rules(topology: Topology, rules: Iterable[RouteRule]) -> None:
     """Raise TopologyError where a rule names what does not exist, or leads no nearer to its host."""
     hosts, switches = (", ".join(nodes) for nodes in (topology.hosts, topology.switches))
     for rule in rules:
-        said = f"at {rule.switch} to {rule.host}"
+        where = f"at {rule.switch} to {rule.host}"
         if rule.switch not in topology.switches:
-            raise TopologyError(f"{said}: '{rule.switch}' is not a switch; allowed: {switches}")
+            raise TopologyError(f"{where}: '{rule.switch}' is not a switch; allowed: {switches}")
         for host in (rule.host, rule.source):
             if host is not None and host not in topology.hosts:
-                raise TopologyError(f"{said}: there is no host '{host}'; allowed: {hosts}")
+                raise TopologyError(f"{where}: there is no host '{host}'; allowed: {hosts}")
         ends = dict(topology.around(rule.switch))
         if rule.link not in ends:
-            raise TopologyError(f"{said}: link {rule.link} is none of its links, {', '.join(map(str, ends))}")
+            raise TopologyError(
+                f"{where}: link {rule.link} is none of its links, {', '.join(map(str, ends))}"
+            )
         far = topology.distances(rule.host)
         if far[ends[rule.link]] >= far[rule.switch]:
-            raise TopologyError(f"{said}: by {ends[rule.link]} packets come no nearer, and may go in a loop")
+            raise TopologyError(f"{where}: by {ends[rule.link]} packets come no nearer, and may go in a loop")

@@ -97,7 +97,7 @@ class Topology:
     def routes(self, node: str) -> list[Route]:
         """Return the node's routes to every host that is not its neighbour: all shortest ones, of equal
         weight."""
-        found = []
+        routes = []
         for host in self.hosts:
             far = self.distances(host)
             if node == host or self.link_of(host) in dict(self.around(node)):
@@ -107,16 +107,16 @@ class Topology:
                 for index, neighbour in self.around(node)
                 if far.get(neighbour, len(far)) == far[node] - 1
             )
-            found.append(Route(self.subnet(self.link_of(host)), gateways))
-        return found
+            routes.append(Route(self.subnet(self.link_of(host)), gateways))
+        return routes
 
     def _check_link(self, link: Link) -> None:
-        said = f"link {link.one}-{link.other}"
+        where = f"link {link.one}-{link.other}"
         for end in link[:2]:
             if end not in self.nodes:
-                raise TopologyError(f"{said}: there is no node '{end}'; there are {', '.join(self.nodes)}")
+                raise TopologyError(f"{where}: there is no node '{end}'; there are {', '.join(self.nodes)}")
         if link.one == link.other:
-            raise TopologyError(f"{said} leads from a node to itself")
+            raise TopologyError(f"{where} leads from a node to itself")
         validate_rate(link)
 
     def _check_reach(self) -> None:

@@ -88,8 +88,8 @@ def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
     As nccl-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus Bandwidth"), with its
     size: a rank's full buffer. A ring on each of G rails reaches G times a NIC's rate.
     """
-    ways = 2 if kind == "allreduce" else 1
-    return size_B / time_s * ways * (ranks - 1) / ranks
+    passes = 2 if kind == "allreduce" else 1
+    return size_B / time_s * passes * (ranks - 1) / ranks
 
 
 def _ring(nic_HG: IntArray, size_B: float) -> Flows:

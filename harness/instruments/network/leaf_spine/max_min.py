@@ -53,10 +53,10 @@ def crossings(path_FJ: IntArray, entity_F: IntArray | None = None) -> Crossings:
     links = int(path_FJ.max()) + 1
     keys = (entity_F[:, None] * links + path_FJ)[path_FJ != IN_RACK]
     key_K, times_K = np.unique(keys, return_counts=True)
-    found = Crossings(key_K // max(links, 1), key_K % max(links, 1), times_K.astype(np.float64))
-    if len(np.unique(found.entity)) <= entity_F.max():
+    merged = Crossings(key_K // max(links, 1), key_K % max(links, 1), times_K.astype(np.float64))
+    if len(np.unique(merged.entity)) <= entity_F.max():
         raise ValueError("a flow crosses no link: nothing bounds its rate")
-    return found
+    return merged
 
 
 def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:

@@ -59,8 +59,8 @@ def failed_links(clos: Clos, nic_HG: IntArray, count: int, seed: int) -> tuple[t
     racks = np.unique(clos.rack(nic_HG))
     if not 0 <= count <= len(racks) * clos.spines:
         raise ValueError(f"failed_uplinks={count}: the job's racks have {len(racks) * clos.spines} links")
-    found = np.random.default_rng(seed).choice(len(racks) * clos.spines, count, replace=False)
-    return tuple((int(racks[one // clos.spines]), int(one % clos.spines)) for one in np.sort(found))
+    chosen = np.random.default_rng(seed).choice(len(racks) * clos.spines, count, replace=False)
+    return tuple((int(racks[one // clos.spines]), int(one % clos.spines)) for one in np.sort(chosen))
 
 
 def _nics(host_H: IntArray, gpus: int, clos: Clos) -> IntArray:

@@ -109,10 +109,10 @@ def hashed(seed: int, *fields: IntArray) -> Hash:
 
     The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
     """
-    found = _mixed(np.array([seed % 2**64], dtype=np.uint64))
+    hash_ = _mixed(np.array([seed % 2**64], dtype=np.uint64))
     for field in fields:
-        found = _mixed(found ^ field.astype(np.uint64))
-    return found
+        hash_ = _mixed(hash_ ^ field.astype(np.uint64))
+    return hash_
 
 
 def _mixed(number: Hash) -> Hash:
@@ -166,6 +166,6 @@ def _disjoint_groups(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: F
 
 def _changes(*columns: IntArray) -> NDArray[np.bool_]:
     """Return where a row differs from the one before it; the first always does."""
-    found = np.ones(len(columns[0]), dtype=np.bool_)
-    found[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-    return found
+    differs = np.ones(len(columns[0]), dtype=np.bool_)
+    differs[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return differs
