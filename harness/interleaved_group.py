@@ -30,7 +30,7 @@ class WorkerHooks(NamedTuple):
     suite: Any
     set_up: Callable[[Cell], Any]  # the session: built, applied, prepared, checked
     fault: Callable[[BaseException], tuple[Status, str]]
-    say: Callable[[Cell, Any], None]
+    emit_output: Callable[[Cell, Any], None]
     emit: Callable[[Event], None]
 
 
@@ -69,7 +69,7 @@ def _prepare(member: CellState, tools: WorkerHooks) -> bool:
     member.session = tools.set_up(member.cell)
     if hasattr(tools.suite, "read_once"):
         for output in tools.suite.read_once(member.session):
-            tools.say(member.cell, output)
+            tools.emit_output(member.cell, output)
     return True
 
 
@@ -92,10 +92,10 @@ def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHo
     for sample in rounds:
         member = timed[sample.taker]
         for output in member.outputs:
-            tools.say(member.cell, _apart(output) if sample.warm_up else output)
+            tools.emit_output(member.cell, _as_warm_up(output) if sample.warm_up else output)
     for member in timed:
         for text in _remarks(rounds) if sampling.budget_s else []:
-            tools.say(member.cell, Note(f"{sampling.metric}: {text}"))
+            tools.emit_output(member.cell, Note(f"{sampling.metric}: {text}"))
 
 
 def _turn(member: CellState, metric: str, tools: WorkerHooks) -> float:
@@ -111,7 +111,7 @@ def _sample(member: CellState, metric: str, suite: Any) -> float:
     member.outputs = tuple(suite.sample(member.session))
     values = [one.value for one in member.outputs if isinstance(one, Reading) and one.metric == metric]
     if not values or not values[0] > 0:
-        raise TypeError(f"sample() yielded no positive {metric!r}, which is what is compared: {member.said}")
+        raise TypeError(f"sample() yielded no positive {metric!r}, the compared metric: {member.outputs}")
     return values[0]
 
 
@@ -124,7 +124,7 @@ def _remarks(rounds: Rounds) -> list[str]:
     return notes
 
 
-def _apart(output: Output) -> Output:
+def _as_warm_up(output: Output) -> Output:
     """Return a warm-up event under its own metric, separate from the samples."""
     return output._replace(metric=f"{output.metric}/{WARM_UP}") if isinstance(output, Reading) else output
 

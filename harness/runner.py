@@ -88,7 +88,7 @@ def run(
                     draft.notes.append(notes[event.cell])
                 record = _record(cells.pop(event.cell), draft, event, limits, environment.digest)
                 skip.note(record)
-                with signals.held():
+                with signals.deferred():
                     store.append(record)
             else:
                 _note(drafts, event)
@@ -128,7 +128,7 @@ def pending(
     left = []
     for group in groups:
         fresh = [cell for cell in group.cells if cell.id not in seen]
-        cells = [cell for cell in fresh if not _stands(records.get(cell.id), limits, environment)]
+        cells = [cell for cell in fresh if not _is_valid(records.get(cell.id), limits, environment)]
         seen.update(cell.id for cell in fresh)
         if cells and group.sampling is not None:
             planned = {cell.id for cell in cells}
@@ -138,7 +138,7 @@ def pending(
     return left
 
 
-def _stands(record: Record | None, limits: Limits, environment: str) -> bool:
+def _is_valid(record: Record | None, limits: Limits, environment: str) -> bool:
     if record is None:
         return False
     by_limit = record.status == Status.UNAVAILABLE and record.reason.startswith(NOT_TRIED)
@@ -181,12 +181,12 @@ class _Signals:
 
     def __init__(self) -> None:
         self._previous: dict[int, Any] = {}
-        self._held = False
-        self._came = 0
+        self._deferred = False
+        self._received = 0
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._on_event_line) for number in ENDING_SIGNALS}
+            self._previous = {number: signal.signal(number, self._on_signal) for number in ENDING_SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -194,21 +194,21 @@ class _Signals:
             signal.signal(number, handler)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Delay signals inside the block, while a record is written."""
-        self._held = True
+        self._deferred = True
         yield
-        self._held = False
-        if self._came:
+        self._deferred = False
+        if self._received:
             self._raise()
 
-    def _on_event_line(self, number: int, frame: FrameType | None) -> None:
-        if not self._came:
-            self._came = number
-            if not self._held:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._received:
+            self._received = number
+            if not self._deferred:
                 self._raise()
 
     def _raise(self) -> None:
-        name = signal.Signals(self._came).name
+        name = signal.Signals(self._received).name
         logger.warning("ended by %s; the same command goes on from here", name)
-        raise Interrupted(128 + self._came)
+        raise Interrupted(128 + self._received)

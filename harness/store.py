@@ -49,7 +49,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             self._take_lock()
-            self.records = self._mend()
+            self.records = self._repair()
             self._file = os.open(folder / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             self._end_B = os.fstat(self._file).st_size
         except OSError as error:
@@ -119,7 +119,7 @@ class Store:
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
-    def _mend(self) -> dict[str, Record]:
+    def _repair(self) -> dict[str, Record]:
         """Return the valid records; move other lines to `records.torn`, written there before they are removed
         here."""
         path = self.folder / RECORDS

@@ -64,7 +64,7 @@ def in_unit(value: float, unit: str, shown: str) -> float:
     return value / _SCALES[unit][shown]
 
 
-def bare(value: float, unit: str, shown: str, signed: bool = False) -> str:
+def without_unit(value: float, unit: str, shown: str, signed: bool = False) -> str:
     """Return the value without its unit, which is in the heading; counts in full."""
     scaled = in_unit(value, unit, shown)
     if shown == "1" and float(scaled).is_integer():
@@ -88,7 +88,7 @@ def times(value: float) -> str:
 def human(value: float, unit: str, shown: str | None = None, signed: bool = False) -> str:
     """Return the value with its unit: `112 GB`, `35`, `+1.2 %`; `shown` None: the unit that reads best."""
     shown = shown or best_unit(value, unit)
-    text = bare(value, unit, shown, signed)
+    text = without_unit(value, unit, shown, signed)
     if shown == "x":
         return times(value)
     return text if shown == "1" else f"{text} {shown}"

@@ -156,7 +156,7 @@ def run_group(
     """
     from harness.interleaved_group import WorkerHooks, run_together
 
-    def say(cell: Cell, output: Any) -> None:
+    def emit_output(cell: Cell, output: Any) -> None:
         emit(_event_of(cell.id, output))
 
     def set_up(cell: Cell) -> Any:
@@ -174,7 +174,7 @@ def run_group(
             importlib.import_module(f"{package}.{cells[0].suite}"),
             set_up,
             lambda error: _fault(error, package, limits),
-            say,
+            emit_output,
             emit,
         )
         run_together(cells, sampling, tools)

@@ -141,7 +141,7 @@ def test_a_try_that_runs_out_of_memory_tells_why():
     ranks = Told(grown, ends)
     found = list(attempts(subject_of(), ranks))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
-    assert {one.said for one in found} == {"", "rank 0, within: can't allocate memory"}
+    assert {one.message for one in found} == {"", "rank 0, within: can't allocate memory"}
     assert ranks.closed == len(found)  # each try has fresh processes
     assert all(
         arguments["steps"] == STEPS for name, _, arguments in ranks.calls if name == "train_within_budget"
@@ -155,7 +155,7 @@ def test_a_rank_that_dies_of_the_limit_alone_is_a_try_that_failed():
 
     found = list(attempts(subject_of(), Told(grown, ends)))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
-    assert {one.said for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
+    assert {one.message for one in found} == {"", "rank 0 was killed by SIGSEGV in within"}
 
 
 def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
@@ -165,7 +165,7 @@ def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
 
     found = list(attempts(subject_of(), Told(grown, ends)))
     assert max(one.num_hidden_layers for one in found if one.trained) == 7
-    died = [one for one in found if "three heads" in one.said]
+    died = [one for one in found if "three heads" in one.message]
     assert died
     assert not any(one.by_budget or one.trained for one in died)
 

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from harness.instruments.memory.allocator import watch
-from suites.offload.drain_gloo import Settled
+from suites.offload.drain_gloo import DrainGloo
 
 SIZE = 100_000
 TIMES = 100
@@ -22,9 +22,9 @@ def one_rank():
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("collective", [dist.all_gather_into_tensor, dist.reduce_scatter_tensor])
 def test_buffers_made_anew_do_not_pile_up(one_rank, collective, asynchronous):
-    """Each time one buffer and gloo's copy. Without `Settled` now and then one more stays, for good."""
+    """Each time one buffer and gloo's copy. Without `DrainGloo` now and then one more stays, for good."""
     other = torch.ones(SIZE)
-    with Settled(), watch(torch.device("cpu")) as allocator:
+    with DrainGloo(), watch(torch.device("cpu")) as allocator:
         for _ in range(TIMES):
             allocator.mark("collective")
             made = torch.empty(SIZE)
@@ -37,6 +37,6 @@ def test_buffers_made_anew_do_not_pile_up(one_rank, collective, asynchronous):
 
 def test_results_are_as_they_were(one_rank):
     made = torch.zeros(3)
-    with Settled():
+    with DrainGloo():
         dist.all_gather_into_tensor(made, torch.tensor([1.0, 2.0, 3.0]))
         assert (made + 1).tolist() == [2.0, 3.0, 4.0]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.units import bare, human, in_unit, number
+from harness.units import human, in_unit, number, without_unit
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_shown_number_is_the_value_to_three_digits(value: float) -> None:
 
 @given(st.floats(-100, 100).filter(lambda share: abs(share) >= 1e-12))
 def test_a_signed_percentage_keeps_sign_and_size(share: float) -> None:
-    text = bare(share, "1", "%", signed=True)
+    text = without_unit(share, "1", "%", signed=True)
     assert text[0] == ("+" if share > 0 else "−")
     digits = 0.51 if abs(share) < 1.1e-5 else 0.051
     assert float(text[1:].replace(",", "")) == pytest.approx(abs(100 * share), rel=digits)

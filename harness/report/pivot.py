@@ -10,7 +10,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
 from harness.report.speedup import change
 from harness.report.tables import Notes, Table, TableCell, divided, missing, show
-from harness.units import bare
+from harness.units import without_unit
 
 
 def pivot(block: Block, spec: Spec, index: ResultIndex, claims: Sequence[Claim]) -> Table:
@@ -65,7 +65,7 @@ def _entry(column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim
 def _quoted(column: Mapping[str, Any], claims: Sequence[Claim]) -> TableCell | None:
     wanted = column["claim"].format(workload=column["workload"], optimization=column["optimization"])
     claim = next((claim for claim in claims if claim.id == wanted), None)
-    return None if claim is None else TableCell(bare(claim.value, claim.unit, column["unit"]))
+    return None if claim is None else TableCell(without_unit(claim.value, claim.unit, column["unit"]))
 
 
 def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Notes) -> TableCell:

@@ -15,7 +15,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.spec import Block
 from harness.report.speedup import Comparison, compared, noise_of
 from harness.report.tables import percent
-from harness.report.verdicts import tally
+from harness.report.verdicts import count_outcomes
 from harness.units import times
 
 SHOWN = 4
@@ -105,7 +105,7 @@ def _claims(data: ReportData) -> SummaryCard | None:
     if block is None or not data.verdicts:
         return None
     compared_ = [verdict for verdict in data.verdicts if verdict.outcome != "unavailable"]
-    lines = tuple((outcome, str(count)) for outcome, count in tally(compared_).items())
+    lines = tuple((outcome, str(count)) for outcome, count in count_outcomes(compared_).items())
     return SummaryCard(CLAIMS, lines, claims_line(data.verdicts, data.records), block.id)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.records import Record, Status
 from harness.report.result_index import ResultIndex, Value, why
 from harness.report.spec import Block, Spec
-from harness.units import bare, best_unit, human, marked
+from harness.units import best_unit, human, marked, without_unit
 
 
 class TableCell(NamedTuple):
@@ -83,7 +83,7 @@ def _repeats(records: Sequence[Record]) -> str:
 
 def percent(share: float, signed: bool = False) -> str:
     """Return a share of one as a percentage."""
-    return f"{bare(share, '1', '%', signed)} %"
+    return f"{without_unit(share, '1', '%', signed)} %"
 
 
 def divided(value: Value, index: ResultIndex, per: str) -> Value | None:
@@ -99,7 +99,7 @@ def show(value: Value, unit: str, signed: bool = False) -> str:
             human(value.median, value.unit, best_unit(value.median, value.unit), signed), value.origin
         )
     end = " %" if unit == "%" else ""
-    return marked(bare(value.median, value.unit, unit, signed) + end, value.origin)
+    return marked(without_unit(value.median, value.unit, unit, signed) + end, value.origin)
 
 
 def missing(index: ResultIndex, notes: Notes, place: Mapping[str, str]) -> TableCell:

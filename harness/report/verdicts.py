@@ -40,7 +40,7 @@ def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[ClaimWi
     return [ClaimWithVerdicts(claim, tuple(v for v in verdicts if v.claim == claim.id)) for claim in claims]
 
 
-def tally(verdicts: Iterable[Verdict]) -> dict[str, int]:
+def count_outcomes(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """Return how many verdicts have each outcome; outcomes without one are left out."""
     counted = list(verdicts)
     counts = {outcome: sum(v.outcome == outcome for v in counted) for outcome in OUTCOMES}

@@ -76,11 +76,11 @@ class Dcqcn:
         self._line, self._dt_s, self._marking = workload.rate_B_per_s, workload.dt_s, marking
         # The notification point.
         self._draws = [np.random.default_rng([seed, flow]) for flow in range(count)]
-        self._due_N = np.array([draw.exponential() for draw in self._draws])
+        self._hazard_due_N = np.array([draw.exponential() for draw in self._draws])
         self._hazard_N = np.zeros(count)
         self._since_notice_N = np.full(count, NOTIFY_S)
         back = workload.steps(workload.rtt_s - workload.hop_s)  # switch to receiver to sender
-        self._way_back = Delay(back, count)
+        self._notification_delay = Delay(back, count)
         self.notifications = 0
         # The reaction point.
         self.rate_N, self._target_N = np.full(count, self._line), np.full(count, self._line)
@@ -94,7 +94,7 @@ class Dcqcn:
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
         """Mark and notify, increase rates, and cut those whose notification arrived."""
-        noticed_N = self._way_back(self._notify(left_N, queue_B)) > 0
+        noticed_N = self._notification_delay(self._notify(left_N, queue_B)) > 0
         self._decay()
         self._rise(sent_N)
         if noticed_N.any():
@@ -114,9 +114,9 @@ class Dcqcn:
         ready_N = (self._since_notice_N >= NOTIFY_S) & (left_N > 0)
         hazard = np.inf if marked >= 1.0 else -np.log1p(-marked) / PACKET_B
         self._hazard_N[ready_N] += hazard * left_N[ready_N]
-        fires_N: Bools = self._hazard_N >= self._due_N
+        fires_N: Bools = self._hazard_N >= self._hazard_due_N
         for flow in np.flatnonzero(fires_N):
-            self._hazard_N[flow], self._due_N[flow] = 0.0, self._draws[flow].exponential()
+            self._hazard_N[flow], self._hazard_due_N[flow] = 0.0, self._draws[flow].exponential()
             self._since_notice_N[flow] = 0.0
             self.notifications += 1
         return fires_N

@@ -53,7 +53,7 @@ class Admission:
         self._wanted = workload.messages * parts  # buffers that each sender needs
         self._credits = settings.credits
         self._cleared_N = np.zeros(count, dtype=np.int64)
-        self._come_N, self._unsent_N = np.zeros(count), np.zeros(count)
+        self._received_N, self._unsent_N = np.zeros(count), np.zeros(count)
         self._next, self._since_clear_s, self._dt_s = 0, CLEAR_S, workload.dt_s
         self._clear_to_send = Delay(half, count)
         self._to_receiver = Delay(half - workload.steps(workload.hop_s), count)
@@ -64,7 +64,7 @@ class Admission:
 
     def saw(self, sent_N: Floats, left_N: Floats, queue_B: float) -> None:
         """Account for arriving bytes, clear a free buffer, and deliver clear-to-sends."""
-        self._come_N += self._to_receiver(left_N)
+        self._received_N += self._to_receiver(left_N)
         self._unsent_N = self._unsent_N - sent_N + self._part_B * self._clear_to_send(self._clear())
 
     def _clear(self) -> Floats:
@@ -73,7 +73,7 @@ class Admission:
         self._since_clear_s += self._dt_s
         if self._since_clear_s < CLEAR_S or self._cleared_N.min() >= self._wanted:
             return now_N
-        whole_N = np.floor(self._come_N / self._part_B + WHOLE)
+        whole_N = np.floor(self._received_N / self._part_B + WHOLE)
         if self._cleared_N.sum() - whole_N.sum() < self._credits:
             while self._cleared_N[self._next] >= self._wanted:
                 self._next = (self._next + 1) % len(now_N)

@@ -105,7 +105,7 @@ def simulate(workload: Workload, control: Control, seed: int) -> Trace:
     count = workload.senders
     start_N = np.random.default_rng(seed).uniform(0.0, workload.jitter_s, count)
     unsent_N = np.full(count, workload.sender_B)
-    to_come_B = count * workload.sender_B
+    unsent_B = count * workload.sender_B
     line_B = workload.rate_B_per_s * workload.dt_s
     hop = workload.steps(workload.hop_s)
     wire, word = Delay(hop, count), Delay(hop, count)
@@ -120,10 +120,10 @@ def simulate(workload: Workload, control: Control, seed: int) -> Trace:
         control.saw(sent_N, left_N, switch.queue_B)
         queue.append(switch.queue_B)
         pausing.append(int(np.count_nonzero(switch.pausing_N)))
-        to_come_B -= float(left_N.sum())
-        if to_come_B < LEFT_B:
+        unsent_B -= float(left_N.sum())
+        if unsent_B < LEFT_B:
             rest_s = workload.rtt_s - hop * workload.dt_s  # to the receiver, and its acknowledgement
             done_s = (step + 1) * workload.dt_s + rest_s
             arrays = np.array(queue), np.array(pausing, dtype=np.float64)
             return Trace(done_s, *arrays, switch.pauses, switch.largest_port_B)
-    raise WrongResult(f"{to_come_B:,.0f} B were still missing after {LONGEST} times the bound")
+    raise WrongResult(f"{unsent_B:,.0f} B were still missing after {LONGEST} times the bound")

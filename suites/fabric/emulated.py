@@ -127,8 +127,8 @@ class EmulatedFabric:
 
     def spines_of(self, flows: Flows) -> IntArray:
         """Return the spine of each flow, as the kernel of its rack's switch reports it."""
-        clos, found = self.clos, np.full(len(flows.source), IN_RACK)
-        hosts, asked, which = self.network.topology.hosts, [], []
+        clos, spine_F = self.clos, np.full(len(flows.source), IN_RACK)
+        hosts, queried, which = self.network.topology.hosts, [], []
         for number, (source, other, pair) in enumerate(
             zip(flows.source, flows.destination, flows.queue_pair, strict=True)
         ):
@@ -136,11 +136,11 @@ class EmulatedFabric:
                 continue
             own, port = self._ports(int(pair), int(source), int(other))
             leaf = f"leaf{source // clos.nics_per_rack}"
-            asked.append(Flow(leaf, int(source), hosts[source], own, hosts[other], port))
+            queried.append(Flow(leaf, int(source), hosts[source], own, hosts[other], port))
             which.append(number)
-        links = np.array(self.network.egress_links(asked), dtype=np.int64)
-        found[which] = (links - len(hosts)) % clos.spines
-        return found
+        links = np.array(self.network.egress_links(queried), dtype=np.int64)
+        spine_F[which] = (links - len(hosts)) % clos.spines
+        return spine_F
 
     def _ports(self, pair: int, source: int, destination: int) -> tuple[int, int]:
         address = self.network.address(self.network.topology.hosts[destination])

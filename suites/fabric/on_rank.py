@@ -50,10 +50,10 @@ def connect(memory: Memory, order: list[int], count: int, timeout_s: float) -> l
 
 def established() -> list[tuple[int, str, int]]:
     """Return this process's TCP connections: own port, other's address, other's port."""
-    found = psutil.Process(os.getpid()).net_connections("tcp")
+    connections = psutil.Process(os.getpid()).net_connections("tcp")
     return [
         (one.laddr.port, one.raddr.ip, one.raddr.port)
-        for one in found
+        for one in connections
         if one.status == psutil.CONN_ESTABLISHED and one.family == socket.AF_INET
     ]
 

@@ -64,8 +64,8 @@ def worst_error(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) 
         after = wide(tensors, index)
         ours = after[0], after[2], after[3]
         names = ("parameter", "first moment", "second moment")
-        for name, one, due, begun in zip(names, ours, expected, (p_N, m_N, v_N), strict=True):
-            worst = max(worst, error_of(one, due, begun, f"{name} {index} of {where}"))
+        for name, one, expected_one, initial in zip(names, ours, expected, (p_N, m_N, v_N), strict=True):
+            worst = max(worst, error_of(one, expected_one, initial, f"{name} {index} of {where}"))
     return worst
 
 

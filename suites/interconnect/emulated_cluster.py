@@ -117,11 +117,11 @@ class Cluster(Trainers):
             events = self.trace(step)
             for rate in map(self.rate, CALIBRATION_B_PER_S):
                 self.shape(rate)
-                found = alone_s(events, self.call("collectives", key=trace_key(step)))
-                for one, all_s in found.items():
+                alone = alone_s(events, self.call("collectives", key=trace_key(step)))
+                for one, all_s in alone.items():
                     taken_s.setdefault(rate, {}).setdefault(one, []).extend(all_s)
         self._services[trace_key(step)] = {
-            one: service({rate: found[one] for rate, found in taken_s.items()}) for one in collectives(events)
+            one: service({rate: alone[one] for rate, alone in taken_s.items()}) for one in collectives(events)
         }
 
     def predicted_s(self, events: Events, step: TrainingStep, rate_B_per_s: float) -> float:

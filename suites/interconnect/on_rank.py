@@ -75,23 +75,23 @@ def collectives(memory: Memory, key: str) -> list[list[float]]:
     """
     events = memory[_events_of(key)]
     begin = {event[1]: _begin(*event[2:]) for event in events if event[0] == "begin"}
-    begun_s: list[float] = []
+    started_s: list[float] = []
     with ThreadPoolExecutor(1) as watcher:
-        over_s: dict[int, Future[float]] = {}
+        ended_s: dict[int, Future[float]] = {}
         dist.barrier()
         for kind, value, *_ in events:
             if kind == "compute":
                 time.sleep(value)
             elif kind == "begin":
-                begun_s.append(time.monotonic())
-                over_s[value] = watcher.submit(_over_s, begin[value]())
+                started_s.append(time.monotonic())
+                ended_s[value] = watcher.submit(_ended_s, begin[value]())
             else:
-                over_s[value].result()
-    return [[begun, over.result()] for begun, over in zip(begun_s, over_s.values(), strict=True)]
+                ended_s[value].result()
+    return [[start, end.result()] for start, end in zip(started_s, ended_s.values(), strict=True)]
 
 
-def _over_s(work: Any) -> float:
-    """Wait for a collective; return when it was over."""
+def _ended_s(work: Any) -> float:
+    """Wait for a collective; return when it ended."""
     work.wait()
     return time.monotonic()
 

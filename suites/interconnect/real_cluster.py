@@ -66,8 +66,8 @@ def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:
 
 def validate_nodes(workload: Workload, here: Launch) -> None:
     """Raise `Unavailable` where the workload needs other nodes than the launcher started."""
-    asked = (workload.nodes, workload.ranks_per_node)
-    if asked != (here.nodes, here.per_node):
+    requested = (workload.nodes, workload.ranks_per_node)
+    if requested != (here.nodes, here.per_node):
         raise Unavailable(
             f"nodes={workload.nodes}, ranks_per_node={workload.ranks_per_node}: the launcher started "
             f"nodes={here.nodes}, ranks_per_node={here.per_node}; set these on the workload"

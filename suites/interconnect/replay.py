@@ -42,11 +42,11 @@ class Service(NamedTuple):
 
 def collectives(events: Events) -> list[Collective]:
     """Return the collectives of a trace, each kind once; raises ValueError for one outside of `KINDS`."""
-    found = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
-    for one in found:
+    kinds = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
+    for one in kinds:
         if one.name not in KINDS:
             raise ValueError(f"a collective of {one.elements} elements is of no kind that is timed by itself")
-    return found
+    return kinds
 
 
 def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[Collective, list[float]]:
@@ -60,9 +60,9 @@ def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[
         (max(over_s for _, over_s in ranks), max(begun_s for begun_s, _ in ranks))
         for ranks in zip(*times, strict=True)
     ]
-    begun = [Collective(*event[2:]) for event in events if event[0] == "begin"]
+    started = [Collective(*event[2:]) for event in events if event[0] == "begin"]
     free_s = 0.0
-    for (over_s, begun_s), one in sorted(zip(last, begun, strict=True)):
+    for (over_s, begun_s), one in sorted(zip(last, started, strict=True)):
         taken_s[one].append(over_s - min(max(begun_s, free_s), over_s))
         free_s = over_s
     return taken_s
@@ -81,13 +81,13 @@ def merged(ranks: Sequence[Sequence[Events]]) -> Events:
     shape = [_shape(event) for event in ranks[0][0]]
     if any([_shape(event) for event in trace] != shape for rank in ranks for trace in rank):
         raise ValueError("updates differ in their collectives, or in the order of them")
-    found = []
+    events = []
     for place, event in enumerate(ranks[0][0]):
         if event[0] == "compute":
             slowest_s = max(statistics.median(trace[place][1] for trace in rank) for rank in ranks)
             event = ["compute", slowest_s]
-        found.append(event)
-    return found
+        events.append(event)
+    return events
 
 
 def step_seconds(events: Events, service_s: Callable[[Collective], float]) -> float:

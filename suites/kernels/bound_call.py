@@ -89,9 +89,9 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
 
 def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients in the types of the outputs; raises `WrongResult` where shapes differ."""
-    ours, due = ([tuple(one.shape) for one in group] for group in (outputs, upstream))
-    if ours != due:
-        raise WrongResult(f"outputs have shapes {ours}, not {due}")
+    ours, expected = ([tuple(one.shape) for one in group] for group in (outputs, upstream))
+    if ours != expected:
+        raise WrongResult(f"outputs have shapes {ours}, not {expected}")
     return [one.to(output.dtype) for one, output in zip(upstream, outputs, strict=True)]
 
 

@@ -147,9 +147,9 @@ def tensor_error(
     subject: Subject, name: str, ours: Tensor, expected: Tensor, where: str, known: float = 0.0
 ) -> float:
     """Return the error of one tensor; raises `WrongResult` with the position of the worst element."""
-    said, ours = where + _of(subject.workload), ours.detach().to(expected.device)
+    context, ours = where + _of(subject.workload), ours.detach().to(expected.device)
     if ours.shape != expected.shape:
-        raise WrongResult(f"{name} has shape {tuple(ours.shape)}, not {tuple(expected.shape)}{said}")
+        raise WrongResult(f"{name} has shape {tuple(ours.shape)}, not {tuple(expected.shape)}{context}")
     if not expected.numel():
         return 0.0
     off = (ours.double() - expected).abs_()
@@ -158,10 +158,10 @@ def tensor_error(
     error = off.flatten()[at].item() / (largest or 1.0)
     if not error <= subject.tolerance:
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), expected.shape))
-        value, wanted = ours.flatten()[at].item(), expected.flatten()[at].item()
+        value, float64 = ours.flatten()[at].item(), expected.flatten()[at].item()
         raise WrongResult(
-            f"{name} is {value:.6g} and in float64 {wanted:.6g} at {list(place)} of {list(expected.shape)}: "
-            f"off by {error:.2e} of the largest, allowed {subject.tolerance:.0e}{said}"
+            f"{name} is {value:.6g} and in float64 {float64:.6g} at {list(place)} of {list(expected.shape)}: "
+            f"off by {error:.2e} of the largest, allowed {subject.tolerance:.0e}{context}"
         )
     return float(error)
 

@@ -85,9 +85,9 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Callab
         return outputs, pull_back(gradients[0].astype(outputs.dtype))
 
     compiled = jax.jit(both)
-    held = [None if i in fixed else one for i, one in enumerate(arrays)]
+    arguments = [None if i in fixed else one for i, one in enumerate(arrays)]
     given = [to_jax(one) for one in upstream]
-    return lambda: jax.block_until_ready(compiled(held, given))
+    return lambda: jax.block_until_ready(compiled(arguments, given))
 
 
 def to_jax(value: Any) -> Any:

@@ -29,8 +29,8 @@ def replace_operation(
         if name not in functions:
             raise Unavailable(f"{variant} has no {name}; it has {', '.join(functions)}")
         return replace(subject, function=functions[name], **changes)
-    wanted = PARTS if part == "all" else (part,)
-    chosen = {one: functions[one] for one in wanted if one in functions}
+    operations = PARTS if part == "all" else (part,)
+    chosen = {one: functions[one] for one in operations if one in functions}
     if not chosen:
         raise Unavailable(f"{variant} has no {part} to put into the step; it has {', '.join(functions)}")
     return replace(subject, replace={**subject.replace, **chosen}, **changes)

@@ -75,11 +75,11 @@ def attention_reference(operation: Operation, inputs: Inputs, upstream: Sequence
     pairs = tuple((b, h) for b in range(batch) for h in range(num_attention_heads))
     if len(pairs) * length**2 > FEW_PAIRS:
         pairs = tuple(dict.fromkeys((pairs[0], pairs[-1])))[:HEADS_COMPARED]
-    found = []
+    heads = []
     for b, h in pairs:
         g_TK = upstream[0][b, h] if upstream else None
-        found.append(one_head(q_BHTK[b, h], k_BHTK[b, h], v_BHTK[b, h], causal, g_TK))
-    columns = [torch.stack(column) for column in zip(*found, strict=True)]
+        heads.append(one_head(q_BHTK[b, h], k_BHTK[b, h], v_BHTK[b, h], causal, g_TK))
+    columns = [torch.stack(column) for column in zip(*heads, strict=True)]
     return Reference(columns[:1], columns[1:], pairs)
 
 

@@ -37,5 +37,5 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 def compiled(function: Callable[..., Any], settings: Settings) -> Callable[..., Any]:
     """Return `function` compiled for each shape that it gets."""
-    found: Callable[..., Any] = torch.compile(function, dynamic=False, mode=settings.mode)
-    return found
+    compiled_function: Callable[..., Any] = torch.compile(function, dynamic=False, mode=settings.mode)
+    return compiled_function

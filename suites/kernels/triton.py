@@ -75,8 +75,8 @@ def validate_head_size(subject: Subject) -> None:
     workload = subject.workload
     step = workload.operation == STEP
     size = workload.hidden_size // workload.num_attention_heads if step else workload.head_size
-    asked = "attention" in (workload.operation, workload.part) or (step and workload.part == "all")
-    if asked and size not in attention.HEAD_SIZES:
+    uses_attention = "attention" in (workload.operation, workload.part) or (step and workload.part == "all")
+    if uses_attention and size not in attention.HEAD_SIZES:
         sizes = ", ".join(map(str, attention.HEAD_SIZES))
         raise Unavailable(f"triton's attention has heads of {sizes}, not of {size}")
 
@@ -89,13 +89,13 @@ def resources(subject: Subject) -> Iterator[Reading | Note]:
     kernels = MODULES[name].kernels(subject.workload.dtype)
     for target in TARGETS:
         try:
-            found = [usage(kernel, target) for kernel in kernels]
+            usages = [usage(kernel, target) for kernel in kernels]
         except (Unavailable, CompilationFailed) as reason:
             yield Note(f"{target}: {reason}")
             continue
         for metric, unit, values in (
-            ("registers", "1", [one.registers for one in found]),
-            ("shared_memory", "B", [one.shared_memory_B for one in found]),
-            ("spilled_registers", "1", [one.spilled_registers for one in found]),
+            ("registers", "1", [one.registers for one in usages]),
+            ("shared_memory", "B", [one.shared_memory_B for one in usages]),
+            ("spilled_registers", "1", [one.spilled_registers for one in usages]),
         ):
             yield Reading(metric, unit, max(values), Origin.CALCULATED, target)

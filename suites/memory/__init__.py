@@ -152,16 +152,16 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
         yield Note(f"measured: a step takes some {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
         return
     with among_ranks(subject.step):
-        found = measure_peak(subject.step, device)
-    for peak in found.peaks:
+        real_steps = measure_peak(subject.step, device)
+    for peak in real_steps.peaks:
         yield from peak_and_gpus(subject, peak.live_B, Origin.MEASURED, "measured")
         yield Reading("resident_memory", "B", peak.resident_B, Origin.MEASURED, "measured")
         if peak.reserved_B is not None:
             yield Reading("reserved_memory", "B", peak.reserved_B, Origin.MEASURED, "measured")
-    if found.in_fp32:
+    if real_steps.in_fp32:
         yield Note(IN_FP32)
-    if found.slow:
-        yield Note(f"measured: bf16 products that this CPU computes slowly: {', '.join(found.slow)}")
+    if real_steps.slow:
+        yield Note(f"measured: bf16 products that this CPU computes slowly: {', '.join(real_steps.slow)}")
 
 
 def errors(

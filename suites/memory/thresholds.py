@@ -40,10 +40,10 @@ def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Re
 
 def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
     """Return the formula's peak of one rank; raises Unavailable where it has none."""
-    found = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
-    if found.peak_B is None:
-        raise Unavailable(found.reason)
-    return found.peak_B
+    estimate = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
+    if estimate.peak_B is None:
+        raise Unavailable(estimate.reason)
+    return estimate.peak_B
 
 
 def ranks_that_suffice(
@@ -67,12 +67,12 @@ def ranks_that_suffice(
     fewest = fewest_of(peak_at, capacity_B, allowed)
     enough = [ranks for ranks in powers if fewest is not None and ranks >= fewest]
     power = fewest_of(peak_at, capacity_B, enough[:1]) if enough else None
-    for metric, found in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
-        if found is None:
+    for metric, count in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
+        if count is None:
             least_GB = peak_at(allowed[-1]) / 1e9
             yield Note(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
         else:
-            yield Reading(metric, "1", found, origin, method)
+            yield Reading(metric, "1", count, origin, method)
 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
@@ -96,12 +96,12 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
         return peak_of(replace(subject, step=replace(subject.step, workload=workload))).peak_B
 
     seq_len = subject.step.workload.seq_len
-    found = tokens_at(
+    answer = tokens_at(
         lambda batch: peak_with(batch, seq_len),
         RULE_B_PER_PARAMETER * parameters,
         seq_len,
         peak_at_length=lambda length: peak_with(1, length),
     )
-    if found.tokens is not None:
-        yield Reading("tokens_at_40_B_per_parameter", "1", found.tokens, Origin.SIMULATED, "fake_step")
-    yield Note(f"tokens at 40 B per parameter: {found.how}")
+    if answer.tokens is not None:
+        yield Reading("tokens_at_40_B_per_parameter", "1", answer.tokens, Origin.SIMULATED, "fake_step")
+    yield Note(f"tokens at 40 B per parameter: {answer.how}")

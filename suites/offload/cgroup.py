@@ -128,9 +128,9 @@ class Cgroup:
         """Return the kernel's counts, which may lag by about a hundred pages per core."""
         held_B = int(self._file("held").read_text())
         lines = (self.path / "memory.stat").read_text().splitlines()
-        found = {name: int(count) for name, count in (line.split() for line in lines)}
-        files_B, private_B = (found[name] for name in self._stats)
-        return Account(held_B, private_B, files_B // PAGE_B, found["pgmajfault"])
+        stat = {name: int(count) for name, count in (line.split() for line in lines)}
+        files_B, private_B = (stat[name] for name in self._stats)
+        return Account(held_B, private_B, files_B // PAGE_B, stat["pgmajfault"])
 
     def close(self) -> None:
         """Empty the group and remove it; raises OSError where it cannot be removed."""
@@ -180,10 +180,10 @@ def can_leave(folder: str) -> bool:
 def clear(mount: Path) -> None:
     """Remove the empty groups of makers that are gone, wherever they are."""
     for folder, names, _ in os.walk(mount):  # which tolerates folders that disappear meanwhile
-        for found in filter(None, map(NAME.fullmatch, names)):
-            if started(int(found[1])) != int(found[2]):
+        for match in filter(None, map(NAME.fullmatch, names)):
+            if started(int(match[1])) != int(match[2]):
                 with suppress(OSError):
-                    Path(folder, found[0]).rmdir()
+                    Path(folder, match[0]).rmdir()
 
 
 def _mount(version: int) -> tuple[Path, str]:

@@ -22,7 +22,7 @@ MOST_S = 0.2
 """How long to wait for threads that may have other work."""
 
 
-class Settled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrainGloo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes each collective in the block end when its tensors are released, asynchronous ones too; costs
     time."""
 

@@ -28,7 +28,7 @@ def sample_largest(session: Search) -> Iterator[Reading | Note]:
     budget_B = workload.device_memory_budget_B or 0.0
     most, bounded = 0, True
     for attempt in attempts(subject, session.ranks):
-        ended = "trained" if attempt.trained else f"died ({attempt.said})"
+        ended = "trained" if attempt.trained else f"died ({attempt.message})"
         count = parameters(workload, attempt.num_hidden_layers)
         yield Note(f"{attempt.num_hidden_layers} layers, {count} parameters: {ended}")
         if attempt.trained:

@@ -117,7 +117,7 @@ class ManagedOptimizer(TorchOptimizer):
         size = (self.workload.micro_batch_size, self.workload.seq_len)
         tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
         hooks = [
-            one.register_post_accumulate_grad_hook(_let_go)  # type: ignore[no-untyped-call]
+            one.register_post_accumulate_grad_hook(_release)  # type: ignore[no-untyped-call]
             for one in self.parameters
         ]
         with self.around(self.device.type):
@@ -149,7 +149,7 @@ class PagedFiles:
         if not can_leave(folder):
             raise Unavailable(f"pages of files in {folder} have no disk to go to: set another `offload_dir`")
         self.host, self.libc, self.group = host, ctypes.CDLL(None), Cgroup()
-        self.came_pages: int | None = None  # pages first written, not read; None: no bound
+        self.first_written_pages: int | None = None  # pages first written, not read; None: no bound
 
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
@@ -170,7 +170,7 @@ class PagedFiles:
             rehearse()
         fill()
         now = self.group.account()
-        self.came_pages = now.file_pages - read_pages()
+        self.first_written_pages = now.file_pages - read_pages()
         self.group.limit(int(now.private_B + resident * (now.held_B - now.private_B) + SPARE_B))
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -181,13 +181,13 @@ class PagedFiles:
 
     def moved(self) -> dict[str, int]:
         """Return pages read again, and those evicted: all that ever came, less those present."""
-        if self.came_pages is None:
+        if self.first_written_pages is None:
             return {}
         now, pages_in = self.group.account(), read_pages()
         return {
             "major_faults": now.major_faults,
             "pages_in": pages_in,
-            "pages_out": self.came_pages + pages_in - now.file_pages,
+            "pages_out": self.first_written_pages + pages_in - now.file_pages,
             "page_B": PAGE_B,
         }
 
@@ -201,5 +201,5 @@ def read_pages() -> int:
     return psutil.Process().io_counters().read_bytes // PAGE_B
 
 
-def _let_go(parameter: nn.Parameter) -> None:
+def _release(parameter: nn.Parameter) -> None:
     parameter.grad = None

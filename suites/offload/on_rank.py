@@ -25,7 +25,7 @@ from harness.instruments.distributed.deepspeed_ops import load, missing
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import Unavailable, WrongResult
-from suites.offload.drain_gloo import Settled, wait_for_threads
+from suites.offload.drain_gloo import DrainGloo, wait_for_threads
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
 from suites.offload.transfer_counter import Traffic
@@ -118,8 +118,8 @@ def footprint(
     The peak is by the allocator's events; tensors on the host are not the allocator's, and counted apart.
     """
     gc.collect()
-    settled = Settled() if device().type == "cpu" else nullcontext()
-    with settled, watch(device()) as watched:
+    drained = DrainGloo() if device().type == "cpu" else nullcontext()
+    with drained, watch(device()) as watched:
         watched.mark("build")
         trainer = build_trainer(step, folder, managed)
         for number in range(SETTLING + STEADY):
@@ -134,7 +134,7 @@ def footprint(
         train_step(trainer)
     after = disk_B()
     up_s, down_s = copying_s(HostMemory(device(), folder))
-    found = {
+    footprint_B = {
         "up_s": up_s,
         "down_s": down_s,
         "build_B": peaks_B[0],
@@ -148,7 +148,7 @@ def footprint(
         "files_B": trainer.optimizer.files_B(),
     }
     trainer.close()
-    return found
+    return footprint_B
 
 
 def copying_s(host: HostMemory) -> tuple[float, float]:

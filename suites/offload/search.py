@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
 
     num_hidden_layers: int
     trained: bool
-    said: str
+    message: str
     by_budget: bool = True
 
 

@@ -36,7 +36,7 @@ class Shelf:
         """Return hooks for one block's forward pass: what it saves is copied down at once and up when
         needed.
         """
-        return self.storing(lambda stored: stored.let_go())
+        return self.storing(lambda stored: stored.release())
 
     @contextmanager
     def storing(self, on_new: Callable[[Stored], None]) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Stored:
         self.above: Tensor | None = above
         self.copy = carrier.copy(below, above)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the device's bytes once they are copied."""
         self.copy.wait()
         self.above = None
@@ -107,7 +107,7 @@ class Stored:
 
     def __del__(self) -> None:
         if hasattr(self, "copy"):
-            self.let_go()
+            self.release()
             self._free[self.below.nbytes].append(self.below)
 
 

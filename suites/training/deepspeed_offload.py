@@ -160,10 +160,10 @@ def cpu_adam(parameters: list[nn.Parameter], workload: Workload) -> Any:
 
 def swap_buffers_B(zero: Any, parameters: list[nn.Parameter]) -> int:
     """Return the private bytes that deepspeed's disk swappers lock: the host's, not the device's."""
-    held = []
+    buffers = []
     if getattr(zero, "optimizer_swapper", None) is not None:
-        held += zero.optimizer_swapper.swap_buffer_manager.all_buffers
+        buffers += zero.optimizer_swapper.swap_buffer_manager.all_buffers
     swapper = getattr(parameters[0], "nvme_swapper", None)
     if swapper is not None:
-        held += [one for one in (swapper.buffers, swapper.partitioned_swap_buffer) if one is not None]
-    return sum(one.nbytes for one in held)
+        buffers += [one for one in (swapper.buffers, swapper.partitioned_swap_buffer) if one is not None]
+    return sum(one.nbytes for one in buffers)

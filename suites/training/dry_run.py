@@ -29,7 +29,7 @@ from suites.training.simulated_cuda import (
     cuda_workspace,
 )
 from suites.training.step import TrainingStep
-from suites.training.trainer import CPU, Trainer, held_gradients
+from suites.training.trainer import CPU, Trainer, live_gradients
 
 COPIED_BY_GLOO = {"_allgather_base_": 0, "_reduce_scatter_base_": 1}
 """Index of the argument that gloo copies during these collectives, as its allocations show."""
@@ -116,7 +116,7 @@ def trace(
             log.label(tensor, "parameters")
 
         def mark(phase: str) -> None:
-            for gradient in held_gradients(trainer.model):
+            for gradient in live_gradients(trainer.model):
                 log.label(gradient, "gradients")
             for tensor, kind in trainer.optimizer.tensors_by_kind():
                 log.label(tensor, kind)

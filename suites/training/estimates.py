@@ -151,7 +151,7 @@ def deepspeed_states_bytes(
     if stage == 2:
         return float(estimator(2)(parameters, ranks, 1, cpu_offload=offload_optimizer)[1])
     if stage == 3:
-        found = estimator(3)(
+        estimate = estimator(3)(
             parameters,
             largest_layer,
             ranks,
@@ -159,7 +159,7 @@ def deepspeed_states_bytes(
             cpu_offload=offload_optimizer,
             cpu_offload_params=offload_parameters,
         )
-        return float(found[1])
+        return float(estimate[1])
     raise ValueError(f"ZeRO stage {stage}: deepspeed has estimators for stages 2 and 3")
 
 

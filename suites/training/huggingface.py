@@ -40,9 +40,9 @@ class CausalLM(nn.Module):
     @property
     def blocks(self) -> nn.ModuleList:
         """Return the decoder's layers."""
-        found = self.model.get_submodule(self._path)
-        assert isinstance(found, nn.ModuleList)
-        return found
+        module = self.model.get_submodule(self._path)
+        assert isinstance(module, nn.ModuleList)
+        return module
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""

@@ -25,12 +25,12 @@ def difference(num_hidden_layers: Iterable[nn.Module]) -> str | None:
 
 def _traits(layer: nn.Module) -> frozenset[Trait]:
     """Return what determines a layer's memory; its number, under any name, is left out."""
-    found = []
+    traits = []
     for path, module in layer.named_modules():
-        found.append((path, "class", type(module).__qualname__))
-        found += [(path, name, str(tuple(p.shape))) for name, p in module.named_parameters(recurse=False)]
+        traits.append((path, "class", type(module).__qualname__))
+        traits += [(path, name, str(tuple(p.shape))) for name, p in module.named_parameters(recurse=False)]
         for name, value in vars(module).items():
             number = isinstance(value, int) and re.search(r"layer|idx|index", name)
             if isinstance(value, bool | str | float) or (isinstance(value, int) and not number):
-                found.append((path, name, repr(value)))
-    return frozenset(found)
+                traits.append((path, name, repr(value)))
+    return frozenset(traits)

@@ -101,8 +101,8 @@ class Optimizer:
 
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the unsharded gradients by name, between a backward pass and the update."""
-        held = ((name, getattr(one, "main_grad", one.grad)) for name, one in model.named_parameters())
-        return {name: full(one) for name, one in held if one is not None}
+        gradients = ((name, getattr(one, "main_grad", one.grad)) for name, one in model.named_parameters())
+        return {name: full(one) for name, one in gradients if one is not None}
 
     def files_B(self) -> int:
         """Return the bytes of files that hold part of the state."""

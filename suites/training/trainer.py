@@ -152,10 +152,10 @@ def narrow(model: nn.Module, dtype: torch.dtype) -> None:
         tensor.data = tensor.data.to(dtype)
 
 
-def held_gradients(model: nn.Module) -> list[Tensor]:
+def live_gradients(model: nn.Module) -> list[Tensor]:
     """Return the parameters' current gradients: `.grad`, or a `main_grad` in a wider type."""
-    held = [(parameter.grad, getattr(parameter, "main_grad", None)) for parameter in model.parameters()]
-    return [gradient for gradient in chain.from_iterable(held) if gradient is not None]
+    gradients = [(parameter.grad, getattr(parameter, "main_grad", None)) for parameter in model.parameters()]
+    return [gradient for gradient in chain.from_iterable(gradients) if gradient is not None]
 
 
 @contextmanager

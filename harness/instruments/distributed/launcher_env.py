@@ -119,15 +119,15 @@ def attended(launch: Launch | None) -> Iterator[None]:
     role = "host" if launch.hosts else "visit"
     words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
     environment = {**os.environ, **launch.environment}
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as keeper:
-        reply = keeper.stdout.readline().decode().strip() if keeper.stdout else ""
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        reply = process.stdout.readline().decode().strip() if process.stdout else ""
         if reply != READY:
             raise LaunchError(f"ranks cannot meet at {launch.store}: {reply}")
         try:
             yield
         finally:
             with suppress(subprocess.TimeoutExpired):
-                keeper.communicate(timeout=2 * PATIENCE_S)
-            keeper.kill()
-            if keeper.wait() and not launch.hosts:  # it was killed without notice
+                process.communicate(timeout=2 * PATIENCE_S)
+            process.kill()
+            if process.wait() and not launch.hosts:  # it was killed without notice
                 subprocess.run(words, stdin=subprocess.DEVNULL, env=environment, check=False)

@@ -152,13 +152,13 @@ class Pool:
                 raise RankTimeout(self._hang(function, [n for n in who if n not in answers], within_s))
             for key, _ in ready:
                 if key.fd in unsent:
-                    unsent[key.fd] = self._tell(key.fd, unsent[key.fd])
+                    unsent[key.fd] = self._send(key.fd, unsent[key.fd])
                     continue
                 for reply in self._on_event_line(key.data, function):
                     answers[key.data] = self._answer(key.data, function, json.loads(reply))
         return [answers[number] for number in who]
 
-    def _tell(self, calls: int, line: memoryview) -> memoryview:
+    def _send(self, calls: int, line: memoryview) -> memoryview:
         """Write what is left to send. That a rank is gone is detected elsewhere."""
         try:
             line = line[os.write(calls, line[:CHUNK_B]) :]

@@ -142,11 +142,11 @@ def kernels(dtype: str) -> list[Compilation]:
         ("attention_backward_kv", backward_kv, of_kv, warps),
         ("attention_backward_q", backward_q, of_q, warps),
     )
-    found = []
+    compilations = []
     for name, function, (block_m, block_n), count in chosen:
         values = every | {"BLOCK_M": block_m, "BLOCK_N": block_n}
         signature = {one: types[one] for one in function.arg_names if one in types}
         constexprs = {one: values[one] for one in function.arg_names if one in values}
         on_amd = {"PRECISION": ON_AMD} if "PRECISION" in constexprs else {}
-        found.append(Compilation(name, function, signature, constexprs, count, on_amd))
-    return found
+        compilations.append(Compilation(name, function, signature, constexprs, count, on_amd))
+    return compilations

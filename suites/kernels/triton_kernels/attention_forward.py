@@ -40,8 +40,8 @@ def fitting(of: list[triton.Config], arguments: dict[str, Any], **constexprs: An
     row_B = constexprs["HEAD"] * arguments["q"].element_size()
 
     def fits(one: triton.Config) -> bool:
-        held, streamed = sorted((one.kwargs["BLOCK_M"], one.kwargs["BLOCK_N"]), reverse=True)
-        return bool(row_B * (held + 2 * streamed * (one.num_stages - 1)) <= SHARED_MEMORY_B)
+        resident, streamed = sorted((one.kwargs["BLOCK_M"], one.kwargs["BLOCK_N"]), reverse=True)
+        return bool(row_B * (resident + 2 * streamed * (one.num_stages - 1)) <= SHARED_MEMORY_B)
 
     return [one for one in of if fits(one)] or of[-1:]
 

@@ -125,15 +125,15 @@ def _nvidia(compiled: Any) -> tuple[int, int]:
         text = subprocess.run(
             [tool, "-res-usage", file.name], check=True, capture_output=True, text=True, timeout=60
         ).stdout
-    found = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text))
-    if "REG" not in found:
+    counts = dict(re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text))
+    if "REG" not in counts:
         raise Unavailable(f"cuobjdump states no registers: {' '.join(text.split())[:200]}")
-    return int(found["REG"]), (int(found.get("STACK", 0)) + int(found.get("LOCAL", 0))) // REGISTER_B
+    return int(counts["REG"]), (int(counts.get("STACK", 0)) + int(counts.get("LOCAL", 0))) // REGISTER_B
 
 
 def _amd(assembly: str) -> tuple[int, int]:
     """Return vector registers and spilled ones per thread, from the assembly's metadata."""
-    found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly))
-    if len(found) < 2:
+    counts = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s*(\d+)", assembly))
+    if len(counts) < 2:
         raise Unavailable("the AMD assembly states no registers")
-    return int(found["vgpr_count"]), int(found["vgpr_spill_count"])
+    return int(counts["vgpr_count"]), int(counts["vgpr_spill_count"])

@@ -62,7 +62,7 @@ def load(name: str) -> Any:
 
 def named(techniques: Techniques) -> Named:
     """Return (name, settings) of each technique; settings of one that is listed twice are joined."""
-    found: dict[str, dict[str, Any]] = {}
+    joined: dict[str, dict[str, Any]] = {}
     for one in techniques:
         if isinstance(one, str):
             pairs: list[tuple[str, Any]] = [(one, {})]
@@ -71,8 +71,8 @@ def named(techniques: Techniques) -> Named:
         else:
             pairs = [(one[0], one[1])]
         for name, settings in pairs:
-            found.setdefault(name, {}).update(settings or {})
-    return tuple(found.items())
+            joined.setdefault(name, {}).update(settings or {})
+    return tuple(joined.items())
 
 
 def settings_of(name: str, given: Mapping[str, Any]) -> Any:
@@ -93,8 +93,8 @@ def choices_of(annotation: Any) -> list[Any]:
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     if get_origin(annotation) in (Union, UnionType):
-        found = [choices_of(one) for one in get_args(annotation) if one is not NoneType]
-        return [None, *found[0]] if found[0] else []
+        choices = [choices_of(one) for one in get_args(annotation) if one is not NoneType]
+        return [None, *choices[0]] if choices[0] else []
     return []
 
 

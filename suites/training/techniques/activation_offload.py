@@ -117,7 +117,7 @@ class Ahead:
     def run(self, number: int, forward: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Run the forward pass of a block."""
         if number == 0:
-            self._let_go(self.blocks)  # of an interrupted pass
+            self._release_below(self.blocks)  # of an interrupted pass
             self._before = []
         mine: Stores = []
         if number < self.blocks - 1:
@@ -126,7 +126,7 @@ class Ahead:
             )
         else:
             output = forward(*arguments)
-        self._let_go(number)
+        self._release_below(number)
         if output.requires_grad:
             output.register_hook(partial(fetch, self._before))  # type: ignore[no-untyped-call]
         self._before = mine
@@ -135,12 +135,12 @@ class Ahead:
     def _down(self, number: int, mine: Stores, stored: Stored) -> None:
         mine.append(weakref.ref(stored))
         self._going.append((number, stored))
-        self._let_go(0)
+        self._release_below(0)
 
-    def _let_go(self, below: int) -> None:
+    def _release_below(self, below: int) -> None:
         """Release device copies of what is on the host, for blocks below that number."""
         while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
-            self._going.popleft()[1].let_go()
+            self._going.popleft()[1].release()
 
 
 def fetch(stores: Iterable[weakref.ref[Stored]], gradient: Tensor) -> None:

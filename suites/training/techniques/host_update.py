@@ -111,12 +111,12 @@ class HostOptimizer(Optimizer):
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Send each gradient from the rank that has it to all."""
         by_parameter = {one.parameter: one.gradient for one in self.owned}
-        found = {}
+        full = {}
         for name, parameter in model.named_parameters():
             gradient = by_parameter.get(parameter)
-            found[name] = torch.empty_like(parameter) if gradient is None else gradient.to(parameter.device)
-            dist.broadcast(found[name], self.owners[parameter])
-        return found
+            full[name] = torch.empty_like(parameter) if gradient is None else gradient.to(parameter.device)
+            dist.broadcast(full[name], self.owners[parameter])
+        return full
 
     def close(self) -> None:
         """Wait for a running update."""
@@ -163,13 +163,13 @@ class Owned:
 
 def owners_of(parameters: list[nn.Parameter], ranks: int) -> dict[nn.Parameter, int]:
     """Return a rank for each parameter: the largest first, to the rank with the least."""
-    held = [0] * ranks
-    found = {}
+    elements = [0] * ranks
+    owners = {}
     for parameter in sorted(parameters, key=lambda one: -one.numel()):
-        owner = held.index(min(held))
-        held[owner] += parameter.numel()
-        found[parameter] = owner
-    return {parameter: found[parameter] for parameter in parameters}
+        owner = elements.index(min(elements))
+        elements[owner] += parameter.numel()
+        owners[parameter] = owner
+    return {parameter: owners[parameter] for parameter in parameters}
 
 
 def gradient_down(parameter: nn.Parameter, owner: int, mine: Owned | None) -> None:

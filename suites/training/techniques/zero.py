@@ -257,9 +257,9 @@ class EngineOptimizer(Optimizer):
         shards = [(one.ds_tensor, "parameters") for one in parameters if hasattr(one, "ds_tensor")]
         gradients = (zero.averaged_gradients, getattr(zero, "grad_partitions_flat_buffer", None))
         buffers = [bucket.buffer for bucket in zero.ipg_buckets.values()]
-        held = [(one, "gradients") for one in tree_leaves(gradients)]
-        held += [(one, "communication") for one in buffers]
-        return shards + [(one, kind) for one, kind in held if isinstance(one, Tensor)]
+        labelled = [(one, "gradients") for one in tree_leaves(gradients)]
+        labelled += [(one, "communication") for one in buffers]
+        return shards + [(one, kind) for one, kind in labelled if isinstance(one, Tensor)]
 
     def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
         """Gather the parameters from all ranks."""

@@ -48,14 +48,14 @@ class Account:
         """As the worker does."""
         os.write(self._out, event_to_json(event).encode() + b"\n")
 
-    def say(self, cell: Cell, said: Any) -> None:
+    def emit_output(self, cell: Cell, output: Any) -> None:
         """As the worker does; and keep the account."""
-        self.emit(CellReading(cell.id, said)) if isinstance(said, Reading) else None
-        if not isinstance(said, Reading) or "/" in said.metric:
+        self.emit(CellReading(cell.id, output)) if isinstance(output, Reading) else None
+        if not isinstance(output, Reading) or "/" in output.metric:
             self.begin_s = time.thread_time() if not self.windows else self.begin_s
-        elif said.metric == "time":
+        elif output.metric == "time":
             self.windows += 1
-            self.work_s += said.value * self._watches[cell.id].calls
+            self.work_s += output.value * self._watches[cell.id].calls
             self.end_s = time.thread_time()
 
 
@@ -67,7 +67,7 @@ def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
     suite = SimpleNamespace(
         prepare=lambda watch: (), timed=lambda watch: True, sample=Stopwatch.window, close=lambda watch: None
     )
-    tools = WorkerHooks(suite, lambda cell: watches[cell.id], fault, account.say, account.emit)
+    tools = WorkerHooks(suite, lambda cell: watches[cell.id], fault, account.emit_output, account.emit)
     run_together(cells, sampling, tools)
     total_s = account.end_s - account.begin_s
     return {
