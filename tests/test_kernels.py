@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 import torch
+import variants
 from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 
 from harness.applicability import applies
@@ -16,39 +17,22 @@ from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
 from suites.kernels.triton_kernels.targets import TARGETS, Usage, usage
 
-HAS = {
-    "baseline": set(OPERATIONS),
-    "baseline_again": set(OPERATIONS),
-    "torch_compile": set(OPERATIONS) - set(HOSTS_OWN),
-    "sdpa": {"attention"},
-    "autocast_bf16": {"attention", "linear_cross_entropy"},
-    "fused_optimizer": {"adamw"},
-    "jax_xla": set(OPERATIONS) - {"adamw", *HOSTS_OWN},
-    "triton": set(OPERATIONS) - set(HOSTS_OWN),
-    "liger": set(),
-    "compile_sdpa": set(),
-    "compile_sdpa_autocast": set(),
-}
 COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
 
 
-def test_every_arm_is_held_to_what_it_has():
-    assert set(HAS) == set(ARMS)
+def is_planned(variant, operation):
+    """Whether the variant's YAML has the operation on a CPU."""
+    fields = {"device": "any", "part": "all", **workload_of(operation, dtype="fp32")}
+    return applies(ARMS[variant].applies_to, fields, False)
 
 
-@pytest.mark.parametrize("variant", [name for name in HAS if not name.startswith("baseline")])
-def test_a_variant_is_planned_for_what_it_has(variant):
-    """Single operations on a CPU. Reference workloads (copy, matmul) are planned for the baseline alone."""
-    planned = {
-        name
-        for name in set(OPERATIONS) - set(HOSTS_OWN)
-        if applies(
-            ARMS[variant].applies_to,
-            {"device": "any", "part": "all", **workload_of(name, dtype="fp32")},
-            False,
-        )
-    }
-    assert planned == HAS[variant]
+def cases():
+    """Every variant on every operation; reference workloads (copy, matmul) are for the baseline alone."""
+    for variant in ARMS:
+        for operation in OPERATIONS:
+            slow = variant == "torch_compile" and operation not in COMPILED_HERE
+            if operation not in HOSTS_OWN or variant == "baseline":
+                yield pytest.param(variant, operation, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.fixture
@@ -58,20 +42,12 @@ def compiled_elsewhere(monkeypatch):
 
 
 @pytest.mark.usefixtures("compiled_elsewhere")
-@pytest.mark.parametrize(
-    ("variant", "operation"),
-    [
-        (variant, operation)
-        for variant in HAS
-        for operation in OPERATIONS
-        if operation not in HOSTS_OWN or variant == "baseline"  # those are planned for the baseline alone
-    ],
-)
-def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
-    if variant == "torch_compile" and operation in HAS[variant] - COMPILED_HERE:
-        pytest.skip("compiled in test_torch_compile_of_every_operation")
+@pytest.mark.parametrize(("variant", "operation"), list(cases()))
+def test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavailable_elsewhere(
+    variant, operation
+):
     subject = subject_of(operation)
-    if operation not in HAS[variant]:
+    if not is_planned(variant, operation):
         with pytest.raises(Unavailable, match=f"{variant}|{operation}|need a GPU"):
             applied(variant, subject)
         return
@@ -81,10 +57,10 @@ def test_an_arm_gives_what_float64_gives_or_says_why_not(variant, operation):
     assert 0 <= found["max_error"] <= session.subject.tolerance
     assert found["bytes_moved"] > 0
     targets = {one.method for one in readings if one.metric == "registers"}
-    assert targets == (set(TARGETS) if variant == "triton" else set())
-    told = [one.method for one in readings if one.metric == "compile_time"]
-    assert bool(told) == (variant in ("torch_compile", "jax_xla"))
-    assert set(told) <= ({"cold", "cached"} if variant == "torch_compile" else {""})
+    assert targets == (set(TARGETS) if session.subject.once is triton.resources else set())
+    compiled = [one.method for one in readings if one.metric == "compile_time"]
+    assert bool(compiled) == session.subject.compiles
+    assert set(compiled) <= ({"cold", "cached"} if session.subject.compiler_cache else {""})
     if kernels.timed(session):
         assert next(iter(kernels.sample(session))).value > 0
     kernels.close(session)
@@ -102,10 +78,13 @@ def test_what_our_kernels_take_of_each_gpu_is_the_most_that_one_of_them_takes():
         assert told["spilled_registers", target] == max(one.spilled_registers for one in taken)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("operation", sorted(HAS["torch_compile"] - COMPILED_HERE))
-def test_torch_compile_of_every_operation(operation):
-    applied("torch_compile", subject_of(operation))
+@pytest.mark.parametrize(
+    ("variant", "compiles", "cached"),
+    [("torch_compile", True, True), ("jax_xla", True, False), ("sdpa", False, False)],
+)
+def test_a_variant_says_whether_its_first_call_compiles(variant, compiles, cached):
+    subject = variants.applied("kernels", ARMS[variant], subject_of("attention"))
+    assert (subject.compiles, subject.compiler_cache) == (compiles, cached)
 
 
 @pytest.mark.parametrize("operation", sorted({"softmax", "rms_norm", "attention", "linear_cross_entropy"}))

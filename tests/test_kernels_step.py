@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import variants
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness.applicability import applies
 from harness.config import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites import kernels
 from suites.kernels.operations import OPERATIONS, adamw
 from suites.kernels.training_step import OPERATION, PARTS, Trainer
+from suites.training import techniques
+from suites.training.contract import EXACT
 from suites.training.model import Transformer, llama
+from suites.training.step import Level
 
 RUN = load(["suite=kernels"])[0]
 ARMS = {variant.name: variant for variant in RUN.variants}
@@ -96,23 +101,16 @@ def test_an_optimizer_that_does_not_decay_enough_is_caught():
         checked(replace(subject_of(), replace={"adamw": wrong}))
 
 
-FOR_THE_STEP = {
-    "baseline": {"all", *PARTS},
-    "baseline_again": {"all", *PARTS},
-    "sdpa": {"all", "attention"},
-    "autocast_bf16": {"all"},
-    "fused_optimizer": {"all", "adamw"},
-    "triton": set(),
-    "jax_xla": set(),
-}
-
-
 @pytest.mark.parametrize("part", ["all", "attention", "adamw", "swiglu"])
-@pytest.mark.parametrize("variant", FOR_THE_STEP)
-def test_an_arm_trains_as_the_baseline_or_says_why_not(variant, part):
+@pytest.mark.parametrize("variant", [one for one in ARMS if "compile" not in one])  # those: see below
+def test_a_variant_trains_as_the_baseline_where_it_is_planned_and_is_unavailable_elsewhere(variant, part):
     subject = subject_of(part=part)
-    if part not in FOR_THE_STEP[variant]:
-        with pytest.raises(Unavailable, match=f"{variant}|interpreted"):
+    fields = {**asdict(subject.workload), "device": "any"}
+    if reason := variants.unavailable("kernels", ARMS[variant]):
+        assert "GPU" in reason
+        return
+    if not applies(ARMS[variant].applies_to, fields, gpu=False):
+        with pytest.raises(Unavailable, match=f"{variant}|interpreted|full training step"):
             applied(variant, subject)
         return
     session = applied(variant, subject)
@@ -171,6 +169,36 @@ def test_any_technique_of_one_process_changes_the_step(techniques):
     assert kernels.conditions(kernels.prepare(subject))["precision"] == (
         "bf16" if techniques[0][0] == "mixed_precision" else "fp32"
     )
+
+
+def test_tokens_flops_and_bytes_are_those_of_the_step_that_is_built(monkeypatch):
+    """A technique that leaves out one of the two sequences, and one that takes them one by one."""
+    one_sequence = SimpleNamespace(LEVEL=Level.WORKLOAD, Settings=NoSettings, contract=lambda _: EXACT)
+    one_sequence.apply = lambda step, _: replace(step, workload=replace(step.workload, micro_batch_size=1))
+    load_real = techniques.load
+    monkeypatch.setattr(
+        techniques, "load", lambda name: one_sequence if name == "one_sequence" else load_real(name)
+    )
+    plain, half = subject_of(), subject_of(micro_batch_size=1)
+    accumulated = kernels.apply_techniques(plain, [("gradient_accumulation", {"steps": 2})])
+    halved = kernels.apply_techniques(plain, [("one_sequence", {})])
+    assert formulas_of(accumulated) == formulas_of(plain)
+    assert formulas_of(halved) == formulas_of(half)
+    assert formulas_of(half)["tokens_per_step"] == 24
+    assert formulas_of(half)["flops"] == formulas_of(plain)["flops"] / 2
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """A technique's that has none."""
+
+
+def formulas_of(subject):
+    """What is calculated for one call."""
+    readings = [one for one in kernels.read_once(kernels.prepare(subject)) if isinstance(one, Reading)]
+    return {
+        one.metric: one.value for one in readings if one.metric in ("bytes_moved", "flops", "tokens_per_step")
+    }
 
 
 def test_a_technique_that_does_not_learn_is_caught():

@@ -53,7 +53,13 @@ def bf16_FLOP(subject: Subject) -> float:
     """Return the FLOP of the bf16 matrix products in one sample; 0 where a GPU computes them."""
     products = subject.operation.name in (*autocast_bf16.PRODUCTS, "matmul")
     narrow = subject.precision == "bf16" and subject.device.type == "cpu"
-    return subject.operation.flops(subject.workload) if narrow and products else 0.0
+    return subject.operation.flops(computed(subject)) if narrow and products else 0.0
+
+
+def computed(subject: Subject) -> Workload:
+    """Return the workload that one call computes: a step's own, after its techniques."""
+    step = subject.operation is training_step.OPERATION
+    return training_step.workload_of_step(subject) if step else subject.workload
 
 
 def precision_of(dtype: str, device: torch.device) -> str:
@@ -148,12 +154,13 @@ def conditions(session: Session) -> Mapping[str, str]:
 def read_once(session: Session) -> Iterator[Reading | Note]:
     """Yield what is read once: traffic and FLOP by formula, the check's error, peak memory, compile time."""
     subject, operation = session.subject, session.subject.operation
-    yield Reading("bytes_moved", "B", operation.bytes_moved(subject.workload), Origin.CALCULATED)
-    yield Reading("flops", "1", operation.flops(subject.workload), Origin.CALCULATED)
+    workload = computed(subject)
+    yield Reading("bytes_moved", "B", operation.bytes_moved(workload), Origin.CALCULATED)
+    yield Reading("flops", "1", operation.flops(workload), Origin.CALCULATED)
     against = "float64"
     if operation is training_step.OPERATION:
         against = "baseline"
-        yield Reading("tokens_per_step", "1", subject.workload.rows, Origin.CALCULATED)
+        yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
     yield Reading("max_error", "1", session.max_error, Origin.MEASURED, against)
     yield Note(f"compared: {session.compared}")
     yield from map(Note, subject.notes)

@@ -8,7 +8,7 @@ measured alone and in the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import torch
@@ -119,6 +119,17 @@ def with_techniques(subject: Subject, techniques: Sequence[tuple[str, Mapping[st
         compiles=compiles,
         compiler_cache=compiles,
     )
+
+
+def workload_of_step(subject: Subject) -> Workload:
+    """Return the workload of the step that is built: techniques may change it, its batch included.
+
+    `micro_batch_size` has the sequences of all micro-batches of an update.
+    """
+    built = step_of(subject).workload
+    common = {one.name for one in fields(Workload)} & {one.name for one in fields(built)}
+    changed = {name: getattr(built, name) for name in common}
+    return replace(subject.workload, **{**changed, "micro_batch_size": built.sequences})
 
 
 def inputs(workload: Workload, generator: torch.Generator, device: torch.device) -> Inputs:
