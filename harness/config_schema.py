@@ -59,6 +59,7 @@ class SuiteSchema:
     size_fields: list[str] = field(default_factory=list)
     reference_workloads: list[str] = field(default_factory=list)
     applies_to: list[Any] = field(default_factory=list)  # which workloads are planned: harness.applicability
+    techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.selection
     workload_from: str | None = None

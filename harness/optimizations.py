@@ -74,9 +74,11 @@ def variants(
         every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
     for name in sorted(config["optimizations"]):
         entry = config["optimizations"][name]
+        has_module = name in with_module(suite, suites)
+        if not has_module and not entry["applies_to"]:
+            entry = {**entry, "applies_to": config["techniques_apply_to"]}
         variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"])
-        modules = [one for one in variants_here if not one.techniques]
-        if modules and name not in with_module(suite, suites):
+        if not has_module and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
                 "apply(subject) is missing; expected either"

@@ -91,7 +91,8 @@ def config(interleave=False, **entries):
     return {
         "baseline_title": "As it is",
         "interleave": interleave,
-        "fields": {},
+        "fields": {"size": {"type": "int"}},
+        "techniques_apply_to": [{"size": 2}],
         "baseline_again": False,
         "optimizations": {name: {**PLAIN, **entry} for name, entry in entries.items()},
     }
@@ -112,6 +113,22 @@ def test_a_variant_has_settings_and_a_title_of_its_own(tree):
         ("tuned.a", "One", {"x": 1}),
         ("tuned.b", "tuned.b", {"x": 2}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "applies_to"),
+    [
+        ("techniques_alone", {"techniques": ["fsdp2"]}, ({"size": (2,)},)),
+        ("techniques_alone", {"variants": {"a": {"techniques": ["fsdp2"]}}}, ({"size": (2,)},)),
+        ("techniques_alone", {"techniques": ["fsdp2"], "applies_to": [{"size": 3}]}, ({"size": (3,)},)),
+        ("tuned", {}, ()),
+        ("tuned", {"techniques": ["fsdp2"]}, ()),
+    ],
+    ids=str,
+)
+def test_techniques_alone_apply_to_what_the_suite_says_unless_their_yaml_does(tree, name, entry, applies_to):
+    (made,) = variants("toy", config(**{name: entry}), [name], tree)
+    assert made.applies_to == applies_to
 
 
 @pytest.mark.parametrize(
