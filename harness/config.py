@@ -55,8 +55,8 @@ class Run:
     reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
     plan_only: bool = False  # print the plan, run nothing
-    # Where bf16 products are slow, these take the place of workloads of the same names.
-    slow_bf16_workloads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Where bf16 products are slow, variants with any run on these instead of those listed for each.
+    slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
 
@@ -212,7 +212,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
         plan_only=config["plan"],
-        slow_bf16_workloads=slow_bf16_workloads(suite, picked),
+        slow_bf16_workloads=slow_bf16_workloads(suite, selection.workloads),
         first=selection.first,
         left_out=left_out(
             name,

@@ -57,7 +57,7 @@ class SuiteSchema:
     repeats: int = 1
     sampling: SamplingSchema = field(default_factory=SamplingSchema)
     size_fields: list[str] = field(default_factory=list)
-    reference_workloads: list[str] = field(default_factory=list)
+    reference_workloads: dict[str, Any] = field(default_factory=dict)  # and which need it: harness.workloads
     applies_to: list[Any] = field(default_factory=list)  # which workloads are planned: harness.applicability
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
@@ -67,7 +67,7 @@ class SuiteSchema:
     fields: dict[str, Any] = field(default_factory=dict)
     workloads: dict[str, Any] = field(default_factory=dict)
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
-    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)
+    slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.slow_bf16
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
 
 

@@ -26,8 +26,14 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 120.0
 """Importing torch takes seconds, on a busy machine many; the measuring itself a tenth of one."""
 
-MORE_SAMPLES = 2
-"""Per interleaved cell besides its rounds: one to warm up, and one as its first call."""
+SET_UP_SAMPLES = 5
+"""Calls of an interleaved cell in its first and longest turn: its check makes up to three, readings two."""
+
+MORE_SAMPLES = SET_UP_SAMPLES + 2
+"""Calls of an interleaved cell besides its rounds: to set it up, to calibrate, and to warm up."""
+
+SLOW_BF16 = "bf16"
+"""What a note on slow bf16 products begins with, before a colon; reports find the note by it."""
 
 
 class HostProbe(NamedTuple):
@@ -44,7 +50,7 @@ class HostProbe(NamedTuple):
             return ""
         times = self.matmul_FLOP_per_s["fp32"] / self.matmul_FLOP_per_s["bf16"]
         return (
-            f"bf16 matrix products run {times:.0f} times slower than fp32 on this CPU: "
+            f"{SLOW_BF16}: matrix products run {times:.0f} times slower than in fp32 on this CPU; "
             "bf16 rows measure that, not a GPU's gain"
         )
 
@@ -96,12 +102,13 @@ def product_seconds(
 ) -> dict[str, float]:
     """Return how long each cell's bf16 products take at least, with every core at the probe's rate.
 
-    `per_turn`: those of one sample of an interleaved cell, which is what its limit holds for.
+    `per_turn`: those of the longest turn of an interleaved cell, which is what its limit holds for.
     """
     seconds = {}
     for group in groups:
-        once = per_turn or group.sampling is None
-        samples = 1 if once or group.sampling is None else group.sampling.rounds + MORE_SAMPLES
+        samples = 1
+        if group.sampling is not None:
+            samples = SET_UP_SAMPLES if per_turn else group.sampling.rounds + MORE_SAMPLES
         for cell in group.cells:
             if flop := host.bf16_FLOP.get(cell.id):
                 seconds[cell.id] = samples * flop / (host.matmul_FLOP_per_s["bf16"] * cores)

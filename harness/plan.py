@@ -64,12 +64,12 @@ def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
 
 
 def not_planned(run: Run, gpu: bool) -> list[str]:
-    """Return what the plan leaves out, in sentences; reference workloads are none of it."""
+    """Return what the plan leaves out of the suite's own workloads, in sentences."""
     pairs = [
         (is_planned(run, variant, name, gpu), is_planned(run, variant, name, True))
         for name in run.workloads
         for variant in run.variants
-        if name not in run.reference_workloads
+        if name not in run.reference_workloads and name not in run.slow_bf16_workloads
     ]
     return left_out(pairs, run.repeats)
 

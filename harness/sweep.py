@@ -21,6 +21,7 @@ from harness.progress import Progress, announce
 from harness.protocols import check_modules
 from harness.records import Group, Record
 from harness.runner import pending, run
+from harness.slow_bf16 import fit_to_host
 from harness.store import RECORDS, Store, read_records
 from harness.techniques import PACKAGE
 
@@ -109,23 +110,17 @@ def _records(suite_run: Run) -> dict[str, Record]:
 
 
 def prepare(suite_run: Run) -> Prepared:
-    """Return the run as it is on this host: where bf16 products are slow, with its smaller workloads."""
+    """Return the run as it is on this host, with smaller workloads where bf16 products are slow."""
     executor: Executor = import_module(f"harness.executors.{suite_run.executor}").create(
         suite_run.out, suite_run.workers
     )
     environment = describe(executor.ranks)
-    messages: tuple[str, ...] = ()
-    groups = groups_of(suite_run, environment)
-    host = probe(groups, suite_run.out, environment)
-    if host is not None and host.bf16_is_slow:
-        messages = (host.sentence,)
-        if smaller := suite_run.slow_bf16_workloads:
-            messages += (f"run at a smaller size for that: {', '.join(smaller)}",)
-            suite_run = replace(suite_run, workloads={**suite_run.workloads, **smaller})
-            groups = groups_of(suite_run, environment)
-            smaller_host = probe(groups, suite_run.out, environment)
-            host = host._replace(bf16_FLOP={} if smaller_host is None else smaller_host.bf16_FLOP)
-    messages += tuple(not_planned(suite_run, bool(environment.gpus)))
+    planned = groups_of(suite_run, environment)
+    host = probe(planned, suite_run.out, environment)
+    groups, replaced = fit_to_host(suite_run, planned, host)
+    suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
+    slow = (host.sentence,) if host is not None and host.bf16_is_slow else ()
+    messages = (*slow, *not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return Prepared(
         suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, messages

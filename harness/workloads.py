@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.applicability import applies, checked_alternatives
 from harness.hf_config import workload_from_file
 from harness.validation import ConfigError, check_fields, check_relations, shown, unknown
 
@@ -13,44 +14,51 @@ from harness.validation import ConfigError, check_fields, check_relations, shown
 def workloads(
     suite: Mapping[str, Any], only: Sequence[str], device_memory_B: float
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the chosen workloads, each field checked; only one where a file names the model."""
+    """Return the chosen workloads and those they need, each field checked.
+
+    They need the smaller ones that stand in for them where bf16 is slow, and the reference workloads whose
+    alternatives they meet. Where a file names the model, it is the only workload.
+    """
     fields = suite["fields"]
     if suite["workload_from"] is not None:
         return from_file(suite, device_memory_B)
-    chosen: dict[str, Any] = suite["workloads"]
+    every: dict[str, Any] = suite["workloads"]
     for name in only:
-        if name not in chosen:
-            raise unknown(f"workloads=[{name}]", name, chosen)
-    picked: dict[str, Mapping[str, Any]] = {}
-    for name in [n for n in chosen if not only or n in only or n in suite["reference_workloads"]]:
+        if name not in every:
+            raise unknown(f"workloads=[{name}]", name, every)
+    smaller, references = suite["slow_bf16_workloads"], suite["reference_workloads"]
+    chosen = set(only or every.keys() - references.keys())
+    chosen |= {name for name, larger in smaller.items() if chosen.intersection(larger)}
+    checked: dict[str, Mapping[str, Any]] = {}
+    for name in [n for n in every if n in chosen or n in references]:
         where = f"suite.workloads.{name}"
-        if not isinstance(chosen[name], dict):
-            raise ConfigError(f"{where}={shown(chosen[name])}: expected the fields of a workload")
-        picked[name] = check_fields(where, chosen[name], fields)
-        check_relations(where, picked[name], fields)
-    return picked
+        if not isinstance(every[name], dict):
+            raise ConfigError(f"{where}={shown(every[name])}: expected the fields of a workload")
+        checked[name] = check_fields(where, every[name], fields)
+        check_relations(where, checked[name], fields)
+    for name, given in references.items():
+        needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
+        if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
+            chosen.add(name)
+    return {name: one for name, one in checked.items() if name in chosen}
 
 
-def slow_bf16_workloads(
-    suite: Mapping[str, Any], picked: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Mapping[str, Any]]:
-    """Return what replaces some of the workloads where bf16 products are slow, each field checked."""
-    slow: dict[str, Mapping[str, Any]] = {}
-    for name, changes in suite["slow_bf16_workloads"].items():
-        where = f"suite.slow_bf16_workloads.{name}"
-        if name not in suite["workloads"]:
-            raise unknown(where, name, suite["workloads"])
-        if name in picked:
-            slow[name] = check_fields(where, {**picked[name], **changes}, suite["fields"])
-            check_relations(where, slow[name], suite["fields"])
-    return slow
+def slow_bf16_workloads(suite: Mapping[str, Any], only: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the workloads that replace others where bf16 is slow; not those asked for by their names."""
+    smaller = suite["slow_bf16_workloads"]
+    return {name: tuple(larger) for name, larger in smaller.items() if name not in only}
 
 
 def check_names(suite: Mapping[str, Any]) -> None:
     """Refuse names of workloads and fields that the suite does not have."""
-    for name in suite["reference_workloads"]:
-        if name not in suite["workloads"]:
-            raise unknown(f"suite.reference_workloads=[{name}]", name, suite["workloads"])
+    for key in ("reference_workloads", "slow_bf16_workloads"):
+        for name, listed in suite[key].items():
+            if not isinstance(listed, list) or not listed:
+                raise ConfigError(f"suite.{key}.{name}={shown(listed)}: expected a list")
+            larger = listed if key == "slow_bf16_workloads" else []
+            for one in (name, *larger):
+                if one not in list(suite["workloads"]):
+                    raise unknown(f"suite.{key}.{name}", str(one), suite["workloads"])
     numbers = [name for name, field in suite["fields"].items() if field["type"] in ("int", "float")]
     for name in suite["size_fields"]:
         if name not in numbers:

@@ -9,6 +9,7 @@ from test_launched import SRUN
 from harness.code_fingerprint import ROOT
 from harness.config import load
 from harness.validation import ConfigError
+from harness.workloads import check_names
 
 REFUSED = [
     ([], "suite: missing"),
@@ -159,14 +160,56 @@ def test_under_a_launcher_of_ranks_its_executor_is_chosen_and_no_other(monkeypat
         load(["suite=memory", "executor=local"])
 
 
-def test_a_suite_names_what_is_smaller_where_bf16_is_slow():
-    run = load(["suite=kernels", "workloads=[softmax_small]"])[0]
-    smaller = run.slow_bf16_workloads["matmul_bf16"]
-    assert smaller.keys() == run.workloads["matmul_bf16"].keys()
-    assert smaller["seq_len"] < run.workloads["matmul_bf16"]["seq_len"]
+def test_what_replaces_a_workload_where_bf16_is_slow_is_chosen_with_it():
+    run = load(["suite=kernels", "workloads=[step_30m_512]"])[0]
+    assert "step_30m_512" in run.slow_bf16_workloads["step_bf16_small"]
+    assert {"step_30m_512", "step_bf16_small"} <= run.workloads.keys()
+    assert "attention_bf16_small" not in run.workloads
+    by_name = load(["suite=kernels", "workloads=[step_bf16_small]"])[0]
+    assert "step_bf16_small" not in by_name.slow_bf16_workloads  # it is run wherever it is asked for
     assert load(["suite=memory"])[0].slow_bf16_workloads == {}
-    with pytest.raises(ConfigError, match=r"slow_bf16_workloads.matmul_bf16.seq_len=0: expected a whole"):
-        load(["suite=kernels", "suite.slow_bf16_workloads.matmul_bf16.seq_len=0"])
+
+
+@pytest.mark.parametrize(
+    ("workload", "bounds"),
+    [
+        ("softmax_small", {"copy", "matmul_fp32"}),
+        ("step_30m_512", {"copy", "matmul_fp32", "matmul_bf16", "matmul_bf16_small"}),
+        ("step_5m_1k_swiglu", set()),  # the report has no bound for a step of which one part is replaced
+        ("rms_norm_64m_bf16_gpu", {"copy_gpu", "matmul_bf16_gpu"}),
+        ("copy", {"copy"}),
+    ],
+)
+def test_only_the_bounds_that_a_chosen_workload_needs_are_chosen_with_it(workload, bounds):
+    run = load(["suite=kernels", f"workloads=[{workload}]"])[0]
+    assert run.workloads.keys() & set(run.reference_workloads) == bounds
+
+
+def test_all_workloads_come_with_all_bounds():
+    run = load(["suite=kernels"])[0]
+    assert set(run.reference_workloads) <= run.workloads.keys()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("suite.slow_bf16_workloads.step_bf16_small=[step_30]", "no such name; did you mean step_30m_512"),
+        ("suite.slow_bf16_workloads.step_bf16_small=1", "step_bf16_small=1: expected a list"),
+        ("suite.reference_workloads.copy=[]", r"reference_workloads.copy=\[\]: expected a list"),
+        ("suite.reference_workloads.copy=[{devise: any}]", r"copy\[0\].devise: no such name; did you mean"),
+    ],
+)
+def test_a_mistake_in_what_workloads_need_is_refused(word, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        load(["suite=kernels", word])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["reference_workloads", "slow_bf16_workloads"])
+def test_a_needed_workload_that_does_not_exist_is_refused(key):
+    suite = {"workloads": {"copy": {}}, "reference_workloads": {}, "slow_bf16_workloads": {}}
+    with pytest.raises(ConfigError, match=f"suite.{key}.copie: no such name; did you mean copy"):
+        check_names({**suite, key: {"copie": ["copy"]}})
 
 
 def test_the_baseline_comes_first():

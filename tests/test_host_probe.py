@@ -52,7 +52,7 @@ def stub(monkeypatch, found):
 
 def test_a_cpu_that_is_slow_is_told_of_and_another_is_not():
     assert SLOW.sentence == (
-        "bf16 matrix products run 100 times slower than fp32 on this CPU: "
+        "bf16: matrix products run 100 times slower than in fp32 on this CPU; "
         "bf16 rows measure that, not a GPU's gain"
     )
     assert FAST.sentence == ""
@@ -117,7 +117,8 @@ def test_the_child_measures_and_speaks_json():
 
 
 def test_the_kernels_suite_tells_its_bf16_products_and_no_others():
-    """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula."""
+    """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
+    there as the smaller ones of others."""
     from suites.kernels import training_step
     from suites.kernels.subject import Workload
 
@@ -132,8 +133,9 @@ def test_the_kernels_suite_tells_its_bf16_products_and_no_others():
     by_name = {(one.workload, one.optimization): flop[one.id] for one in cells if one.id in flop}
     step = training_step.flops(Workload(**suite_run.workloads["step_5m_128"]))
     assert by_name.pop(("step_5m_128", "autocast_bf16")) == step
-    assert by_name.keys() == {("matmul_bf16", "baseline")}
-    assert set(by_name.values()) == {2.0 * 100 * 2048 * 2048}
+    assert by_name.pop(("matmul_bf16", "baseline")) == 2.0 * 100 * 2048 * 2048
+    assert by_name.pop(("matmul_bf16_small", "baseline")) == 2.0 * 256**3
+    assert by_name.keys() == {("step_bf16_small", "autocast_bf16")}
 
 
 def test_a_cell_that_cannot_be_built_here_is_left_to_its_run():
@@ -146,11 +148,12 @@ def test_a_cell_that_cannot_be_built_here_is_left_to_its_run():
 def test_seconds_count_every_sample_and_all_cores():
     timed = plan(replace(RUN, sampling=Sampling(rounds=6)), "here", lambda variant: "code")
     alone = plan(RUN, "here", lambda variant: "code")
-    for groups, samples in ((timed, 8), (alone, 1)):
+    for groups, samples, in_a_turn in ((timed, 13, 5), (alone, 1, 1)):
         one = groups[0].cells[0]
         found = SLOW._replace(bf16_FLOP={one.id: 1e9})
         assert product_seconds(groups, found, cores=2) == {one.id: samples * 1.0}
-        assert product_seconds(groups, found, cores=2, per_turn=True) == {one.id: 1.0}  # a limit is a turn's
+        longest = product_seconds(groups, found, cores=2, per_turn=True)  # a limit is a turn's
+        assert longest == {one.id: in_a_turn * 1.0}
 
 
 def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
@@ -189,28 +192,21 @@ def test_what_is_not_tried_has_a_record_and_others_have_the_note(tmp_path, toy_s
 
 
 def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monkeypatch, tmp_path, kernels):
-    groups = sweep.prepare(replace(kernels, out=tmp_path)).groups
+    groups = sweep.groups_of(kernels, describe())
     slow = {one.id: 1e12 for g in groups for one in g.cells if one.optimization == "autocast_bf16"}
-    stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
-    rates = iter(range(5, 99))
-    measured = host_probe._measured
-    monkeypatch.setattr(
-        host_probe,
-        "_measured",
-        lambda group: measured(group)._replace(matmul_FLOP_per_s={"fp32": 50e9, "bf16": next(rates) * 1e8}),
-    )
+    asked = stub(monkeypatch, SLOW._replace(bf16_FLOP=slow))
     lines, _ = sweep.planned_sweep(replace(kernels, out=tmp_path))
-    assert lines[:2] == [SLOW.sentence, "run at a smaller size for that: matmul_bf16"]
+    assert lines[0] == SLOW.sentence
+    assert "slow bf16 leaves out 2 cells, replaced by smaller workloads: step_bf16_small" in lines
+    assert len(asked) == 1
     here = sweep.prepare(replace(kernels, out=tmp_path))
-    assert here.run.workloads["matmul_bf16"]["seq_len"] == 512
-    assert here.environment.matmul_FLOP_per_s == {"fp32": 50e9, "bf16": 7e8}  # of the first of two children
+    assert here.environment.matmul_FLOP_per_s == SLOW.matmul_FLOP_per_s
     assert here.messages[0] == here.host.sentence
     found = sweep.outlook(here, {})
     left_out = {
         (one.workload, one.optimization) for g in groups for one in g.cells if one.id in found.not_tried
     }
-    assert ("step_5m_128", "autocast_bf16") in left_out
-    assert {variant for _, variant in left_out} == {"autocast_bf16"}
+    assert left_out == {("step_bf16_small", "autocast_bf16")}
     assert not found.not_tried.keys() & found.estimate.cells.keys()
     assert any("planned as unavailable" in line for line in lines)
 
@@ -219,7 +215,10 @@ def test_on_a_fast_cpu_nothing_is_said_and_nothing_changes(monkeypatch, tmp_path
     stub(monkeypatch, FAST)
     here = sweep.prepare(replace(kernels, out=tmp_path))
     assert not any("bf16" in line for line in here.messages)
-    assert here.run.workloads == kernels.workloads
+    assert here.run.left_out == kernels.left_out
+    assert {one.workload for g in here.groups for one in g.cells} == {
+        "copy", "matmul_fp32", "matmul_bf16", "softmax_small", "step_5m_128"
+    }  # fmt: skip
     assert sweep.outlook(here, {}).not_tried == {}
 
 

@@ -100,6 +100,22 @@ def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_figure(tmp_path:
         assert told in made.notes[int(number[1]) - 1]
 
 
+@pytest.mark.parametrize(
+    ("blocks", "expected"), [(EFFECTS, 1), (SPEEDUPS, 5), (ROOFLINE, 5)], ids=["pays", "all", "bound"]
+)
+def test_slow_bf16_has_a_footnote_at_each_of_its_values(tmp_path: Path, blocks: str, expected: int) -> None:
+    note = "bf16: matrix products run 50 times slower than in fp32 on this CPU"
+    records = [
+        r._replace(notes=(*r.notes, note)) if r.cell.optimization == "fast" else r for r in timed_records()
+    ]
+    assert note not in made_table(tmp_path, blocks).notes
+    table = made_table(tmp_path, blocks, records)
+    mark = f" [{table.notes.index(note) + 1}]"
+    marked = [cell for row in table.rows for cell in row if cell.note == mark]
+    assert len(marked) == expected
+    assert {one.cell.split("-")[2] for one in marked} == {"fast"}
+
+
 def test_a_warm_up_is_in_no_figure(tmp_path: Path) -> None:
     records = timed_records()
     quiet = [

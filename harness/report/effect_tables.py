@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
-from harness.report.speedup import LOOKS, NO_INTERVAL, SIGNS, SIGNS_LEGEND, compared, why_none
+from harness.report.speedup import LOOKS, NO_INTERVAL, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
 from harness.report.tables import Notes, Table, TableCell, missing, reasoned, show
 from harness.report.training_metrics import DERIVED, SHOWN_IN, TOKENS, title
 
@@ -90,8 +91,8 @@ def _change(
     if comparison is None:
         lacking = reasoned(notes, why_none(index, workload, variant, fields))
         return lacking, TableCell("unavailable", look="muted")
-    why = NO_INTERVAL.get(comparison.ratio.basis)
-    shown = TableCell(comparison.text, comparison.cell, note=f" {notes.mark(why)}" if why else "")
+    note = footnotes(index, notes, workload, variant, comparison)
+    shown = TableCell(comparison.text, comparison.cell, note=note)
     if variant == fields["noise"]:
         return shown, TableCell("noise", look="muted")
     effect = _turned(comparison.effect) if fields["better"] == "higher" else comparison.effect
@@ -154,6 +155,12 @@ def timed_variants(
     return timed, [one for one in others if one not in timed]
 
 
+def footnotes(index: ResultIndex, notes: Notes, workload: str, variant: str, comparison: Comparison) -> str:
+    """Return the marks of what a reader must know of a ratio: without an interval, or with slow bf16."""
+    texts = (NO_INTERVAL.get(comparison.ratio.basis), index.note(workload, variant, SLOW_BF16))
+    return "".join(f" {notes.mark(text)}" for text in texts if text)
+
+
 def speed_up_cell(
     index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
 ) -> TableCell:
@@ -161,8 +168,7 @@ def speed_up_cell(
     comparison = compared(index, workload, variant, fields)
     if comparison is None:
         return reasoned(notes, why_none(index, workload, variant, fields))
-    why = NO_INTERVAL.get(comparison.ratio.basis)
-    note = f" {notes.mark(why)}" if why else ""
+    note = footnotes(index, notes, workload, variant, comparison)
     if variant == fields["noise"]:
         return TableCell(comparison.text, comparison.cell, note=note)
     return TableCell(

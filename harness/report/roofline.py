@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import Block, Spec
 from harness.report.tables import Notes, Table, TableCell, missing, percent, reasoned, show
@@ -78,7 +79,8 @@ def _row(
 ) -> tuple[TableCell, ...]:
     workload, variant = value.workload, value.optimization
     moved, flops = (index.first(workload, variant, fields[name]) for name in ("bytes", "flops"))
-    time = TableCell(show(value, "auto"), value.cell)
+    slow = index.note(workload, variant, SLOW_BF16)
+    time = TableCell(show(value, "auto"), value.cell, note=f" {notes.mark(slow)}" if slow else "")
     if moved is None or flops is None:
         place = {"workload": workload, "optimization": variant, "method": ""}
         absent = missing(index, notes, {**place, "metric": fields["bytes" if moved is None else "flops"]})
