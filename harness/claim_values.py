@@ -90,7 +90,7 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: Cells) -> Cla
     if ratio.basis in ("single", "ranges"):
         raise NoValueError(
             f"too few repeats in which both variants have as many rounds of {interpretation.metric} by "
-            f"{interpretation.method}; more repeats bring an interval"
+            f"{interpretation.method}; more repeats give an interval"
         )
     worst = _worst(usable)
     other = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}

@@ -96,7 +96,7 @@ def choose(words: Sequence[str]) -> Choice:
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     suite = groups.pop("suite", None)
     if suite is None:
-        raise ConfigError(f"suite: missing; say suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
+        raise ConfigError(f"suite: missing; give suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
     for group, name in groups.items():
         if name not in names(group):
             raise unknown(f"{group}={name}", name, names(group))
@@ -119,7 +119,7 @@ def load(words: Sequence[str]) -> list[Run]:
     ]
     if special:
         raise ConfigError(
-            f"{special[0]}: suite=all runs every suite whole; name one suite to choose within it"
+            f"{special[0]}: suite=all runs every suite in full; name one suite to choose within it"
         )
     runs = [load_suite(name, groups, values) for name in names("suite")]
     below = any(override.key_or_group == "out" for override in values)

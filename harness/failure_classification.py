@@ -152,7 +152,7 @@ def _text(error: BaseException) -> str:
     try:
         return clean(str(error))
     except Exception:
-        return "(its text cannot be had)"
+        return "(its text is not available)"
 
 
 def _place(error: BaseException, package: str) -> str:

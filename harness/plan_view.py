@@ -88,7 +88,7 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
 def _duration(estimate: Estimate) -> str:
     """Return the expected time and what it rests on."""
     if len(estimate.unknown) == len(estimate.cells):
-        return "no estimate, for there is no earlier run"
+        return "no estimate: there is no earlier run"
     words = {
         Source.SAME_HOST: "{} earlier {} on this kind of host",
         Source.OTHER_HOST: "{} {} of a run on another host",

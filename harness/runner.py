@@ -210,5 +210,5 @@ class _Signals:
 
     def _raise(self) -> None:
         name = signal.Signals(self._received).name
-        logger.warning("ended by %s; the same command goes on from here", name)
+        logger.warning("ended by %s; the same command resumes from here", name)
         raise Interrupted(128 + self._received)

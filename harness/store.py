@@ -128,7 +128,7 @@ class Store:
             return records
         if broken:
             numbers = ", ".join(str(number) for number in broken)
-            logger.warning("%s: moved to %s what is no record: line %s", path, TORN, numbers)
+            logger.warning("%s: moved invalid records to %s: line %s", path, TORN, numbers)
         aside, lines = set(broken), list(_lines(path))
         torn = [line for number, line in enumerate(lines, 1) if number in aside]
         kept = [line for number, line in enumerate(lines, 1) if number not in aside]
@@ -155,7 +155,7 @@ def read_records(folder: Path) -> list[Record]:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if broken:
-        logger.warning("%s: passed over what is no record: line %s", path, ", ".join(str(n) for n in broken))
+        logger.warning("%s: skipped invalid records: line %s", path, ", ".join(str(n) for n in broken))
     return list(records.values())
 
 

@@ -195,4 +195,4 @@ def test_the_harness_runs_it(tmp_path):
     report = (tmp_path / "report.md").read_text()
     assert "AdamW, fused" in report
     assert "A copy" in report
-    assert "Every cell ended well." in report
+    assert "Every cell ended ok." in report

@@ -114,7 +114,7 @@ def test_a_link_that_carries_something_else_is_refused(two, monkeypatch):
     two.set_rate(0, 4e6)
     with pytest.raises(Unavailable) as less:
         two.verify(0, RATE_B_PER_S)
-    said = r"link node0-switch is shaped to 40 Mbit/s but carries ([\d.]+): no more gets through here"
+    said = r"link node0-switch is shaped to 40 Mbit/s but carries ([\d.]+): this machine cannot carry more"
     assert float(re.fullmatch(said, str(less.value))[1]) <= 32 * 1.05
     two.set_rate(0, 7e6)
     with pytest.raises(Unavailable, match=r"is shaped to 40 Mbit/s but carries 5.*: it is not shaped"):

@@ -76,5 +76,5 @@ def test_a_disk_that_fills_in_mid_step_is_told_in_one_line(monkeypatch, tmp_path
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
     disk = SimpleNamespace(f_bfree=326 if root else 9999, f_bavail=9999 if root else 326, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: disk)
-    with pytest.raises(Unavailable, match=r"^the disk beneath its swap files is full: 1335296 B are left$"):
+    with pytest.raises(Unavailable, match=r"^the disk of its swap files is full: 1335296 B are left$"):
         offload.refuse_full_disk()

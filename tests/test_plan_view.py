@@ -32,7 +32,7 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
 
 def test_a_first_run_has_no_estimate():
     assert announcement(RUN_1, GROUPS, expected([]), {}) == [
-        "toy: 4 cells, 4 to run: no estimate, for there is no earlier run",
+        "toy: 4 cells, 4 to run: no estimate: there is no earlier run",
         "4 cells without an earlier run may each take up to limits.timeout_s=100",
     ]
 

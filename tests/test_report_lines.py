@@ -149,4 +149,4 @@ def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named
     assert {said.partition(": ")[0] for said in tips(ElementTree.fromstring(figure.svg))} == {
         f"{variant}, big" for variant in RATES
     }
-    assert figure.text == "Not drawn, for another is at the same place: small."
+    assert figure.text == "Not drawn, as another point is at the same place: small."

@@ -284,7 +284,7 @@ def test_an_interrupted_sweep_keeps_its_records_and_leaves_nothing(tmp_path, num
     parent.send_signal(number)
     _, said = parent.communicate(timeout=10)
     assert parent.returncode == code
-    assert said == f"ended by {number.name}; the same command goes on from here\n"
+    assert said == f"ended by {number.name}; the same command resumes from here\n"
     assert [record.cell.id for record in read_records(tmp_path)] == [cells[0].id]
     assert_nothing_is_left(tmp_path)
 

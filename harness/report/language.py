@@ -10,12 +10,12 @@ from harness.report import spec
 
 HEAD = """# The language of conf/report/
 
-`conf/report/<suite>.yaml` says which tables and figures a suite's report has. The report is made from records
-alone, so this file names metrics, methods and workloads and holds no code. A suite without such a file shows
-every metric by workload and variant, with the change against the baseline and a figure each.
+`conf/report/<suite>.yaml` defines the tables and figures of a suite's report. The report is generated from
+records alone, so this file names metrics, methods and workloads and contains no code. A suite without such a
+file shows every metric by workload and variant, with the change against the baseline and a figure each.
 
-This page is written from the schema by `python -m harness.report.language`; a test compares the two. A field
-without a default has to be given. A mistake is refused with the name of the file, the block and the field.
+This page is generated from the schema by `python -m harness.report.language`; a test compares the two. Fields
+without a default are required. A mistake is refused with the name of the file, the block and the field.
 
 ```yaml
 suite: memory

@@ -57,7 +57,7 @@ def lines(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     y_title(drawing, f"{block.fields['y']['title']} ({origins(p.value.origin for p in points)})")
     ends = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
     right_labels(drawing, [*ends, *((float(at), label, LIGHT["ink"]) for label, at in references.items())])
-    left_out = f" Not drawn, for another is at the same place: {', '.join(covered)}." if covered else ""
+    left_out = f" Not drawn, as another point is at the same place: {', '.join(covered)}." if covered else ""
     return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
 
 

@@ -15,7 +15,7 @@ from harness.units import LEGEND
 EVERY = "Every claim that was tried"
 CAVEATS = "Conditions and caveats"
 HOW_TO_READ = (
-    "`holds`: within what counts as the same value. `falls short`, `exceeds`: below or above it. "
+    "`holds`: within the accepted band. `falls short`, `exceeds`: below or above it. "
     "`undecided`: the samples lie on both sides. `unavailable`: no value, never a pass. "
     "`as stated`: under the claim's own conditions; `elsewhere`: under others, which are listed."
 )
@@ -110,7 +110,7 @@ def claim_text(one: ClaimWithVerdicts) -> str:
 
 def origin(data: ReportData) -> str:
     """Return the environment, line by line, and where the raw records are."""
-    lines = ["Raw records, one cell a line: [records.jsonl](records.jsonl). [verdicts.json](verdicts.json)."]
+    lines = ["Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json)."]
     lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in flat(data.environment))]
     return "\n".join(lines)
 

@@ -55,7 +55,7 @@ def roofline_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None
         drawing.points([(p.intensity, p.rate) for p in points], [p.tip for p in points], i)
         axes.lines[-1].set_label(spec.name("optimization", variant))
     _name_points(drawing, spec, every)
-    x_title(axes, "Arithmetic intensity, FLOP per byte that must move")
+    x_title(axes, "Arithmetic intensity, FLOP per byte")
     y_title(drawing, f"FLOP/s reached ({origins(p.value.origin for p in every)})")
     drawing.canvas.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=SMALL, columnspacing=1.4)
     return drawing.finish(block.title, block.text, alt_text(block.title, series))

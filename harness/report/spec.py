@@ -37,20 +37,17 @@ def _map(doc: str) -> dict[str, Any]:
 KEYS = ("workload", "optimization", "method")
 _KEY = {"type": "str", "one_of": list(KEYS), "doc": "what the rows are: workload, optimization or method"}
 _WHERE = _map(
-    "the cells it is about: `workload`, `optimization`, `method` to a pattern or a list of patterns "
+    "the cells that it covers: `workload`, `optimization`, `method` to a pattern or a list of patterns "
     "(`fsdp*`, `!zero*`), any other key to the value of that field of the workload"
 )
 _WORKLOAD = _text(
-    "the one workload that it is about, or where that was not run, the first that was; "
-    "its title and text name it by `{workload}`"
+    "the workload that it covers, or the first one that was run; its title and text name it by `{workload}`"
 )
 _TERMINAL = _yes_no("print it on the terminal too")
-_METHOD = _must('the method of the metric; "" where it has one alone')
+_METHOD = _must('the method of the metric; "" where it has only one')
 _BASELINE = _must("the variant that the others are compared with")
-_NOISE = _text(
-    "the variant that is the baseline again: their difference is the noise, within which none counts"
-)
-_DRAWS = _yes_no("rounds are independent draws, of which each counts, and not times of one thing")
+_NOISE = _text("the variant that repeats the baseline: their difference is the noise")
+_DRAWS = _yes_no("rounds are independent random draws, not repeated timings of the same work")
 _PAIRED: _Fields = {
     "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
     "method": _METHOD,
@@ -85,7 +82,7 @@ _EFFECTS: _Fields = {
         "type": "float",
         "at_least": 0,
         "default": 0.0,
-        "doc": "without `noise`: a relative difference up to this is none",
+        "doc": "without `noise`: relative differences up to this count as none",
     },
     "better": {
         "type": "str",
@@ -103,7 +100,7 @@ FILE: _Fields = {
     "caveats": {
         "type": "list",
         "default": [],
-        "doc": "what limits the results: a sentence or two each, shown at the end",
+        "doc": "limits of the results, a sentence or two each, shown at the end",
     },
     "blocks": {
         "type": "list",
@@ -111,7 +108,7 @@ FILE: _Fields = {
     },
 }
 NAMES: _Fields = {
-    "workload": _map("identifier to title; along an axis, what stands in brackets is left out"),
+    "workload": _map("identifier to title; along an axis, text in brackets is left out"),
     "method": _map("identifier to title"),
     "metric": _map("identifier to title"),
 }
@@ -122,7 +119,7 @@ BLOCK: _Fields = {
     "text": _text("a paragraph above it"),
 }
 KIND_DOCS: Mapping[str, str] = {
-    "verdicts": "Every claim, its interpretations and what the records say of each.",
+    "verdicts": "Every claim, its interpretations and their verdicts.",
     "table": "Rows by the values of one key; each column is a COLUMN.",
     "effects": "Every variant compared with the baseline: its metric, the change, the effect.",
     "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
@@ -135,7 +132,7 @@ KIND_DOCS: Mapping[str, str] = {
     "failures": "Every cell that did not end `ok`, with its reason.",
     "bars": "One bar per variant, stacked by metric, the shortest first.",
     "lines": "One line per variant over its workloads, or per workload over its variants; logarithmic axes.",
-    "line_over_steps": "What a metric did from sample to sample, a line per variant.",
+    "line_over_steps": "A metric over the training steps, a line per variant.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
 }
 KINDS: Mapping[str, _Fields] = {
@@ -179,7 +176,7 @@ KINDS: Mapping[str, _Fields] = {
         "where": _WHERE,
         "metric": _must("a relative error"),
         "headline": _text("the method named in the summary"),
-        "headline_note": _text("what the summary says with it"),
+        "headline_note": _text("a remark that the summary adds to it"),
         "terminal": _TERMINAL,
     },
     "error_strip": {
@@ -201,12 +198,12 @@ KINDS: Mapping[str, _Fields] = {
             "type": "str",
             "default": "optimization",
             "one_of": ["optimization", "workload"],
-            "doc": "what one line is",
+            "doc": "what each line represents",
         },
         "x": {"type": "dict", "doc": "an AXIS"},
         "y": {"type": "dict", "doc": "an AXIS"},
-        "references": _map("label to value: horizontal lines"),
-        "mark": _map("where on its line a ring is drawn: a MARK"),
+        "references": _map("labelled horizontal lines: label to value"),
+        "mark": _map("marks a point of each line with a ring: a MARK"),
     },
     "line_over_steps": {
         "where": _WHERE,
@@ -233,7 +230,7 @@ COLUMN: _Fields = {
     },
     "per": _text("a metric to divide by"),
     "relative_to": _text("a variant: show the change against it"),
-    "signed": _yes_no("write + before what is above zero"),
+    "signed": _yes_no("write + before positive values"),
     "notes": _yes_no("a footnote with what the suite noted on the method"),
     "also": _map("a second value, in brackets: a COLUMN"),
     "claim": _text("instead of a metric, the id of a claim, with {workload} in it: the quoted value"),
@@ -242,7 +239,7 @@ PAIR: _Fields = {"isolated": _must("a workload"), "end_to_end": _must("a workloa
 MARK: _Fields = {
     "metric": _must("a metric along x, of the first cell of the line that has it"),
     "method": _text("its method"),
-    "title": _text("what holds from there, for the tip"),
+    "title": _text("what the ring means, shown in its tooltip"),
 }
 AXIS: _Fields = {
     "metric": _text("the metric; either this or `field`"),
@@ -255,7 +252,7 @@ AXIS: _Fields = {
         "type": "str",
         "default": "names",
         "one_of": ["names", "values"],
-        "doc": "of x: what differs along the line by its name, or round values",
+        "doc": "of x: the names of the points, or round values",
     },
     "title": _must("the title of the axis"),
 }

@@ -58,7 +58,7 @@ def _pays(data: ReportData) -> SummaryCard | None:
     paying = _paying(data, block)
     lines = [(name, text) for _, name, text in sorted(paying)]
     rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
-    remark = f"{rest}{block.title}." if lines else "No variant was found to pay."
+    remark = f"{rest}{block.title}." if lines else "No variant pays."
     return SummaryCard(PAYS, tuple(lines[:SHOWN]), remark, block.id)
 
 
@@ -171,7 +171,8 @@ def _noise(index: ResultIndex, block: Block) -> SummaryCard:
     noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.fields))]
     if not noises:
         remark = (
-            "The baseline was not timed against itself in this run, so no difference can be told from noise."
+            "The baseline was not timed against itself in this run, so differences cannot be separated from "
+            "noise."
         )
         return SummaryCard(TRUST, (), remark, block.id)
     off = [max(one.value, 1 / one.value) - 1 for one in noises]

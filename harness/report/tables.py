@@ -68,7 +68,7 @@ def failures(block: Block, spec: Spec, index: ResultIndex) -> Table:
         )
         for (_, variant, reason), records in alike.items()
     )
-    text = block.text if rows else "Every cell ended well."
+    text = block.text if rows else "Every cell ended ok."
     return Table(block.id, block.title, text, ("Workload", "Optimization", "Status", "Reason"), rows)
 
 

@@ -79,7 +79,7 @@ def _end(claim: Claim, interpretation: Interpretation, outcome: str) -> str:
         "holds": "the claim holds",
         "exceeds": "the claim does not hold" if bounded else "the claim understates it",
         "falls short": "the claim does not hold" if bounded else "the claim overstates it",
-        "undecided": f"{spread} on both sides of what counts as the same value",
+        "undecided": f"{spread} partly inside and partly outside the accepted band",
     }[outcome]
 
 

@@ -21,7 +21,5 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     strategy = subject.workload.strategy
     changes = {"ddp": {"buckets": settings.buckets}, "fsdp2": {"forward_prefetch": True}}
     if strategy not in changes:
-        raise Unavailable(
-            "deepspeed prefetches and reduces in buckets as it comes; use strategy ddp or fsdp2"
-        )
+        raise Unavailable("deepspeed already prefetches and reduces in buckets; use strategy ddp or fsdp2")
     return subject.with_step(apply_techniques(subject.step, [{strategy: changes[strategy]}]))

@@ -45,7 +45,7 @@ def collectives(events: Events) -> list[Collective]:
     kinds = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
     for one in kinds:
         if one.name not in KINDS:
-            raise ValueError(f"a collective of {one.elements} elements is of no kind that is timed by itself")
+            raise ValueError(f"a collective of {one.elements} elements cannot be timed by itself")
     return kinds
 
 
@@ -80,7 +80,7 @@ def merged(ranks: Sequence[Sequence[Events]]) -> Events:
     """
     shape = [_shape(event) for event in ranks[0][0]]
     if any([_shape(event) for event in trace] != shape for rank in ranks for trace in rank):
-        raise ValueError("updates differ in their collectives, or in the order of them")
+        raise ValueError("updates differ in their collectives or in their order")
     events = []
     for place, event in enumerate(ranks[0][0]):
         if event[0] == "compute":

@@ -1,4 +1,4 @@
-"""The kernels suite: what fusion, compilation, flash attention and narrow types gain, alone and in a step.
+"""The kernels suite: what fusion, compilation, flash attention and mixed precision gain, alone and in a step.
 
 The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
 harness/interleaved_group.py for the order of the calls below.
@@ -117,7 +117,7 @@ def require_memory(subject: Subject) -> None:
         free_B = free_on_gpu_B(subject.device)
     if need_B > FREE_SHARE * free_B:
         raise MemoryError(
-            f"{subject.operation.name} with all scores held takes some {need_B / 1e9:.1f} GB, "
+            f"{subject.operation.name} with all scores in memory takes about {need_B / 1e9:.1f} GB, "
             f"and {free_B / 1e9:.1f} GB are free"
         )
 

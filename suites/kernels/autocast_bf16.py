@@ -32,7 +32,7 @@ def apply(subject: Subject) -> Subject:
     workload = subject.workload
     if workload.operation not in PRODUCTS:
         raise Unavailable(
-            f"autocast leaves {workload.operation} in the type of its inputs: it has no products"
+            f"autocast leaves {workload.operation} in the type of its inputs: it has no matrix products"
         )
     if workload.dtype == "bf16":
         raise Unavailable("the inputs are bf16 already: autocast would change nothing")

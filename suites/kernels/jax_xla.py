@@ -29,9 +29,9 @@ def apply(subject: Subject) -> Subject:
     """Return the subject computed by XLA; raises `Unavailable` for a step, and on a GPU."""
     name = subject.workload.operation
     if name == STEP:
-        raise Unavailable("jax_xla has single operations alone: the training step is torch's")
+        raise Unavailable("jax_xla supports single operations only, not the training step")
     if subject.device.type == "cuda":
-        raise Unavailable("JAX has a stream of its own, which torch's events do not time")
+        raise Unavailable("JAX uses its own stream, which torch's events cannot time")
     with only_threads(torch.get_num_threads()):
         import jax
 

@@ -81,7 +81,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 NOTES = {
-    "rotary": "Liger turns queries and keys together: one head is turned twice",
+    "rotary": "Liger rotates queries and keys together: one head is rotated twice",
     "swiglu": (
         "Liger's backward pass writes into gate and up: after the first call their numbers are others, and "
         "the peak memory, read from the second call on, lacks two gradients"

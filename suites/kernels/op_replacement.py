@@ -32,7 +32,7 @@ def replace_operation(
     operations = PARTS if part == "all" else (part,)
     chosen = {one: functions[one] for one in operations if one in functions}
     if not chosen:
-        raise Unavailable(f"{variant} has no {part} to put into the step; it has {', '.join(functions)}")
+        raise Unavailable(f"{variant} has no {part} to replace in the step; it has {', '.join(functions)}")
     return replace(subject, replace={**subject.replace, **chosen}, **changes)
 
 

@@ -56,7 +56,7 @@ def apply(subject: Subject) -> Subject:
             once=resources,
         )
     if subject.workload.operation == STEP:
-        raise Unavailable("on a CPU Triton kernels are interpreted: a whole step of them would take hours")
+        raise Unavailable("on a CPU Triton kernels are interpreted: a full step would take hours")
     note = "time: not taken; Triton has no compiler for this CPU, and interprets the kernel at small shapes"
     return replace_operation(
         subject,

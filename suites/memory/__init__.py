@@ -149,7 +149,7 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
     free_B = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
     need_B = predicted_B.get("fake_step", predicted_B.get("states_16", 0.0))
     if need_B > FREE_SHARE * free_B:
-        yield Note(f"measured: a step takes some {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
+        yield Note(f"measured: a step takes about {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
         return
     with among_ranks(subject.step):
         real_steps = measure_peak(subject.step, device)

@@ -160,7 +160,7 @@ def hierarchy() -> Hierarchy:
     mount, root = _mount(version)
     own = mount / os.path.relpath(paths[0], root) if paths else mount
     if not paths or ".." in own.parts or not own.is_dir():
-        raise Unavailable(f"this process's own memory cgroup cannot be seen beneath {mount}")
+        raise Unavailable(f"this process's own memory cgroup is not visible below {mount}")
     parent = own if version == 1 else _able(own, mount)
     if not os.access(parent, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
         raise Unavailable(f"no memory cgroup can be made in {parent}: it is not writable here")

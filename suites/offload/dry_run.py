@@ -41,7 +41,7 @@ def fake_step_B(subject: Subject) -> float:
 def why_not(subject: Subject) -> str | None:
     """Return why such a step has no dry run; None where it has one."""
     if subject.managed is not None:
-        return "fake tensors know one tier of memory: managed memory has two"
+        return "fake tensors have one memory tier; managed memory has two"
     if subject.placement.engine not in ("ddp", "fsdp2"):
         return f"the engine {subject.placement.engine} has no dry run on several ranks here"
     if subject.step.no_dry_run is not None:

@@ -70,7 +70,7 @@ def manage(step: TrainingStep, resident: float | None) -> TrainingStep:
         step,
         make_optimizer=partial(ManagedOptimizer, resident, step.around),
         keep_gradients=True,
-        no_dry_run="fake tensors know one tier of memory: managed memory has two",
+        no_dry_run="fake tensors have one memory tier; managed memory has two",
     )
 
 
@@ -86,7 +86,7 @@ class ManagedOptimizer(TorchOptimizer):
         resources: Resources,
     ) -> None:
         if dist.get_world_size() > 1:
-            raise Unavailable("managed memory is one process's: dp_size must be 1")
+            raise Unavailable("managed memory needs a single process: dp_size must be 1")
         parameters = list(model.parameters())
         super().__init__(parameters, make_torch_optimizer(parameters, workload))
         self.model, self.workload, self.around, self.device = model, workload, around, resources.device

@@ -117,7 +117,7 @@ def deepspeed_B(workload: Workload, placement: Placement) -> float:
     if placement.stage not in (2, 3):
         raise Unavailable(f"deepspeed has no estimator for ZeRO stage {placement.stage}")
     if placement.optimizer != DEVICE and placement.ratio != 1:
-        raise Unavailable("deepspeed's estimators know all states on the host or none, and no share of them")
+        raise Unavailable("deepspeed's estimators support all states on the host or none, not a share")
     shape, offload = workload.shape, placement.optimizer != DEVICE
     largest_layer = workload.hidden_size * max(
         workload.intermediate_size, workload.vocab_size, workload.hidden_size

@@ -36,7 +36,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with its working set managed; raises `Unavailable` for several ranks or a budget."""
     workload = subject.workload
     if workload.dp_size > 1:
-        raise Unavailable("unified_memory: managed memory is one process's: dp_size must be 1")
+        raise Unavailable("unified_memory: managed memory needs a single process: dp_size must be 1")
     if workload.device_memory_budget_B is not None:
         raise Unavailable("unified_memory: no budget bounds the model, since what does not fit goes below")
     alone = [[name, values] for name, values in subject.step.techniques if name != "ddp"]

@@ -86,7 +86,7 @@ class Offload:
         disk = os.statvfs(self._swap.name)
         free_B = (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize
         if free_B < ROOM_B:
-            raise Unavailable(f"the disk beneath its swap files is full: {free_B} B are left")
+            raise Unavailable(f"the disk of its swap files is full: {free_B} B are left")
 
     def files_B(self) -> int:
         """Return the bytes of its files; parameters of which a rank has less than 1 MiB stay on the host."""

@@ -83,7 +83,7 @@ def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
     if not dist.is_initialized():
         return fake_process_group(step.ranks)
     if dist.get_backend() != "fake":
-        raise Unavailable("this process is a rank itself, and cannot stand for others")
+        raise Unavailable("this process is a rank itself and cannot simulate others")
     return nullcontext()
 
 

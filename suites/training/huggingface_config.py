@@ -96,7 +96,7 @@ def _refuse_other_than_causal(model_type: str, parsed: Any) -> None:
     if model_type in MASKED and not getattr(parsed, "is_decoder", False):
         raise Unavailable(f"model_type {model_type!r} is an encoder; a causal language model is needed")
     if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
-        raise Unavailable(f"model_type {model_type!r} does not say how many layers it has")
+        raise Unavailable(f"model_type {model_type!r} does not state its number of layers")
 
 
 def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:

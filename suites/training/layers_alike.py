@@ -19,7 +19,7 @@ def difference(num_hidden_layers: Iterable[nn.Module]) -> str | None:
     for index, other in enumerate(others, start=1):
         if other != first:
             path, name, _ = min(other ^ first)
-            return f"layer {index} is not as layer 0: {path or 'itself'}.{name}"
+            return f"layer {index} differs from layer 0: {path or 'itself'}.{name}"
     return None
 
 

@@ -154,7 +154,7 @@ class Network:
             if asked_B_per_s is None or abs(rate / asked_B_per_s - 1) <= RATE_TOLERANCE:
                 return rate
         assert asked_B_per_s is not None
-        most = "no more gets through here" if rate < asked_B_per_s else "it is not shaped to that"
+        most = "this machine cannot carry more" if rate < asked_B_per_s else "it is not shaped to that"
         raise Unavailable(
             f"link {sender}-{receiver} is shaped to {asked_B_per_s * 8e-6:.6g} Mbit/s but carries "
             f"{rate * 8e-6:.6g}: {most}"

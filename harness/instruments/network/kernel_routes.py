@@ -91,7 +91,7 @@ def _source(rule: Any) -> dict[str, Any]:
 def egress_links(topology: Topology, entered: Entered, flows: Sequence[Flow], interface: Any) -> list[int]:
     """Return the link by which each flow leaves its switch, by the kernel's own choice (`ip route get`)."""
     if shutil.which("ip") is None:
-        raise ValueError("asking for a connection's way needs the program ip (Debian: iproute2)")
+        raise ValueError("finding a connection's route needs the program ip (Debian: iproute2)")
     links: dict[Flow, int] = {}
     for switch in {flow.switch for flow in flows}:
         mine = [flow for flow in flows if flow.switch == switch]

@@ -59,7 +59,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         features=replace(step.features, activations_on=place),
         wraps=(*step.wraps, partial(wrap, settings)),
-        no_dry_run="fake tensors know one tier of memory: what lies on the host would count as the device's",
+        no_dry_run="fake tensors have one memory tier: host memory would count as device memory",
     )
 
 

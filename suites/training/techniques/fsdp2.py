@@ -103,12 +103,12 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         changed = replace(changed, reducing=reduce_with_the_last)
     if settings.cpu_offload:
         if step.make_optimizer is not None:
-            raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer alone")
+            raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer only")
         changed = replace(changed, make_optimizer=optimizer_on_host, no_dry_run=ONE_TIER)
     return changed
 
 
-ONE_TIER = "fake tensors know one tier of memory: what lies on the host would count as the device's"
+ONE_TIER = "fake tensors have one memory tier: host memory would count as device memory"
 
 
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:

@@ -49,7 +49,7 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the cut does not fit such a step; None where it does."""
     if workload.gradient_accumulation_steps > 1 or workload.max_grad_norm is not None:
-        return "each gradient goes down as it comes, so it is neither accumulated nor clipped"
+        return "each gradient goes to the host at once, so gradients are neither accumulated nor clipped"
     if workload.optimizer != "adamw":
         return f"the states that it keeps on the host are Adam's, not those of {workload.optimizer}"
     return None
@@ -69,7 +69,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         model_dtype=torch.bfloat16 if narrow else step.model_dtype,
         around=no_context,
         make_optimizer=partial(HostOptimizer, settings),
-        no_dry_run="fake tensors know one tier of memory: what lies on the host would count as the device's",
+        no_dry_run="fake tensors have one memory tier: host memory would count as device memory",
     )
 
 

@@ -33,7 +33,7 @@ from suites.training.workload import Resources, Workload
 LEVEL = Level.PARALLELISM
 ROLE = "how ranks share the model"
 EXCLUDES = {
-    "compile": "its loss is a DTensor cut by vocabulary, which torch.compile does not trace here",
+    "compile": "its loss is a DTensor sharded by vocabulary, which torch.compile does not trace here",
     "activation_offload": "saved DTensors have no storage of their own to copy",
 }
 
@@ -58,7 +58,7 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the model cannot be cut so; None where it can."""
     if workload.hf_config is not None:
-        return "it knows how to cut the layers of suites.training.model alone, not another model's"
+        return "it splits only the layers of suites.training.model"
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(workload, name)
         if size % workload.tp_size:

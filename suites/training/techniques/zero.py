@@ -32,7 +32,7 @@ from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = "how ranks share the model"
-EXCLUDES = {"compile": "deepspeed's engine runs as it comes; its hooks on every module break the graph"}
+EXCLUDES = {"compile": "deepspeed's engine is not compiled: its hooks on every module break the graph"}
 
 DEFAULT_BUCKET = 500_000_000
 """Elements of deepspeed's communication buckets by default; here no more than the model has parameters.
@@ -86,22 +86,20 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why deepspeed cannot train so; None where it can."""
     if settings.optimizer != "device" and workload.optimizer != "adamw":
-        return f"deepspeed updates on the host by its Adam alone, not by {workload.optimizer}"
+        return f"deepspeed's update on the host supports Adam only, not {workload.optimizer}"
     return None
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step as one of `dp_size` ranks takes it; deepspeed's own casts replace autocast."""
     if settings.parameters != "device" and settings.stage != 3:
-        raise ValueError("zero: parameters lie elsewhere than on the device with stage 3 alone")
+        raise ValueError("zero: parameters can be offloaded with stage 3 only")
     if step.features.precision not in PRECISIONS:
-        raise Unavailable(
-            "zero over mixed_precision {gradients: fp32}: deepspeed holds its gradients in bf16"
-        )
+        raise Unavailable("zero over mixed_precision {gradients: fp32}: deepspeed keeps gradients in bf16")
     precision = PRECISIONS[step.features.precision]
     reason = TOO_LARGE if step.workload.shape.parameters > MOST_PARAMETERS else None
     if (settings.optimizer, settings.parameters) != ("device", "device"):
-        reason = "fake tensors know one tier of memory: what lies on the host would count as the device's"
+        reason = "fake tensors have one memory tier: host memory would count as device memory"
     features = replace(
         step.features,
         precision=precision,
