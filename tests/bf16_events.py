@@ -81,7 +81,7 @@ def products() -> Iterator[tuple[str, Callable[..., Any], list[torch.Tensor]]]:
 
 
 def of_products() -> dict[str, Any]:
-    """For each product the events with and without the mode, and how far the two results are apart."""
+    """Return, for each product, the events with and without the mode, and the difference of the results."""
     found: dict[str, Any] = {}
     calls = list(products())
     for mode in (nullcontext(), replaced_products()):
@@ -113,7 +113,7 @@ def of_products() -> dict[str, Any]:
 
 
 def steps() -> Iterator[tuple[str, Any]]:
-    """Every optimization of the memory suite that computes in bf16, on a small workload with a tied head."""
+    """Return every bf16 optimization of the memory suite, on a small workload with a tied head."""
     run = load(["suite=memory"])[0]
     shape = {
         "num_hidden_layers": 2,
@@ -139,14 +139,14 @@ def steps() -> Iterator[tuple[str, Any]]:
 
 
 def in_any_order(sizes_B: list[int]) -> list[int]:
-    """The events, each run of releases sorted: autocast lets its copies go in the order of their
+    """Return the events, each run of releases sorted: autocast lets its copies go in the order of their
     addresses."""
     runs = groupby(sizes_B, key=lambda size_B: size_B < 0)
     return [size_B for released, run in runs for size_B in (sorted(run) if released else run)]
 
 
 def of_steps() -> dict[str, Any]:
-    """For each step the events with and without the mode, what it replaced, and operations that took bf16."""
+    """Return, for each step, the events with and without the mode, what it replaced, and slow operations."""
     report = {}
     for name, step in steps():
         events = []

@@ -10,10 +10,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of whi
 
 STARTS = {
     "ranks, engines and networks": """
-        test_fabric test_fsdp2 test_interconnect test_launched test_machines test_network test_network_ends
-        test_offload test_offload_activations test_offload_bytes test_offload_host test_offload_largest
-        test_offload_losses test_offload_managed test_offload_swap_folder test_ranks test_run_queue
-        test_settled test_steering test_tensor_parallel test_zero
+        test_drain_gloo test_fabric test_fsdp2 test_interconnect test_launcher test_network
+        test_network_lifetime test_offload test_offload_activations test_offload_bytes test_offload_host
+        test_offload_largest test_offload_losses test_offload_managed test_offload_swap_folder test_ranks
+        test_real_cluster test_routing_rules test_run_queue test_tensor_parallel test_zero
     """,
     "compilers": """
         test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step test_triton_attention
@@ -22,11 +22,11 @@ STARTS = {
     "real training steps, and simulations": """
         test_bf16_products test_congestion test_congestion_dcqcn test_fabric_flows test_fake_step
         test_host_optimizer test_huggingface test_leaf_spine_max_min test_leaf_spine_simulator
-        test_offload_foretell test_offload_walk test_optimizations test_search
+        test_offload_dry_run test_offload_memory_estimates test_optimizations test_search
     """,
     "whole sweeps": """
-        test_cgroup test_examples test_main test_private_memory test_protocols test_reference test_resume
-        test_runner test_together test_worker
+        test_cgroup test_examples test_interleaved_groups test_main test_private_memory test_protocols
+        test_reference test_resume test_runner test_worker
     """,
 }
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def toy_suites():
-    """Children find the toy suites."""
+    """Make children find the toy suites."""
     from toy.sweep import environ
 
     with pytest.MonkeyPatch.context() as patch:
@@ -52,14 +52,14 @@ def toy_suites():
 
 @pytest.fixture(scope="module")
 def thawed():
-    """After a module all is looked through again."""
+    """Unfreeze the garbage collector after the module."""
     yield
     gc.unfreeze()
 
 
 @pytest.fixture
 def frozen(thawed):
-    """No collection of garbage looks through what lives before a test: all of torch.
+    """Freeze what lives before a test, so that collections of garbage do not traverse all of torch.
 
     `harness.instruments.memory.allocator.watch` begins with one. What the test makes is collected.
     """

@@ -12,14 +12,14 @@ from suites.offload import on_rank
 
 
 def freeze(memory):
-    """What the rank holds by now is not looked through again."""
+    """Freeze the rank's objects, so that collections of garbage do not traverse them."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def footprint(memory, **given):
-    """`on_rank.footprint`, but few bytes are copied to tell the speed of copies, which no test asks for."""
+    """Return `on_rank.footprint`, with few bytes copied for the copy rate, which no test needs."""
     freeze(memory)
     with patch.object(on_rank, "COPIED_B", 2**10):
         return on_rank.footprint(memory, **given)

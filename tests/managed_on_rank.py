@@ -8,7 +8,7 @@ from suites.offload.cgroup import PAGE_B
 
 
 def course(memory, step, folder, steps, managed=None, close=True):
-    """Losses; what has moved before the first step and after each; how much of the working set is in RAM."""
+    """Return losses, what has moved before the first step and after each, and the resident share."""
     trainer = on_rank.build_trainer(step, folder, managed)
     optimizer = trainer.optimizer
     told = {"pid": os.getpid(), "losses": [], "moved": [], "read_kB": []}
@@ -40,7 +40,7 @@ def parts(optimizer, parameter):
 
 
 def resident_B(tensor):
-    """Bytes of the tensor's pages that are in RAM (mincore(2))."""
+    """Return bytes of the tensor's pages that are in RAM (mincore(2))."""
     pages = -(-tensor.nbytes // PAGE_B)
     found = (ctypes.c_ubyte * pages)()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -50,6 +50,6 @@ def resident_B(tensor):
 
 
 def read_kB():
-    """Of all disks of the machine, by all processes."""
+    """Return the kB read from all disks of the machine, by all processes."""
     with open("/proc/vmstat") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("pgpgin "))

@@ -12,14 +12,14 @@ MARK = "HARNESS_TEST_MARK"
 
 
 def marked(monkeypatch):
-    """A mark that everything bears which is started from here on."""
+    """Set a mark in the environment of every process that is started from here on."""
     mark = uuid4().hex
     monkeypatch.setenv(MARK, mark)
     return mark
 
 
 def bearing(mark):
-    """The processes that bear the mark, but for this one."""
+    """Return the processes with the mark, except this one."""
     found, entry = [], f"{MARK}={mark}".encode()
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
@@ -30,7 +30,7 @@ def bearing(mark):
 
 
 def running(mark, word):
-    """Those with that word in their command."""
+    """Return those with that word in their command."""
     found = []
     for process in bearing(mark):
         with suppress(psutil.Error):

@@ -38,7 +38,7 @@ def script(network, node, code, *arguments):
 
 
 def moved(network, sender, receiver, count_B, times=1):
-    """So many bytes by each of `times` connections: what came of all, and the last one's B/s, there."""
+    """Send bytes over each of `times` connections; return the bytes received, and the last one's B/s."""
     address = network.address(receiver)
     taking = subprocess.Popen(
         script(network, receiver, TAKE, address, times), stdout=subprocess.PIPE, text=True
@@ -51,7 +51,7 @@ def moved(network, sender, receiver, count_B, times=1):
 
 
 def needs_namespaces():
-    """Skips where there are none."""
+    """Skip where there are no namespaces."""
     try:
         privileges()
     except Unavailable as error:

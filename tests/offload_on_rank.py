@@ -26,24 +26,24 @@ STALE = SimpleNamespace(
 
 
 def freeze(trainer):
-    """The head is left as it is."""
+    """Leave the head untrained."""
     trainer.optimizer.inner.param_groups[0]["params"].pop()
 
 
 def forget(trainer):
-    """The first moments are zero before each step."""
+    """Zero the first moments before each step."""
     for state in trainer.optimizer.inner.state.values():
         state["exp_avg"].zero_()
 
 
 def double(trainer):
-    """Gradients of a sum over two ranks' batches in place of their mean."""
+    """Sum gradients over two ranks' batches instead of taking their mean."""
     for parameter in trainer.plain.parameters():
         parameter.register_hook(lambda gradient: 2 * gradient)
 
 
 def repeat(trainer):
-    """The same batch again and again."""
+    """Train on the same batch again and again."""
     trainer._taken = 0
 
 
@@ -68,7 +68,7 @@ EACH_STEP = {"moments are forgotten": forget, "batches repeat": repeat}
 
 
 def spoilt(memory, step, folder, steps, wrong):
-    """Losses of a training that is wrong in one way; of a right one, where `wrong` is none of them."""
+    """Return losses of a training with one fault, or of a correct one where `wrong` is not a fault."""
     with PATCHES.get(wrong, nullcontext)():
         trainer = on_rank.build_trainer(step, folder)
         ONCE.get(wrong, id)(trainer)
@@ -81,7 +81,7 @@ def spoilt(memory, step, folder, steps, wrong):
 
 
 def swapped(memory, step, folder):
-    """Bytes in the folder while the engine stands, and after it is closed."""
+    """Return the bytes in the folder while the engine is open, and after it is closed."""
     trainer = on_rank.build_trainer(step, folder)
     on_rank.train_step(trainer)
     dist.barrier()

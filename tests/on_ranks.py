@@ -79,7 +79,7 @@ RAISED = {
 
 
 def misbehave(memory, who, how, wait_s=0.5):
-    """One rank does `how`, the others are in a collective with it; `wait_s` later, for most."""
+    """Make one rank do `how` while the others are in a collective with it; `wait_s` later, for most."""
     if who == RANK:
         if how in RAISED:
             raise RAISED[how]
@@ -108,7 +108,7 @@ def _hang(wait_s):
 
 
 def _hang_in_c(wait_s):
-    """Holds the interpreter's lock, so that no thread of Python's runs."""
+    """Hold the interpreter's lock, so that no Python thread runs."""
     ctypes.PyDLL(None).sleep(600)
 
 

@@ -74,12 +74,12 @@ HOST = Device("host", measured=True)
 
 
 def sharded(techniques, workload, seed=3):
-    """The step of `workload` under a technique, or under several."""
+    """Return the step of `workload` under a technique, or under several."""
     return build_step(workload, [techniques] if isinstance(techniques, str) else techniques, seed)
 
 
 def dry_and_measured(step, full=True, steady_steps=1):
-    """The dry run's peak, and the bytes that real tensors took in the last of those steps, of one rank."""
+    """Return the dry run's peak, and the bytes of real tensors in the last of those steps, of one rank."""
     dry = dry_run(step, HOST, full)
     with fake_process_group(step.ranks):
         measured = measure_peak(step, CPU, steady_steps=steady_steps)
@@ -87,12 +87,12 @@ def dry_and_measured(step, full=True, steady_steps=1):
 
 
 def baseline_losses(workload):
-    """What plain PyTorch gives."""
+    """Return the losses of plain PyTorch."""
     return losses(build_step(workload, (), seed=3), STEPS, CPU)
 
 
 def losses_on_ranks(runs, folder):
-    """Of each run (techniques, a workload, how many ranks) the losses that each real rank saw.
+    """Return, for each run (techniques, workload, ranks), the losses of each real rank.
 
     The ranks are started once, as many as a run needs at most, and do one run after the other.
     """
@@ -118,7 +118,7 @@ def _do(rank, runs, folder):
 
 
 def _run(rank, name, workload, ranks, store):
-    """In a process group of its own."""
+    """Run in a process group of its own."""
     environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "GLOO_SOCKET_IFNAME": "lo"}
     os.environ.update({key: str(value) for key, value in environment.items()})
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)

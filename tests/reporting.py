@@ -43,7 +43,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def recorded(records: list[Record], workload: str, variant: str, metric: str, method: str) -> float:
-    """The figure, asked of the records themselves."""
+    """Return the figure, asked of the records themselves."""
     (record,) = [r for r in records if (r.cell.workload, r.cell.optimization) == (workload, variant)]
     one = measurement(record, metric, method)
     assert one is not None
@@ -57,7 +57,7 @@ def drawn(findings: ReportData, id: str) -> ElementTree.Element:
 
 
 def points(tree: ElementTree.Element) -> dict[str, tuple[float, float]]:
-    """What each drawn point says when pointed at, to where it is: x to the right, y downwards."""
+    """Return the tooltip of each drawn point with its position: x to the right, y downwards."""
     return {
         tip(use): (float(use.attrib["x"]), float(use.attrib["y"]))
         for use in tree.iter(f"{SVG}use")

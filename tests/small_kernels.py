@@ -43,7 +43,7 @@ def applied(variant, subject):
 
 
 def checked(subject):
-    """The session of a subject whose result is right."""
+    """Return the session of a subject whose result is right."""
     session = kernels.prepare(subject)
     kernels.check(session)
     return session

@@ -70,5 +70,5 @@ TECHNIQUES = {
 
 
 def make_step(workload: Workload, techniques: str = "", **changes: Any) -> TrainingStep:
-    """`workload`, changed, with techniques ("flash full")."""
+    """Return the step of a changed `workload` with techniques ("flash full")."""
     return build_step(replace(workload, **changes), [TECHNIQUES[name] for name in techniques.split()])

@@ -25,7 +25,7 @@ def made(
     fields: Mapping[str, object] | None = None,
     suite: str = "invented",
 ) -> Record:
-    """`figures`: (metric, method) -> (unit, origin, samples)."""
+    """Return a record; `figures`: (metric, method) -> (unit, origin, samples)."""
     name = f"{suite}-{workload}-{optimization}-{repeat}"
     cell = Cell(
         id=name,
@@ -65,7 +65,7 @@ def claim(
     upper: float | None = None,
     stat: str = "median",
 ) -> Claim:
-    """A claim with one interpretation."""
+    """Return a claim with one interpretation."""
     only = Interpretation(
         name="only", metric=metric, workload=workload, variant=variant, method=method, text="It takes",
         divide_by=divide_by, relative_to=relative_to, stat=stat,
@@ -91,12 +91,12 @@ SIZES = {"llama_1b": 1.1e9, "llama_7b": 6.7e9, "gpt3_175b": 174.6e9, "gpt_5m": 5
 
 @cache
 def conf_workloads() -> Mapping[str, Mapping[str, object]]:
-    """The memory suite's own workloads: their fields alone are not invented."""
+    """Return the memory suite's own workloads: their fields alone are not invented."""
     return load(["suite=memory"])[0].workloads
 
 
 def memory_records() -> list[Record]:
-    """A memory run with every metric that its report asks for; the figures are invented."""
+    """Return a memory run with every metric that its report asks for; the figures are invented."""
     return [_memory_record(w, p, a) for w, p in SIZES.items() for a in (*ONE_RANK, *SHARDED)]
 
 

@@ -79,7 +79,7 @@ def test_what_needs_a_gpu_is_planned_with_one_alone():
     assert not_planned(run, gpu=True) == []
 
 
-def test_nothing_is_said_where_nothing_is_left_out():
+def test_nothing_is_reported_where_nothing_is_left_out():
     assert left_out([(True, True)], repeats=5) == []
 
 

@@ -75,7 +75,7 @@ def test_a_group_a_workload_the_baseline_first_every_round_of_every_process(tmp_
     assert len(set(names)) == len(names)
 
 
-def test_of_the_machine_it_tells_what_the_environment_kept(tmp_path: Path) -> None:
+def test_of_the_machine_it_reports_what_the_environment_kept(tmp_path: Path) -> None:
     data = json.loads(written(tmp_path).read_text())
     info = data["machine_info"]
     assert (info["node"], info["system"], info["release"], info["machine"]) == ("", "Linux", "6.1", "x86_64")

@@ -65,7 +65,7 @@ sys.stdin.readline()
 
 
 def inside(group, code, *arguments):
-    """A process in the group that runs the code once it is told to."""
+    """Run the code in a process of the group, once it gets a line."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     group.enter(process.pid)
@@ -97,7 +97,7 @@ def test_only_the_named_process_is_limited():
 
 @pytest.fixture
 def mapped(tmp_path):
-    """A file with no page in memory: blocks of the disk that were never touched."""
+    """Return a file with no page in memory: blocks of the disk that were never touched."""
     if not can_leave(str(tmp_path)):
         pytest.skip(f"{tmp_path} is on no disk")
     path = tmp_path / "mapped"
@@ -107,7 +107,7 @@ def mapped(tmp_path):
 
 
 def touched(path, limit_B, times):
-    """The group's account after a process has touched the whole file so often; bytes that it had read."""
+    """Return the group's account after a process has touched the full file, and the bytes that it read."""
     with Cgroup() as group:
         group.limit(limit_B)
         process = inside(group, TOUCH, path, 64 * MB, times)
@@ -139,7 +139,7 @@ def test_what_fits_comes_once(mapped):
 
 
 def made_by(how):
-    """A process that made a group and is in it, and the group's folder."""
+    """Start a process that makes a group and is in it; return it and the group's folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, how],
         stdin=subprocess.PIPE,
@@ -197,7 +197,7 @@ def test_the_next_start_removes_what_was_left_and_only_that():
 
 
 def guards(folder):
-    """The processes that wait to remove that group."""
+    """Return the processes that wait to remove that group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -224,7 +224,7 @@ def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Writes what /proc and the mount would hold; gives the mount."""
+    """Write what /proc and the mount would contain; return the mount."""
     monkeypatch.setattr(module, "PROC", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 

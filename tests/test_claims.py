@@ -352,7 +352,7 @@ def test_a_count_of_gpus_says_of_which_memory() -> None:
 
 
 def documented(heading: str) -> dict[str, str]:
-    """The rows of a section's table in docs/claims-language.md: what the key is, and what it means."""
+    """Return the rows of a section's table in docs/claims-language.md, by key."""
     page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
     section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n\n`relation`")[0]
     rows = [line.split(" | ", 1) for line in section.splitlines() if line.startswith("| `")]

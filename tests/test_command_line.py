@@ -67,7 +67,7 @@ def test_a_flag_that_is_not_ours_is_refused_in_one_line(words, said):
         (["list", "hardware"], Command(("hardware",), "list")),
     ],
 )
-def test_flags_and_words_are_told_apart_in_any_order(argv, expected):
+def test_flags_and_words_are_distinguished_in_any_order(argv, expected):
     assert read(argv) == expected
 
 
@@ -82,7 +82,7 @@ def test_help_is_short_and_names_every_flag_and_key():
 
 
 def dotted(*words):
-    """The keys of a configuration, with those of a part behind its name."""
+    """Return the keys of a configuration, with those of a part behind its name."""
     import yaml
 
     config = yaml.safe_load(config_yaml(words))

@@ -65,7 +65,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def in_bash(line, word):
-    """What bash would offer, which breaks words at = and gives the last piece as `word`."""
+    """Return what bash would offer, which splits words at = and passes the last part as `word`."""
     script = COMPLETE.format(python=sys.executable, line=line, word=word)
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

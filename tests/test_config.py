@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from test_launched import SRUN
+from test_launcher import SRUN
 
 from harness.code_fingerprint import ROOT
 from harness.config import load

@@ -27,12 +27,12 @@ C, HOP, RTT, XOFF = 50e9, 1e-6, 22e-6, 240e3
 
 
 def incast(**changed):
-    """16 senders of 1 MB that begin together."""
+    """Return 16 senders of 1 MB that start together."""
     return Workload(**{**RUN.workloads["incast_16"], "message_B": 1e6, "jitter_s": 0.0, **changed})
 
 
 def under(variant, workload):
-    """The variant's subject; `variant` by name."""
+    """Return the variant's subject; `variant` by name."""
     return applied("congestion", ARMS[variant], Subject(workload, 1))
 
 
@@ -124,7 +124,7 @@ def test_a_pause_is_asked_of_each_port_and_counted_in_time():
 
 
 @pytest.mark.parametrize("senders", [2, 16])
-def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_told(senders):
+def test_headroom_for_two_hops_at_line_rate_suffices_and_less_is_reported(senders):
     need_B = 2 * HOP * C * (1 - 1 / senders)
     traced(incast(senders=senders, headroom_B=need_B + 2 * C * 1e-7))
     with pytest.raises(WrongResult, match="not lossless: a port reached") as told:
@@ -171,7 +171,7 @@ def test_credits_below_a_round_trip_bound_the_rate(credits):
 
 
 @pytest.mark.parametrize("credits", [3, 16, 40])
-def test_never_more_is_under_way_than_was_admitted(credits):
+def test_never_more_is_in_flight_than_was_admitted(credits):
     workload = incast(message_B=300e3)  # three buffers of 100 kB each
     subject = admit(Subject(workload, 1), Admitted(credits, 131072.0))
     eyes = Watched(subject.control(workload, 1))
@@ -217,7 +217,7 @@ def test_half_the_step_changes_little_until_chance_has_grown(variant):
 
 
 @pytest.mark.parametrize("variant", ARMS)
-def test_an_arms_readings_agree_with_one_another(variant):
+def test_a_variants_readings_agree_with_one_another(variant):
     session = congestion.prepare(under(variant, incast(jitter_s=2e-6)))
     congestion.check(session)
     said = list(congestion.sample(session))

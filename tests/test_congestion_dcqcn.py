@@ -24,7 +24,7 @@ def network(**changed):
 
 
 def step(flows, queue_B, seconds=DT, sent_B=0.0, left_B=1.0, dt_s=DT):
-    """Steps in which each flow sends and leaves so many bytes; the rates (K, N) after each."""
+    """Run steps in which each flow sends and leaves so many bytes; return the rates (K, N) after each."""
     rates, count = [], len(flows.rate_N)
     for _ in range(round(seconds / dt_s)):
         flows.saw(np.full(count, sent_B), np.full(count, left_B), queue_B)
@@ -33,7 +33,7 @@ def step(flows, queue_B, seconds=DT, sent_B=0.0, left_B=1.0, dt_s=DT):
 
 
 def cut_once(flows):
-    """One notification, taken all the way to the senders."""
+    """Deliver one notification to the senders."""
     step(flows, ALWAYS)
     rates = step(flows, NEVER, 21e-6)
     assert flows.notifications == 2
@@ -41,7 +41,7 @@ def cut_once(flows):
 
 
 def cut_twice():
-    """Flows that one period of rest and a second cut have left below the line rate, and their target."""
+    """Return flows that two cuts left below the line rate, and their target."""
     flows = Dcqcn(network(), 1, MARKINGS["strict"])
     cut_once(flows)
     step(flows, NEVER, 60e-6)
@@ -129,7 +129,7 @@ def test_the_wait_beyond_that_is_the_one_for_a_marked_packet(share):
 
 
 def gap(marked, rate, line, packet_B=1024.0):
-    """Zero where Zhu et al.'s fluid model rests, section 5.1: equations (7) to (9) set to zero.
+    """Return zero at the fixed point of Zhu et al.'s fluid model, section 5.1, equations (7) to (9).
 
     `rate` in packets/s. Without the target, which they share: alpha a^2 / (tau^2 (b + d)) = R_AI R (c + e).
     """
@@ -149,7 +149,7 @@ LINE = 5e9
 
 
 def long_run_rate(marked):
-    """Mean rate, as a share of the line, of 32 flows of whose packets such a share is marked."""
+    """Return the mean rate, as a share of the line, of 32 flows of whose packets such a share is marked."""
     flows = Dcqcn(network(senders=32, rate_B_per_s=LINE, hop_s=2e-6, dt_s=1e-6), 3, Marking(0.0, 1.0, 1.0))
     flows.rate_N[:] = LINE / 4
     rates = []

@@ -19,7 +19,7 @@ from harness.instruments.distributed.deepspeed_ops import BUILDERS, main, missin
 
 @pytest.fixture(autouse=True)
 def _all_is_there(monkeypatch):
-    """Whatever this machine has."""
+    """Make every requirement present, whatever this machine has."""
     monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/bin/{name}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so")
@@ -88,7 +88,7 @@ def test_ahead_of_time_what_can_be_had_is_compiled_and_the_rest_named(monkeypatc
     assert capsys.readouterr().out.startswith("async_io: needs libaio")
 
 
-def test_ninja_is_found_beside_python(monkeypatch, tmp_path):
+def test_ninja_is_found_next_to_python(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", "")
@@ -107,7 +107,7 @@ def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_p
         assert (dead.exists(), held.exists()) == (False, True)
 
 
-def test_before_loading_dead_locks_go_of_what_is_compiled_beside_it_too(monkeypatch, tmp_path):
+def test_before_loading_dead_locks_go_of_what_is_compiled_next_to_it_too(monkeypatch, tmp_path):
     locks = [tmp_path / "py311_cpu" / name / "lock" for name in ("async_io", "pin_memory")]
     for lock in locks:
         lock.parent.mkdir(parents=True)

@@ -17,14 +17,14 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def named_paths(text: str) -> set[str]:
-    """Paths of this repository in the text; what ends in a placeholder (`<suite>`, `mine`) is cut there."""
+    """Return the paths of this repository in the text, cut at placeholders (`<suite>`, `mine`)."""
     return {found.rstrip(".") for found in PATH.findall(text) if "/" in found}
 
 
 def anchors(text: str) -> set[str]:
-    """Anchors that GitHub gives the headings of a page."""
-    num_attention_heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in num_attention_heads}
+    """Return the anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -18,7 +18,7 @@ from harness import environment
 from harness.environment import Gpu, describe
 
 
-def test_it_tells_this_machine():
+def test_it_describes_this_machine():
     found = describe()
     assert found.memory_B == psutil.virtual_memory().total
     assert found.cores == len(psutil.Process().cpu_affinity())
@@ -72,7 +72,7 @@ def test_its_digest_names_all_and_its_host_what_lasts():
         assert changed.host != here.host
 
 
-def test_gpus_are_told_as_nvml_tells_them(monkeypatch):
+def test_gpus_are_reported_as_nvml_reports_them(monkeypatch):
     down = []
     nvml = types.SimpleNamespace(
         nvmlInit=lambda: None,

@@ -46,7 +46,7 @@ def groups():
 
 @pytest.fixture
 def cell(groups):
-    """The first, in a process of its own."""
+    """Return the first cell, in a process of its own."""
     assert len(groups[0].cells) == 1
     return groups[0].cells[0]
 

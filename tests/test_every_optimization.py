@@ -28,7 +28,7 @@ GPU = torch.cuda.is_available()
 
 @cache
 def run_of(suite):
-    """The suite's run with its tiny workloads alone, each checked as any workload is."""
+    """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
     config = compose_suite(suite, {})
     fill_defaults(config)
     plain = OmegaConf.to_container(config.suite, resolve=True)
@@ -51,7 +51,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def point(request):
-    """A suite and a workload, whose baseline stays open: what variants share is started once."""
+    """Return a suite and a workload, whose baseline stays open: what variants share is started once."""
     suite, workload = request.param
     module, fields = import_module(f"suites.{suite}"), run_of(suite).workloads[workload]
     session = prepared(module, module.build(fields, 1))

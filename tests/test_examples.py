@@ -19,7 +19,7 @@ GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A copy of the project with the example's files added; none is replaced."""
+    """Return a copy of the project with the example's files added; none is replaced."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("harness", "conf", "suites"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -129,7 +129,7 @@ def test_a_message_that_does_not_split_evenly_is_unavailable():
 
 @pytest.fixture(scope="module")
 def any_rate():
-    """Links may carry less than was asked: other tests take the processor, and ways hang on no rate."""
+    """Accept links below the requested rate: other tests use the processor, and routes depend on no rate."""
     needs_namespaces()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emulated_network, "RATE_TOLERANCE", math.inf)
@@ -139,7 +139,7 @@ def any_rate():
 
 @pytest.fixture(scope="module", params=on_rank.KINDS)
 def small(request, any_rate):
-    """A workload whose network and ranks stand for all variants."""
+    """Return a workload whose network and ranks are shared by all variants."""
     workload = {**SMALL, "collective": request.param}
     session = fabric.prepare(variant("baseline", workload))
     yield workload

@@ -68,7 +68,7 @@ def test_a_fabric_that_cannot_be_is_unavailable_in_one_line(change, said):
 
 
 def samples(name, rounds, workload=ZONE):
-    """What each collective took; without what simulating it took, which differs from run to run."""
+    """Return the samples of each collective, without the cost of simulating it, which varies."""
     session = fabric_flows.prepare(variant(name, workload))
     fabric_flows.check(session)
     list(fabric_flows.read_once(session))

@@ -112,13 +112,13 @@ def test_as_measured_for_random_set_ups(workload, techniques):
 
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(workloads, TECHNIQUES, st.integers(4, 6), st.sampled_from([HOST, CUDA]))
-def test_short_walk_equals_full_walk(workload, techniques, num_hidden_layers, device):
+def test_extrapolated_layers_equal_a_full_trace(workload, techniques, num_hidden_layers, device):
     step = make_step(workload, " ".join(techniques), num_hidden_layers=num_hidden_layers)
     assert dry_run(step, device) == dry_run(step, device, full=True)
 
 
 @pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
-def test_short_walk_equals_full_walk_on_7b(techniques):
+def test_extrapolated_layers_equal_a_full_trace_on_7b(techniques):
     """With fewer layers; the peak is at the place where it is with 32."""
     step = make_step(LLAMA_7B, techniques, num_hidden_layers=9)
     assert dry_run(step, HOST) == dry_run(step, HOST, full=True)
@@ -247,7 +247,7 @@ def test_cuda_runs_are_not_compared_with_a_cpu(monkeypatch, device, compared):
     assert any(isinstance(one, Note) and one.text.startswith("relative_error: ") for one in said) != compared
 
 
-def test_a_step_that_cannot_be_walked_says_so():
+def test_a_step_that_cannot_be_traced_gives_a_reason():
     with pytest.raises(Unavailable, match="because"):
         dry_run(replace(make_step(LLAMA), no_dry_run="because"))
 
@@ -308,7 +308,7 @@ def test_unknown_settings_are_refused():
 
 
 def growing(step, num_hidden_layers):
-    """Each layer's feed-forward part is wider than the last one's."""
+    """Return a step in which each layer's MLP is wider than the last one's."""
     model = Transformer(step.workload.shape, step.attention)
     model.blocks = nn.ModuleList(
         Block(replace(step.workload.shape, intermediate_size=64 * (1 + index)), step.attention)
@@ -317,14 +317,14 @@ def growing(step, num_hidden_layers):
     return model
 
 
-def test_layers_that_are_not_alike_are_walked_one_by_one():
+def test_layers_that_are_not_alike_are_traced_one_by_one():
     step = replace(make_step(LLAMA, optimizer="sgd_momentum"), make_model=growing)
     found = dry_run(step, HOST)
     assert found == dry_run(step, HOST, full=True)
     assert_as_measured(step, found)
 
 
-def test_what_precision_holds_is_said():
+def test_what_precision_holds_is_reported():
     for held in ("autocast", "bf16_grads", "fp32_grads"):
         assert any("fp32" in note for note in make_step(LLAMA, held).notes)
 

@@ -181,7 +181,7 @@ def test_where_each_method_declines() -> None:
     assert flash["megatron"].peak_B is not None
 
 
-def test_none_is_said_of_sgd() -> None:
+def test_formulas_for_adam_give_no_value_for_sgd() -> None:
     for sharding in STAGES:
         found = by_method(
             a_step(2, a_workload(optimizer="sgd_momentum"), sharding=sharding, attention="sdpa")

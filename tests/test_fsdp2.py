@@ -99,7 +99,7 @@ MIXED = (
     ("name", "set_up"),
     [*(("fsdp2", one) for one in SET_UPS), *(("fsdp2_mixed_checkpointed", one) for one in MIXED)],
 )
-def test_the_walk_equals_what_real_tensors_take(name, set_up):
+def test_the_dry_run_equals_what_real_tensors_take(name, set_up):
     steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
     walked, measured_B = dry_and_measured(sharded(TECHNIQUES[name], SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
@@ -173,7 +173,7 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
 @pytest.mark.parametrize(
     ("name", "gradient_accumulation_steps"), [("fsdp2", 1), ("fsdp2_mixed_checkpointed", 2)]
 )
-def test_the_short_walk_equals_the_full_one(name, gradient_accumulation_steps):
+def test_extrapolated_layers_equal_a_full_trace(name, gradient_accumulation_steps):
     workload = replace(
         SMALL,
         num_hidden_layers=6,
@@ -189,7 +189,7 @@ def test_the_short_walk_equals_the_full_one(name, gradient_accumulation_steps):
 
 
 @pytest.mark.slow
-def test_gpt3_over_88_ranks_is_walked():
+def test_gpt3_over_88_ranks_is_traced():
     shape = {
         "num_hidden_layers": 96,
         "hidden_size": 12288,
@@ -216,7 +216,7 @@ WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
-    """What two real ranks saw of each workload."""
+    """Return what two real ranks saw of each workload."""
     runs = [("fsdp2", workload, 2) for workload in WORKLOADS.values()]
     return dict(zip(WORKLOADS, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))
 

@@ -20,7 +20,7 @@ def results(tmp_path, monkeypatch):
 
 
 def keep(folder, environment, seconds=3.0, suite="toy"):
-    """A folder with a record of one cell."""
+    """Return a folder with a record of one cell."""
     cell = cells(RUN)[0]._replace(suite=suite)
     with Store(folder) as store:
         store.write_environment(environment)

@@ -41,7 +41,7 @@ def applied(variant, **workload):
 
 
 def closed_form(p, g, updates):
-    """AdamW from moments of zero with one gradient all along: both corrected moments are its own powers."""
+    """Return AdamW from zero moments with a constant gradient, whose corrected moments are its powers."""
     direction = g / (abs(g) + 1e-8)
     kept = 1 - 1e-3 * 0.01
     moved = sum(kept ** (updates - k) for k in range(1, updates + 1))
@@ -58,7 +58,7 @@ def test_the_reference_is_the_closed_form(p, g):
 @pytest.mark.timeout(900)  # DeepSpeed compiles for minutes, the first time on a machine
 @pytest.mark.parametrize("tensors", [1, 5])
 @pytest.mark.parametrize("variant", ARMS)
-def test_an_arm_gives_what_the_closed_form_gives(variant, tensors):
+def test_a_variant_gives_what_the_closed_form_gives(variant, tensors):
     ours = applied(variant, tensors=tensors)
     session = host_optimizer.prepare(ours)
     begun = [one.parameter.detach().clone() for one in session.tensors]
@@ -126,7 +126,7 @@ def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
     assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
 
 
-def test_all_arms_update_the_same_tensors_until_the_last_is_gone():
+def test_all_variants_update_the_same_tensors_until_the_last_is_gone():
     first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
     for one in (first, second):
         host_optimizer.check(one)
@@ -182,7 +182,7 @@ def test_conditions_name_the_implementation(variant):
     assert (said["device"], said["parameters"], said["tensors"]) == ("cpu", "50000", "1")
 
 
-def test_without_a_compiler_deepspeeds_says_so(monkeypatch):
+def test_without_a_compiler_deepspeeds_adam_is_unavailable(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     assert "needs a C++ compiler (g++), ninja" in (cpu_adam.unavailable(HOST) or "")
 

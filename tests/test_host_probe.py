@@ -29,7 +29,7 @@ FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
 
 @pytest.fixture
 def kernels():
-    """Steps and products, planned as on this host."""
+    """Return steps and products, planned as on this host."""
     words = ["suite=kernels", "workloads=[step_5m_128,softmax_small]", "only=[autocast_bf16]", "repeats=2"]
     return load(words)[0]
 
@@ -50,7 +50,7 @@ def stub(monkeypatch, found):
     return asked
 
 
-def test_a_cpu_that_is_slow_is_told_of_and_another_is_not():
+def test_a_cpu_that_is_slow_is_reported_and_another_is_not():
     assert SLOW.sentence == (
         "bf16: matrix products run 100 times slower than in fp32 on this CPU; "
         "bf16 rows measure that, not a GPU's gain"
@@ -116,7 +116,7 @@ def test_the_child_measures_and_speaks_json():
     assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
 
 
-def test_the_kernels_suite_tells_its_bf16_products_and_no_others():
+def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
     """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
     there as the smaller ones of others."""
     from suites.kernels import training_step
@@ -211,7 +211,7 @@ def test_a_plan_on_a_slow_cpu_is_smaller_and_leaves_out_what_would_not_end(monke
     assert any("planned as unavailable" in line for line in lines)
 
 
-def test_on_a_fast_cpu_nothing_is_said_and_nothing_changes(monkeypatch, tmp_path, kernels):
+def test_on_a_fast_cpu_nothing_is_reported_and_nothing_changes(monkeypatch, tmp_path, kernels):
     stub(monkeypatch, FAST)
     here = sweep.prepare(replace(kernels, out=tmp_path))
     assert not any("bf16" in line for line in here.messages)

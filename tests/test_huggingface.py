@@ -140,13 +140,13 @@ def test_fake_step_is_what_is_measured(name: str, attention: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bloom", "gemma2", "gpt_oss", "mpt"])
-def test_no_sdpa_is_said(name: str) -> None:
+def test_no_sdpa_is_reported(name: str) -> None:
     with pytest.raises(Unavailable, match="no SDPA attention"):
         dry_run(a_step(DATA / f"{name}.json", "sdpa"))
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "falcon", "mixtral"])
-def test_the_short_way_is_the_full_walk(name: str) -> None:
+def test_extrapolated_layers_equal_a_full_trace(name: str) -> None:
     step = a_step(DATA / f"{name}.json")
     config = dict(step.workload.hf_config or {})
     num_hidden_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
@@ -171,7 +171,7 @@ def test_layers_that_differ_are_found(name: str, what: str) -> None:
     assert what in str(unlike_layers(step.workload.hf_config or {}))
 
 
-def test_unlike_layers_are_all_walked() -> None:
+def test_unlike_layers_are_all_traced() -> None:
     """DeepSeek's first layer is dense, the rest are not: carried on from two layers it would be wrong."""
     step = a_step(DATA / "deepseek_v3.json")
     dense_first = {**(step.workload.hf_config or {}), "num_hidden_layers": 4, "first_k_dense_replace": 3}
@@ -277,7 +277,7 @@ def test_a_sequence_longer_than_the_positions_is_refused() -> None:
         model(tokens, tokens)
 
 
-def test_dynamic_rotary_embeddings_cannot_be_walked() -> None:
+def test_dynamic_rotary_embeddings_cannot_be_traced() -> None:
     config = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
     step = build_step(a_workload(config))
     with pytest.raises(Unavailable, match="dynamic"):
@@ -286,7 +286,7 @@ def test_dynamic_rotary_embeddings_cannot_be_walked() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["jetmoe", "modernbert-decoder"])
-def test_a_model_that_reads_values_cannot_be_walked(model_type: str) -> None:
+def test_a_model_that_reads_values_cannot_be_traced(model_type: str) -> None:
     step = build_step(a_workload(LLAMA | {"model_type": model_type, "rope_scaling": None}))
     with pytest.raises(Unavailable, match="values"):
         dry_run(step, HOST)

@@ -80,7 +80,7 @@ def readings(said):
 
 
 @pytest.mark.parametrize("name", ["baseline", *TECHNIQUES])
-def test_an_arm_is_right_and_timed_behind_its_link(workload, name, request):
+def test_a_variant_is_right_and_timed_behind_its_link(workload, name, request):
     where = workload["strategy"] + ("_two_a_node" if workload["ranks_per_node"] == 2 else "")
     if name not in RUNS[where]:
         with pytest.raises(Unavailable):
@@ -127,7 +127,7 @@ def test_communication_stands_to_computation_as_in_the_papers_run(workload):
         ({"times": 1.0, "apart": True}, "differ between ranks"),
     ],
 )
-def test_a_wrong_arm_is_caught(settings, said):
+def test_a_wrong_variant_is_caught(settings, said):
     subject = subject_of({**RUN.workloads["ddp"], **SMALL}, "baseline")
     ranks_of(subject).pool.call("tests.wrong_on_ranks:spoil", **settings)
     session = interconnect.prepare(subject)
@@ -138,7 +138,7 @@ def test_a_wrong_arm_is_caught(settings, said):
         interconnect.close(session)
 
 
-def test_an_arm_that_does_not_learn_is_caught():
+def test_a_variant_that_does_not_learn_is_caught():
     subject = subject_of({**RUN.workloads["ddp"], **SMALL, "learning_rate": 0.0}, "local_sgd")
     session = interconnect.prepare(subject)
     try:

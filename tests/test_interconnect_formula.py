@@ -13,7 +13,7 @@ VARIANTS = {variant.name: variant for variant in RUN.variants}
 
 
 def values_of(workload, name):
-    """By metric and method; `workload`: a name, or its fields."""
+    """Return values by metric and method; `workload`: a name, or its fields."""
     variant = VARIANTS[name]
     fields = RUN.workloads[workload] if isinstance(workload, str) else workload
     subject = interconnect_formula.build(fields, 1)

@@ -68,7 +68,7 @@ def test_the_runs_bytes_and_seconds() -> None:
     assert round(communication_seconds(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, "ring"), 2) == 0.17
 
 
-def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_figures() -> None:
+def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_values() -> None:
     compute_s = compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S)
     slow_s = step_bounds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, compute_s)
     assert [round(x, 1) for x in slow_s] == [29.3, 59.1]  # 36.6/1.25; 4.4 - 0.17 + 54.9
@@ -78,7 +78,7 @@ def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_figures() -> 
     assert ratio.at_best < RATIO < ratio.at_worst
 
 
-def test_the_run_implies_about_88_tflop_per_s_a_gpu() -> None:
+def test_the_run_implies_about_88_tflop_per_s_per_gpu() -> None:
     """Within a tenth: the published figure does not say which of the model's parameters it counted."""
     for compute_s in compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S):
         assert achieved_rate(12.2e9, TOKENS_PER_GPU, compute_s) == pytest.approx(88e12, rel=0.1)

@@ -25,7 +25,7 @@ def pass_on(node_of: Sequence[int], sender: int, receiver: int, crossings: Cross
 def ring_all_gather(
     held: list[set[int]], ring: list[int], node_of: Sequence[int], crossings: Crossings
 ) -> None:
-    """Each rank of `ring` passes on what it got last, until all hold all; `held` changes in place."""
+    """Pass on what each rank of `ring` got last, until all have all; `held` changes in place."""
     newest = {rank: sorted(held[rank]) for rank in ring}
     for _ in range(len(ring) - 1):
         arriving = {}
@@ -47,7 +47,7 @@ def ring_reduce_scatter(
     node_of: Sequence[int],
     crossings: Crossings,
 ) -> None:
-    """The rank at place i of `ring` ends with the ring's sum of the chunks in parts[i]."""
+    """Leave the ring's sum of the chunks in parts[i] at the rank at place i of `ring`."""
     size = len(ring)
     for hop in range(size - 1):
         sent = {}
@@ -70,7 +70,7 @@ def no_crossings() -> Crossings:
 
 
 def share_counted(crossings: Crossings, cluster: Cluster, chunks: int) -> float:
-    """Of `chunks`, how many crossed a node's boundary: the same for each node and direction, or it fails."""
+    """Return the share of `chunks` that crossed a node's boundary; fails unless it is the same for all."""
     counts = {side[node] for side in crossings for node in range(cluster.nodes)}
     assert len(counts) == 1
     return counts.pop() / chunks

@@ -44,7 +44,7 @@ from harness.judge import judge, outcome
         ("range", (50.0, 300.0), "undecided"),
     ],
 )
-def test_outcome_of_each_relation_at_and_beside_its_edges(
+def test_outcome_of_each_relation_at_and_near_its_edges(
     relation: str, samples: tuple[float, ...], expected: str
 ) -> None:
     upper = 200.0 if relation == "range" else None
@@ -91,11 +91,11 @@ def test_a_cell_that_did_not_end_well_gives_its_reason(status: str) -> None:
     assert verdict.reason == f"the cell ended as {status.replace('_', ' ')} (the reason told)"
 
 
-def test_a_wrong_result_settles_nothing_even_with_a_figure() -> None:
+def test_a_wrong_result_settles_nothing_even_with_a_value() -> None:
     assert one(claim(), figure(100.0, status="wrong_result")).outcome == "unavailable"
 
 
-def test_a_figure_had_before_the_cell_ran_out_counts_but_not_as_stated() -> None:
+def test_a_value_recorded_before_the_cell_ran_out_of_memory_counts_but_not_as_stated() -> None:
     verdict = one(claim(), figure(100.0, status="out_of_memory", reason="later"))
     assert verdict.outcome == "holds"
     assert verdict.where == "elsewhere"
@@ -109,14 +109,14 @@ def test_another_method_of_the_same_metric_is_not_taken_for_it() -> None:
     assert verdict.reason == "the cell has no bytes by way (way: did not apply)"
 
 
-def test_a_figure_in_another_unit_is_refused() -> None:
+def test_a_value_in_another_unit_is_refused() -> None:
     verdict = one(claim(), figure(100.0, unit="s"))
     assert verdict.outcome == "unavailable"
     assert "recorded in s, the claim is in B" in verdict.reason
 
 
 @pytest.mark.parametrize("samples", [(), (math.nan,), (100.0, math.inf)])
-def test_samples_that_are_no_numbers_are_no_figure(samples: tuple[float, ...]) -> None:
+def test_samples_that_are_no_numbers_give_no_value(samples: tuple[float, ...]) -> None:
     assert one(claim(), figure(*samples)).outcome == "unavailable"
 
 
@@ -127,7 +127,7 @@ def test_repeats_are_taken_together() -> None:
 
 
 @pytest.mark.parametrize(("stat", "ours"), [("min", 80.0), ("max", 120.0)])
-def test_an_end_of_the_samples_is_held_alone(stat: str, ours: float) -> None:
+def test_an_end_of_the_samples_is_compared_alone(stat: str, ours: float) -> None:
     records = [figure(80.0, 100.0, repeat=1), figure(100.0, 120.0, repeat=0)]
     verdict = one(claim(ours, stat=stat), *records)
     assert (verdict.ours, verdict.low, verdict.high) == (ours, ours, ours)
@@ -135,7 +135,7 @@ def test_an_end_of_the_samples_is_held_alone(stat: str, ours: float) -> None:
     assert (verdict.basis, verdict.processes, verdict.samples) == (stat, 2, 4)
 
 
-def test_an_average_is_held_with_the_interval_of_the_mean() -> None:
+def test_an_average_is_compared_with_the_interval_of_the_mean() -> None:
     samples = [80.0, 90.0, 100.0, 150.0]
     verdict = one(claim(105.0, stat="mean"), figure(*samples[:2], repeat=1), figure(*samples[2:], repeat=0))
     by_scipy = stats.ttest_1samp(samples, 0).confidence_interval(0.95)
@@ -162,7 +162,7 @@ def test_per_divides_by_the_same_cells_metric() -> None:
 
 
 @pytest.mark.parametrize("divisor", [None, 0.0, math.nan])
-def test_per_with_nothing_to_divide_by_is_no_figure(divisor: float | None) -> None:
+def test_per_with_nothing_to_divide_by_gives_no_value(divisor: float | None) -> None:
     figures = {("bytes", "way"): ("B", "measured", (280.0,))}
     if divisor is not None:
         figures["things", ""] = ("1", "calculated", (divisor,))

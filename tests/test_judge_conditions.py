@@ -91,7 +91,7 @@ SHAPE = {"num_hidden_layers": 32, "micro_batch_size": 1, "optimizer": "adamw", "
         ),
     ],
 )
-def test_the_same_name_with_another_shape_is_no_figure(changed: dict[str, object], told: str) -> None:
+def test_the_same_name_with_another_shape_gives_no_value(changed: dict[str, object], told: str) -> None:
     verdict = one(claim(requires=SHAPE), figure(100.0, fields={**SHAPE, **changed}))
     assert verdict.outcome == "unavailable"
     assert verdict.ours is None

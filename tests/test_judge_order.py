@@ -40,12 +40,12 @@ def size(variant: str, *samples: float, origin: str = "measured", unit: str = "B
 
 
 def sizes(figures: Sequence[Sequence[float]]) -> list[Record]:
-    """One record a variant, of one process."""
+    """Return one record per variant, of one process."""
     return [size(variant, *samples) for variant, samples in zip(ARMS, figures, strict=False)]
 
 
 def sampled(variant: str, factors: Sequence[float], **more: object) -> list[Record]:
-    """One record a process: the drift, shifted from process to process, times that process's factor."""
+    """Return one record per process: the drift, shifted per process, times its factor."""
     return [
         size(variant, *(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT), repeat=repeat, **more)  # type: ignore[arg-type]
         for repeat, factor in enumerate(factors)
@@ -56,7 +56,7 @@ def judged_in_order(figures: Sequence[Sequence[float]]) -> Verdict:
     return one(increasing(*ARMS[: len(figures)]), *sizes(figures))
 
 
-def test_every_step_is_told_in_order() -> None:
+def test_every_step_is_reported_in_order() -> None:
     held = increasing("zero_3", "zero_2", "zero_1")
     records = [size("zero_3", 1000.0), size("zero_2", 1210.0), size("zero_1", 1633.5)]
     verdict = one(held, *records)
@@ -91,7 +91,7 @@ def test_which_step_decides(figures: list[list[float]], expected: str, deciding:
     assert " ".join(step.before + step.after for step in steps) == deciding
 
 
-def test_the_figure_is_the_smallest_step_with_its_own_ends() -> None:
+def test_the_value_is_the_smallest_step_with_its_own_ends() -> None:
     verdict = judged_in_order([[1, 2], [10, 20], [30, 40]])
     assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((35 / 15, 30 / 20, 40 / 10))
     assert verdict.cell == "invented-small-c-0"
@@ -131,7 +131,7 @@ def test_a_tolerance_lowers_what_is_asked_for_and_never_below_an_increase() -> N
 
 
 @given(st.lists(POSITIVE, min_size=2, max_size=5))
-def test_exact_figures_hold_where_sorting_leaves_them_as_they_are(figures: list[float]) -> None:
+def test_exact_values_hold_where_sorting_leaves_them_as_they_are(figures: list[float]) -> None:
     verdict = judged_in_order([[value] for value in figures])
     strictly = figures == sorted(set(figures))
     assert verdict.outcome == ("holds" if strictly else "falls short")
@@ -177,7 +177,7 @@ def test_what_rises_one_way_falls_the_other(figures: list[list[float]]) -> None:
 
 
 @given(st.lists(FEW, min_size=3, max_size=5), st.data())
-def test_an_order_that_holds_does_so_with_an_arm_left_out(
+def test_an_order_that_holds_does_so_with_a_variant_left_out(
     figures: list[list[float]], data: st.DataObject
 ) -> None:
     figures = [[value + 13 * i for value in samples] for i, samples in enumerate(figures)]
@@ -250,7 +250,7 @@ def test_bytes_that_never_differ_need_no_interval() -> None:
     assert (verdict.outcome, verdict.ours, verdict.low, verdict.high) == ("holds", 2.0, 2.0, 2.0)
 
 
-def test_arms_of_other_repeats_or_of_other_rounds_are_compared_by_their_ranges() -> None:
+def test_variants_of_other_repeats_or_of_other_rounds_are_compared_by_their_ranges() -> None:
     apart = [size("a", 1.0, 2.0, repeat=0), size("b", 3.0, 4.0, repeat=1)]
     uneven = [*(size("a", 1.0, 2.0, repeat=i) for i in (0, 1)), *(size("b", 3.0, repeat=i) for i in (0, 1))]
     for records, ends in ((apart, (1.5, 4.0)), (uneven, (1.5, 3.0))):
@@ -272,7 +272,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("why", BAD)
-def test_an_arm_without_a_figure_is_named_and_never_a_pass(why: str) -> None:
+def test_a_variant_without_a_value_is_named_and_never_a_pass(why: str) -> None:
     records, told = BAD[why]
     verdict = one(increasing("a", "b", "c"), size("a", 1.0), *records, size("c", 3.0))
     assert (verdict.outcome, verdict.where, verdict.ours) == ("unavailable", "", None)
@@ -282,7 +282,7 @@ def test_an_arm_without_a_figure_is_named_and_never_a_pass(why: str) -> None:
 
 @pytest.mark.parametrize("sample", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("variant", ["a", "b", "c"])
-def test_samples_that_are_no_numbers_above_0_are_no_figure(variant: str, sample: float) -> None:
+def test_samples_that_are_no_numbers_above_0_give_no_value(variant: str, sample: float) -> None:
     figures: Mapping[str, tuple[float, ...]] = {
         "a": (1.0, 1.0),
         "b": (2.0, 2.0),
@@ -301,13 +301,13 @@ def test_samples_that_are_no_numbers_above_0_are_no_figure(variant: str, sample:
         ([size("b", 2.0, unit="s")], "different units (a B, b s)"),
     ],
 )
-def test_arms_that_cannot_be_compared_are_not(records: list[Record], told: str) -> None:
+def test_variants_that_cannot_be_compared_are_not(records: list[Record], told: str) -> None:
     verdict = one(increasing("a", "b"), size("a", 1.0), *records)
     assert verdict.outcome == "unavailable"
     assert told in verdict.reason
 
 
-def test_another_shape_of_one_arm_is_no_figure() -> None:
+def test_another_shape_of_one_variant_gives_no_value() -> None:
     held = increasing("a", "b", requires={"num_hidden_layers": 32})
     records = [
         size("a", 1.0, fields={"num_hidden_layers": 32}),
@@ -322,7 +322,7 @@ def test_another_shape_of_one_arm_is_no_figure() -> None:
     assert one(held, records[0], size("b", 2.0, fields={"num_hidden_layers": 32})).outcome == "holds"
 
 
-def test_every_arm_must_meet_the_claims_conditions() -> None:
+def test_every_variant_must_meet_the_claims_conditions() -> None:
     held = increasing("a", "b", "c", conditions={"device": "cuda", "precision": "bf16"})
     there = {"device": "cuda", "precision": "bf16"}
     met = [size(variant, value, conditions=there) for variant, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
@@ -343,7 +343,7 @@ def test_every_arm_must_meet_the_claims_conditions() -> None:
     assert fake.differs == (Difference("origin", "simulated", "measured"),)
 
 
-def test_a_repeat_that_failed_is_left_out_and_told() -> None:
+def test_a_repeat_that_failed_is_left_out_and_reported() -> None:
     records = [*sampled("a", (1.0,) * 3), *sampled("b", (1.2, 1.2, 0.1))]
     records[-1] = records[-1]._replace(status="timed_out", reason="late")
     verdict = one(increasing("a", "b"), *records)
@@ -356,7 +356,7 @@ def test_a_repeat_that_failed_is_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("first", ["a", "baseline"])
-def test_a_step_within_the_noise_is_told_so(first: str) -> None:
+def test_a_step_within_the_noise_is_reported_as_such(first: str) -> None:
     noise = [*sampled(first, (1.0,) * 4), *sampled(f"{first}_again", (1.03, 0.97, 1.04, 0.98))]
     variants = [*sampled("b", (1.01,) * 4), *sampled("c", (2.0,) * 4)]
     variants += [] if first == "a" else sampled("a", (1.0,) * 4)

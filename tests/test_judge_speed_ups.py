@@ -15,7 +15,7 @@ DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to bot
 
 
 def times(variant: str, factors: tuple[float, ...], **more: object) -> list[Record]:
-    """One record a process: the drift, shifted from process to process, times that process's factor."""
+    """Return one record per process: the drift, shifted per process, times its factor."""
     records = []
     for repeat, factor in enumerate(factors):
         samples = tuple(1e-3 * (repeat + 1) * drift * factor for drift in DRIFT)
@@ -33,7 +33,7 @@ def speed_up(value: float = 2.0, upper: float | None = 3.0, **more: object) -> C
 BASE = times("baseline", (1.0,) * 4)
 
 
-def test_a_speed_up_is_the_other_arms_time_over_the_own_whatever_drifts() -> None:
+def test_a_speed_up_is_the_other_variants_time_over_the_own_whatever_drifts() -> None:
     verdict = one(speed_up(), *BASE, *times("fast", (0.4,) * 4))
     assert verdict.outcome == "holds"
     assert (verdict.ours, verdict.low, verdict.high) == pytest.approx((2.5, 2.5, 2.5))
@@ -78,7 +78,7 @@ def test_where_the_interval_of_a_speed_up_lies(factors: tuple[float, ...], expec
     assert one(speed_up(), *BASE, *times("fast", factors)).outcome == expected
 
 
-def test_a_speed_up_within_the_noise_is_told_so() -> None:
+def test_a_speed_up_within_the_noise_is_reported_as_such() -> None:
     again = times("baseline_again", (1.03, 0.97, 1.04, 0.98))
     inside = one(speed_up(1.0, 1.1), *BASE, *again, *times("fast", (0.99,) * 4))
     assert inside.outcome == "holds"
@@ -91,7 +91,7 @@ def test_a_speed_up_within_the_noise_is_told_so() -> None:
     assert unknown.noise is None
 
 
-def test_only_repeats_in_which_both_arms_ended_well_are_pairs() -> None:
+def test_only_repeats_in_which_both_variants_ended_well_are_pairs() -> None:
     fast = times("fast", (0.4, 0.4, 0.4, 9.0))
     fast[3] = fast[3]._replace(status="crashed", reason="signal 11")
     verdict = one(speed_up(), *BASE[1:], *fast)
@@ -125,7 +125,7 @@ def test_a_speed_up_without_pairs_is_unavailable(base: list[Record], fast: list[
 
 
 @pytest.mark.parametrize("samples", [(1.0, 2.0), (0.0,) * 8, (math.nan,) * 8, (-1.0,) * 8])
-def test_samples_that_do_not_pair_are_no_figure(samples: tuple[float, ...]) -> None:
+def test_samples_that_do_not_pair_give_no_value(samples: tuple[float, ...]) -> None:
     figures = {("time", "warm"): ("s", "measured", samples)}
     assert one(speed_up(), *BASE, made("small", "fast", figures)).outcome == "unavailable"
 
@@ -137,7 +137,7 @@ def test_a_single_pair_has_no_interval_and_settles_nothing() -> None:
     assert "more repeats" in verdict.reason
 
 
-def test_what_the_other_arm_stands_under_is_a_condition_too() -> None:
+def test_the_conditions_of_the_other_variant_count_too() -> None:
     base = times("baseline", (1.0,) * 4, conditions={"precision": "tf32"})
     fast = times("fast", (0.4,) * 4, conditions={"precision": "bf16"})
     held = speed_up(conditions={"precision": "bf16", "reference precision": "fp32"})

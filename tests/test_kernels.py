@@ -37,7 +37,7 @@ def cases():
 
 @pytest.fixture
 def compiled_elsewhere(monkeypatch):
-    """Kernels are not compiled for GPUs: tests/test_triton_*.py do it."""
+    """Do not compile kernels for GPUs: tests/test_triton_*.py do."""
     monkeypatch.setattr(triton, "usage", lambda kernel, target: Usage(target, len(kernel.name), 0, 0))
 
 
@@ -88,7 +88,7 @@ def test_a_variant_says_whether_its_first_call_compiles(variant, compiles, cache
 
 
 @pytest.mark.parametrize("operation", sorted({"softmax", "rms_norm", "attention", "linear_cross_entropy"}))
-def test_bf16_inputs_are_held_to_bf16s_tolerance(operation):
+def test_bf16_inputs_have_bf16s_tolerance(operation):
     assert 1e-4 < applied("baseline", subject_of(operation, dtype="bf16")).max_error < 2e-2
 
 
@@ -116,7 +116,7 @@ def test_the_passes_of_an_optimizer_are_forward(backward):
     assert kernels.conditions(kernels.prepare(subject_of("adamw", backward=backward)))["passes"] == "forward"
 
 
-def test_fp32_products_of_a_gpu_that_may_be_tf32_are_said_to_be(monkeypatch):
+def test_fp32_products_of_a_gpu_that_may_be_tf32_are_reported(monkeypatch):
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
     monkeypatch.setattr("torch.get_float32_matmul_precision", lambda: "highest")
     assert kernels.precision_of("fp32", gpu) == "fp32"

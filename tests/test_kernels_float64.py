@@ -180,7 +180,7 @@ def test_a_gradient_that_is_all_wrong_is_caught_among_large_values_too():
     columns=st.integers(1, 70),
     apart=st.booleans(),
 )
-def test_any_shape_is_held_to_float64(operation, rows, columns, apart):
+def test_any_shape_agrees_with_float64(operation, rows, columns, apart):
     subject = subject_of(
         operation,
         micro_batch_size=1,

@@ -132,7 +132,7 @@ def test_adamw_passes_over_memory_as_often_as_torchs_own():
     assert torchs.of_size(96) == ours.of_size(96) == 2 * 8
 
 
-def test_attentions_mask_is_made_once_a_shape_and_let_go(monkeypatch):
+def test_attentions_mask_is_made_once_per_shape_and_released(monkeypatch):
     made = []
     monkeypatch.setattr(attention, "causal_mask", lambda *of: made.append(of) or causal_mask(*of))
     subject = subject_of("attention", seq_len=13)

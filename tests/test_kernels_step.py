@@ -132,7 +132,7 @@ def test_a_wrong_backward_of_attention_is_caught_under_autocast(factor):
 
 
 @pytest.mark.parametrize("variant", ["torch_compile", "compile_sdpa", "compile_sdpa_autocast"])
-def test_a_step_is_compiled_whole(variant, monkeypatch):
+def test_a_step_is_compiled_in_full(variant, monkeypatch):
     modes = []
     monkeypatch.setattr("torch.nn.Module.compile", lambda model, **given: modes.append(given["mode"]))
     subject = variants.applied("kernels", ARMS[variant], subject_of())

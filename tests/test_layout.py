@@ -23,7 +23,7 @@ def defined(path):
 
 
 def settings_of(path):
-    """The class Settings of a module, which another module of its suite may define."""
+    """Return the class Settings of a module, which another module of its suite may define."""
     imported = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
     source = next((n.module for n in imported if "Settings" in [a.name for a in n.names]), None)
     return defined(path).get("Settings") or (settings_of(file_of(source)) if source else None)
@@ -88,7 +88,7 @@ def test_each_workload_has_its_source(suite):
         assert workload["source"], name
 
 
-def test_every_hardware_figure_has_its_source():
+def test_every_hardware_value_has_its_source():
     for name in names("hardware"):
         assert yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text())["source"]
 

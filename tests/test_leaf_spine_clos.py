@@ -11,7 +11,7 @@ from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, live_spin
 
 
 def small(**changed):
-    """Three racks of two NICs, four spines."""
+    """Return three racks of two NICs and four spines."""
     said = {"racks": 3, "nics_per_rack": 2, "spines": 4, "nic_B_per_s": 10.0, "uplink_B_per_s": 5.0}
     return Clos(**(said | changed))
 
@@ -58,7 +58,7 @@ def test_a_link_that_is_down_is_no_path():
 
 
 @pytest.mark.parametrize(("source", "destination", "spine"), [(0, 1, 2), (0, 2, IN_RACK)])
-def test_a_spine_goes_with_a_way_between_racks(source, destination, spine):
+def test_a_spine_goes_with_a_route_between_racks(source, destination, spine):
     with pytest.raises(ValueError, match="between racks has a spine, and one within a rack none"):
         small().paths(ids(source), ids(destination), ids(spine))
 

@@ -24,7 +24,7 @@ def nics(hosts, gpus):
 
 
 def walked(hosts, gpus, size):
-    """Bytes that cross the network by (NIC, NIC), each step of each ring's chunks followed.
+    """Return the bytes that cross the network by (NIC, NIC), following each ring's chunks.
 
     Ring r enters a host at GPU r, visits the others, and comes back to leave by the NIC of r.
     """
@@ -40,7 +40,7 @@ def walked(hosts, gpus, size):
 
 
 @given(st.integers(2, 5), few, st.integers(1, 1000))
-def test_rings_carry_what_a_walk_of_their_chunks_counts(hosts, gpus, size):
+def test_rings_carry_what_following_their_chunks_counts(hosts, gpus, size):
     flows, expected = flows_of("allreduce", nics(hosts, gpus), size), walked(hosts, gpus, size)
     found = dict(zip(zip(flows.source, flows.destination, strict=True), flows.size_B, strict=True))
     assert set(found) == set(expected)
@@ -82,7 +82,7 @@ def test_queue_pairs_carry_equal_parts_of_each_connection(hosts, gpus, pairs, ki
         assert len(set(parts.ring)) == gpus * pairs
 
 
-def test_bus_bandwidth_does_not_hang_on_the_number_of_ranks():
+def test_bus_bandwidth_does_not_depend_on_the_number_of_ranks():
     """A NIC at full rate gives its rate: the wanted property that nccl-tests defines it by."""
     for ranks in (2, 8, 1024):
         sent = flows_of("allreduce", nics(ranks, 1), 1e9).size_B[0]
@@ -134,7 +134,7 @@ def test_shuffled_ranks_have_the_same_hosts(seed):
     assert sorted(found.tolist()) == given_.tolist()
 
 
-def test_placements_hang_on_the_seed_alone():
+def test_placements_depend_on_the_seed_alone():
     clos = fabric(50)
     one, again, other = (placements.fragmented(clos, 20, 2, seed) for seed in (1, 1, 2))
     assert one.tolist() == again.tolist() != other.tolist()

@@ -20,7 +20,7 @@ from harness.instruments.network.leaf_spine.max_min import (
 
 
 def crossed(*ways):
-    """Entities by their links, a link as often as it is crossed."""
+    """Return entities by their links, a link as often as it is crossed."""
     longest = max(map(len, ways))
     return crossings(np.array([[*way, *[IN_RACK] * (longest - len(way))] for way in ways]))
 
@@ -62,7 +62,7 @@ networks = st.integers(1, 5).flatmap(
 
 
 def filled(capacity, ways):
-    """Rates in fractions: the narrowest link first, then the next."""
+    """Return rates in fractions: the narrowest link first, then the next."""
     left, rate = [Fraction(one) for one in capacity], {}
     while len(rate) < len(ways):
         share = {}
@@ -80,7 +80,7 @@ def filled(capacity, ways):
 
 
 def completed(capacity, ways, sizes):
-    """Completions in fractions, one at a time."""
+    """Return completions in fractions, one at a time."""
     now, left, over = Fraction(0), dict(enumerate(map(Fraction, sizes))), {}
     while left:
         runs = list(left)

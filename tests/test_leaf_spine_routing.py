@@ -34,7 +34,7 @@ def random_flows(clos, count, seed=0):
 
 
 def per_link(clos, flows, spine_F):
-    """Bytes by (way, rack, spine), one flow at a time."""
+    """Return bytes by (way, rack, spine), one flow at a time."""
     load = np.zeros((2, clos.racks, clos.spines))
     for source, other, size_B, spine in zip(*flows[:3], spine_F, strict=True):
         if source // clos.nics_per_rack != other // clos.nics_per_rack:
@@ -66,7 +66,7 @@ def test_what_is_not_known_is_refused():
 
 
 @pytest.mark.parametrize("policy", [ADDRESSES, PORTS], ids=str)
-def test_a_hash_hangs_on_its_seed_alone(policy):
+def test_a_hash_depends_on_its_seed_alone(policy):
     flows = random_flows(CLOS, 500)
     one, again, other = (routing.choose_spines(flows, CLOS, policy, seed) for seed in (7, 7, 8))
     assert (one == again).all()
@@ -141,7 +141,7 @@ def test_imbalance_falls_with_the_number_of_queue_pairs():
 
 
 def loaded(clos, flows, spine_F):
-    """As `per_link`, by numpy's own scatter."""
+    """Return `per_link`, by numpy's own scatter."""
     load = np.zeros((2, clos.racks, clos.spines))
     one, other = flows.source // clos.nics_per_rack, flows.destination // clos.nics_per_rack
     at = one != other
@@ -163,7 +163,7 @@ def test_pins_wrap_where_there_are_fewer_spines_than_nics():
     assert routing.choose_spines(flows, clos, PINNED).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_a_pin_whose_way_is_down_is_hashed_over_what_is_left():
+def test_a_pin_whose_route_is_down_is_hashed_over_what_is_left():
     flows = random_flows(DOWN, 3000)
     found, hashed = (routing.choose_spines(flows, DOWN, policy, seed=3) for policy in (PINNED, ADDRESSES))
     moved = set()
@@ -178,7 +178,7 @@ def test_a_pin_whose_way_is_down_is_hashed_over_what_is_left():
 
 
 def one_at_a_time(clos, one, other, size_B, order):
-    """The controller's greedy choice without numpy's help, pair after pair."""
+    """Return the controller's greedy choice without numpy's help, pair after pair."""
     up, down, chosen = np.zeros((clos.racks, clos.spines)), np.zeros((clos.racks, clos.spines)), {}
     for pair in order:
         a, b = one[pair], other[pair]
@@ -211,7 +211,7 @@ def test_groups_of_pairs_are_placed_as_one_after_the_other(clos, seed):
     assert {pair: found[pair] for pair in order} == expected
 
 
-def test_one_way_for_all_queue_pairs_of_a_pair_by_their_bytes_together():
+def test_one_route_for_all_queue_pairs_of_a_pair_by_their_bytes_together():
     flows = flows_between([0, 0, 1, 2], [8, 8, 9, 10], [2.0, 2.0, 3.0, 1.0], [0, 1, 0, 0])
     clos = Clos(2, 8, 2, 1.0, 1.0)
     assert routing.choose_spines(flows, clos, CENTRAL).tolist() == [0, 0, 1, 1]

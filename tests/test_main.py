@@ -55,7 +55,7 @@ def harness(*words, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """The sources alone, with an optimization that is added and one that is wrong, and a sweep of both."""
+    """Return the sources with an optimization that is added and one that is wrong, and a sweep of both."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("harness", "suites", "conf"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -69,7 +69,7 @@ def swept(tmp_path_factory):
 
 @pytest.fixture
 def found(swept):
-    """The sweep's records by optimization."""
+    """Return the sweep's records by optimization."""
     return {record["cell"]["optimization"]: record for record in records(swept / "out")}
 
 

@@ -104,7 +104,7 @@ FORMULA = {**STEP, "parameters": 7e9}
 
 @pytest.fixture
 def both(tmp_path):
-    """A folder of a suite that measured some workloads and calculated others."""
+    """Return a folder of a suite that measured some workloads and calculated others."""
     home = tmp_path / "interconnect"
     home.mkdir()
     records = [

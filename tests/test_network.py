@@ -81,7 +81,7 @@ def _rate_as_it_was(request):
 
 
 def near(network, rate_B_per_s, sender="node0", receiver="node1"):
-    """Whether frames of that many bytes a second carry what the receiver sees."""
+    """Return whether frames of that many bytes per second carry what the receiver sees."""
     for _ in range(ATTEMPTS):
         came, rate = moved(network, sender, receiver, int(rate_B_per_s))
         assert came == int(rate_B_per_s)
@@ -157,7 +157,7 @@ def test_a_segment_that_is_lost_is_counted_where_it_is_sent_again():
         assert network.retransmitted() == [1, 0]
 
 
-def test_connections_spread_over_all_ways_of_a_fabric():
+def test_connections_spread_over_all_routes_of_a_fabric():
     count, times = 50_000, 64
     with Network(FABRIC) as network:
         for there, back in (("h0", "h3"), ("h2", "h0")):
@@ -181,7 +181,7 @@ def test_two_networks_do_not_disturb_each_other(two):
     assert near(two, RATE_B_PER_S)
 
 
-def test_a_host_that_does_not_answer_is_told_in_one_line():
+def test_a_host_that_does_not_answer_is_reported_in_one_line():
     with Network(two_nodes(RATE_B_PER_S)) as network:
         subprocess.run(script(network, "node1", DOWN, network.interface("node1")), check=True, timeout=60)
         with pytest.raises(
@@ -191,7 +191,7 @@ def test_a_host_that_does_not_answer_is_told_in_one_line():
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_with_a_receive_buffer_no_more_is_under_way_and_this_process_keeps_its_own():
+def test_with_a_receive_buffer_no_more_is_in_flight_and_this_process_keeps_its_own():
     """What a receiver that reads nothing lets in, and what the kernel says of the way."""
     setting = Path("/proc/sys/net/ipv4/tcp_rmem")
     before = setting.read_text()
@@ -215,7 +215,7 @@ def _setting(network, name):
 
 
 def _taken_unread(network):
-    """Bytes that node1's kernel acknowledges to node0 though nobody reads them there."""
+    """Return bytes that node1's kernel acknowledges to node0 though nobody reads them there."""
     receive = subprocess.Popen(
         network.command("node1", [sys.executable, "-c", UNREAD, network.address("node1")]),
         stdout=subprocess.PIPE, text=True,

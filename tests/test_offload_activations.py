@@ -108,7 +108,7 @@ def peak_B(how, num_hidden_layers, precision="fp32"):
 
 
 def saved_B(run):
-    """Bytes of storages that the blocks' forward passes save, block by block, by hooks of its own.
+    """Return bytes of storages that the blocks' forward passes save, block by block, by hooks of its own.
 
     Left out: parameters, buffers and casts of weights, which hang not on the batch.
     """
@@ -254,7 +254,7 @@ def fail(*_):
 
 
 @pytest.mark.parametrize("how", ["offloaded", "offloaded_ahead"])
-def test_a_graph_that_is_kept_can_be_walked_again(how):
+def test_a_graph_that_is_kept_can_be_traced_again(how):
     run = Run(how)
     loss = run.loss()
     loss.backward(retain_graph=True)
@@ -359,7 +359,7 @@ def test_cuda_streams_are_asked_in_order(monkeypatch):
     ]
 
 
-def test_torch_s_own_way_is_counted():
+def test_torchs_own_hooks_are_counted():
     """What CUDA uses; here it copies to pageable memory, of the same size."""
     plain, placed = Run("kept"), Run("kept")
     saved = []

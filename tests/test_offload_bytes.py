@@ -31,7 +31,7 @@ EXACT = ("baseline", "fsdp2", "host_update", "fsdp2_offload")  # deepspeed moves
 
 @pytest.fixture
 def steady(pools):
-    """What ranks told of a steady step."""
+    """Return what ranks told of a steady step."""
 
     def told(name, workload=BF16):
         return pools.call("frozen_on_rank:footprint", subject_of(name, workload))

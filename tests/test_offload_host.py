@@ -112,7 +112,7 @@ def test_private_memory_is_untouched_and_is_given_back(host):
 
 
 def mapped_B():
-    """Bytes of deleted files that are mapped into this process."""
+    """Return bytes of deleted files that are mapped into this process."""
     total = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("(deleted)") and " rw-s " in line:
@@ -158,7 +158,7 @@ def test_a_folder_that_may_not_be_written(tmp_path):
         Host(CPU, str(tmp_path)).empty((N,), torch.float32)
 
 
-def test_a_full_disk_is_told_at_once_and_leaves_nothing(host, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_at_once_and_leaves_nothing(host, tmp_path, monkeypatch):
     def full(descriptor, offset, size):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -170,7 +170,7 @@ def test_a_full_disk_is_told_at_once_and_leaves_nothing(host, tmp_path, monkeypa
     assert float(host.keep(above(N)).sum()) == N
 
 
-def test_a_file_larger_than_allowed_is_told_at_once(host):
+def test_a_file_larger_than_allowed_is_reported_at_once(host):
     """As a full disk would be, by the kernel itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
@@ -198,7 +198,7 @@ def test_which_tensors_lie_there(host, tmp_path):
     assert not host.holds(Host(CPU, str(tmp_path)).empty((N,), torch.float32))
 
 
-def test_a_freed_storage_lies_nowhere(host):
+def test_a_freed_storage_is_nowhere(host):
     tensor = above(N)
     tensor.untyped_storage().resize_(0)
     assert not host.holds(tensor)
@@ -225,7 +225,7 @@ def test_what_threads_carry_is_counted_by_where_it_goes(host):
 
 @pytest.fixture
 def crossed(host):
-    """What a call moved up and down, in bytes."""
+    """Return what a call moved up and down, in bytes."""
 
     def count(call):
         with Traffic(host) as traffic:
@@ -272,7 +272,7 @@ def test_many_copies_at_once(host, crossed):
     assert mixed == (40, 80)
 
 
-def test_an_operation_moves_what_it_reads_from_the_other_floor(host, crossed):
+def test_an_operation_moves_what_it_reads_from_the_other_tier(host, crossed):
     up, down, other = above(N), below(host, N), below(host, N)
     assert crossed(lambda: up + down) == (4 * N, 0)
     assert crossed(lambda: up.add_(down)) == (4 * N, 0)
@@ -303,7 +303,7 @@ def test_views_move_nothing(host, crossed):
     assert crossed(lambda: down.view(10, 10).t()[3:].unsqueeze(0)) == (0, 0)
 
 
-def test_what_happens_on_one_floor_crosses_nothing(host, crossed):
+def test_what_happens_on_one_tier_crosses_nothing(host, crossed):
     master, narrow = below(host, N), below(host, N, dtype=torch.bfloat16)
     gradient = below(host, N)
 

@@ -132,7 +132,7 @@ def grown(num_hidden_layers):
     return 1e6 * num_hidden_layers
 
 
-def test_a_try_that_runs_out_of_memory_tells_why():
+def test_a_try_that_runs_out_of_memory_reports_why():
     def ends(num_hidden_layers, budget_B):
         assert budget_B == 20_000_000
         if num_hidden_layers > 7:
@@ -175,7 +175,7 @@ def test_a_rank_that_dies_without_the_limit_too_is_not_bounded_by_it():
 
 @pytest.fixture
 def largest_of(monkeypatch):
-    """What the suite tells of tries that a table gives."""
+    """Return what the suite reports for attempts that a table gives."""
 
     def told(table, workload=WORKLOAD):
         monkeypatch.setattr(module, "METHODS", {"half": None})
@@ -200,7 +200,7 @@ def remarks(told):
 
 
 def parameters_by_hand(num_hidden_layers):
-    """Query and output, key and value of half the heads, the MLP, two norms; embedding and head, norm."""
+    """Return parameters: query and output, key and value of half the heads, the MLP, norms, embeddings."""
     return num_hidden_layers * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 2 * 64 * 64 + 64
 
 
@@ -216,7 +216,7 @@ def test_the_most_that_trained_is_reached(largest_of):
     assert ends == ["trained", "died (no memory)", "trained"]
 
 
-def test_where_all_trained_it_may_be_larger_and_no_error_is_told(largest_of):
+def test_where_all_trained_it_may_be_larger_and_no_error_is_reported(largest_of):
     told = largest_of({128: True, 256: True})
     assert value(told, "largest_layers") == [256]
     assert "may be larger" in remarks(told)[-1]

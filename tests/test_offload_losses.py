@@ -28,7 +28,7 @@ device."""
 
 @pytest.fixture(autouse=True)
 def frozen_ranks(pools):
-    """What ranks hold is not looked through by each collection of garbage."""
+    """Freeze the objects of ranks, so that collections of garbage do not traverse them."""
     for pool in pools.pools.values():
         if len(pool):
             pool.call("frozen_on_rank:freeze")
@@ -36,7 +36,7 @@ def frozen_ranks(pools):
 
 @cache
 def by_hand(ranks, steps, ordinary=None):
-    """Losses of AdamW as its paper has it, in float64, explicit attention, all ranks' batches at once.
+    """Return losses of AdamW as its paper has it, in float64, explicit attention, all ranks' batches.
 
     From step `ordinary` on each update comes one step late, after the next step's gradients.
     """
@@ -125,7 +125,7 @@ def test_with_the_delay_it_learns(pools):
 
 
 def error(subject, losses, allowed=RANKS):
-    """Of losses against plain PyTorch's; raises `WrongResult` above what is allowed."""
+    """Return the error of losses against plain PyTorch's; raises `WrongResult` above what is allowed."""
     updates = text_updates(subject.step, len(losses))
     plain = plain_losses(subject.step, updates, shared_techniques(subject.workload))
     return compare(losses, plain, allowed)
@@ -156,7 +156,7 @@ SCALE_ERRORS = {"fp32": 1e-5, "bf16": 1e-3}
 
 
 def following_scale(name, workload):
-    """The subject with an epsilon far above every gradient: AdamW then follows the scale of gradients."""
+    """Return the subject with an epsilon far above every gradient, so that AdamW follows their scale."""
     subject = subject_of(name, workload)
     training = replace(workload.training, adam_epsilon=1.0, learning_rate=0.3)
     return replace(subject, step=build_step(training, subject.step.techniques, SEED))

@@ -68,14 +68,14 @@ def given(subject, folder=""):
 
 
 def trained(pool, folder, subject, steps=STEPS, **arguments):
-    """What `managed_on_rank.course` told."""
+    """Return what `managed_on_rank.course` told."""
     given_ = {**given(subject, folder), "steps": steps, **arguments}
     return pool.call("managed_on_rank:course", **given_)[0]
 
 
 @pytest.fixture(scope="module")
 def tight(_needs_cgroup, tmp_path_factory):
-    """Trained with two thirds of the room that it would fill."""
+    """Return a training with two thirds of the room that it would fill."""
     with rank() as pool:
         return trained(pool, tmp_path_factory.mktemp("tight"), managed_at(1.5))
 

@@ -68,7 +68,7 @@ def test_names_of_another_form_are_somebody_elses(tmp_path):
 
 
 @pytest.mark.parametrize("root", [True, False])
-def test_a_disk_that_fills_in_mid_step_is_told_in_one_line(monkeypatch, tmp_path, root):
+def test_a_disk_that_fills_in_mid_step_is_reported_in_one_line(monkeypatch, tmp_path, root):
     """What is kept for root counts for root alone."""
     cpu = torch.device("cpu")
     offload = Offload(3, "disk", "device", 1.0, Resources(cpu, HostMemory(cpu), str(tmp_path)))

@@ -61,7 +61,7 @@ def test_a_mistake_in_techniques_is_refused(folder, given, message):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A suite with a module alone, a module with a YAML, and helpers that are no optimization."""
+    """Write a suite with a module alone, a module with a YAML, and helpers that are no optimization."""
     (tmp_path / "suite/toy").mkdir(parents=True)
     (tmp_path / "toy").mkdir()
     (tmp_path / "suite/toy.yaml").write_text("baseline_title: As it is\n")

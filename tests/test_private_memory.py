@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 def child(code, *command, **environment):
-    """What the code printed in a process of its own."""
+    """Return what the code printed in a process of its own."""
     before = (
         "import mmap, resource, threading\n"
         "from harness.instruments.memory.private_memory import private_bytes, private_limit\n"
@@ -155,7 +155,7 @@ STACKS = (
 )
 
 
-def test_small_stacks_are_as_small_as_said():
+def test_small_stacks_are_as_small_as_stated():
     taken_B = int(child(STACKS, *SMALL_STACKS, **EXACT)[0])
     assert taken_B == pytest.approx(8 * STACK_KIB * 1024, rel=0.2)
 

@@ -55,7 +55,7 @@ def test_what_is_done_already_counts(tmp_path, caplog):
     assert caplog.messages == ["2/3 faults hang baseline: crashed (0.0 s); 1 left"]
 
 
-def test_how_long_is_left_is_said_with_each_cell(tmp_path, caplog):
+def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     cells = {one.id: CellEstimate(40.0, Source.SAME_HOST) for one in CELLS}
     clock = iter([100.0, 180.0, 260.0])
@@ -94,7 +94,7 @@ def test_on_a_terminal_there_is_a_bar_and_other_lines_stand_above_it(tmp_path):
 
 
 def _plain(text):
-    """What stays on the screen: without lines erased again, and the control sequences that draw the bar."""
+    """Return what stays on the screen: without erased lines and the control sequences of the bar."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", re.sub(r"[^\n]*\x1b\[2K", "", text))
 
 

@@ -28,7 +28,7 @@ def test_every_suite_of_the_project_is_complete(suite):
 
 @pytest.fixture
 def toy(tmp_path):
-    """A copy of a toy suite that may be spoilt, and its file."""
+    """Return a copy of a toy suite that may be spoilt, and its file."""
     shutil.copytree(TOY, tmp_path / "toy_suites")
     return tmp_path / "toy_suites" / "timed" / "__init__.py"
 
@@ -90,7 +90,7 @@ def test_all_that_is_missing_is_named_at_once(toy):
         ("from suites.kernels.torch_compile import Settings, apply", ["mood"], "Settings with mood"),
     ],
 )
-def test_an_optimization_is_held_to_its_protocol(toy, source, settings, message):
+def test_an_optimization_is_checked_against_its_protocol(toy, source, settings, message):
     (toy.parent / "fast.py").write_text(source)
     if not message:
         check_modules("timed", {"fast": settings}, suites=toy.parents[1])
@@ -160,7 +160,7 @@ OPTIONAL = {
 
 
 def typed_uses(package, folder, optimizations):
-    """Python that mypy accepts where a suite and its optimizations fit the protocols."""
+    """Return Python that mypy accepts if a suite and its optimizations fit the protocols."""
     text = (folder / "__init__.py").read_text()
 
     def has(name, source=text):

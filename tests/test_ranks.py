@@ -81,7 +81,7 @@ def test_ranks_that_meet_on_this_machine_listen_on_the_loopback_alone(three):
 
 
 def failing(how, kind, within_s=None, who=1, wait_s=0.5):
-    """The exception; its pool of two, closed by it."""
+    """Return the exception of a pool of two, which it closes."""
     with pool_of(2) as pool:
         pids = pool.pids
         with pytest.raises(kind) as caught:
@@ -108,7 +108,7 @@ def failing(how, kind, within_s=None, who=1, wait_s=0.5):
         ("MemoryError", MemoryError, "too large"),
     ],
 )
-def test_what_a_rank_raises_is_told_with_rank_and_function(mark, how, kind, said):
+def test_what_a_rank_raises_is_reported_with_rank_and_function(mark, how, kind, said):
     error = failing(how, kind)
     assert str(error).startswith(f"rank 1, misbehave: {said}")
     assert len(str(error).splitlines()) == 1
@@ -122,7 +122,7 @@ def test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_
     wait_until_none(mark)
 
 
-def test_a_rank_that_exits_is_told_with_its_code_and_last_words(mark):
+def test_a_rank_that_exits_is_reported_with_its_code_and_last_words(mark):
     error = failing("exit", RankFailed)
     lines = str(error).splitlines()
     assert lines[0].startswith("rank 1 ended with exit code 7 in misbehave")
@@ -132,7 +132,7 @@ def test_a_rank_that_exits_is_told_with_its_code_and_last_words(mark):
     wait_until_none(mark)
 
 
-def test_of_a_rank_that_crashes_the_stack_is_told(mark):
+def test_of_a_rank_that_crashes_the_stack_is_reported(mark):
     lines = str(failing("SIGSEGV", RankFailed)).splitlines()
     assert lines[0].startswith("rank 1 was killed by SIGSEGV in misbehave")
     assert any(line.endswith("in misbehave") and "on_ranks.py" in line for line in lines[1:])
@@ -140,7 +140,7 @@ def test_of_a_rank_that_crashes_the_stack_is_told(mark):
 
 
 @pytest.mark.parametrize(("how", "where"), [("hang", "in _hang"), ("hang in C", "in _hang_in_c")])
-def test_of_ranks_that_hang_the_place_is_told_and_survives_as_a_reason(mark, how, where):
+def test_of_ranks_that_hang_the_place_is_reported_and_survives_as_a_reason(mark, how, where):
     error = failing(how, RankTimeout, within_s=3.0)
     lines = str(error).splitlines()
     assert lines[0] == "rank 0 and rank 1 gave no answer to misbehave within 3 s"
@@ -157,7 +157,7 @@ def test_of_ranks_that_hang_the_place_is_told_and_survives_as_a_reason(mark, how
     wait_until_none(mark)
 
 
-def test_a_rank_that_is_stopped_and_does_not_even_listen_is_told_too(mark):
+def test_a_rank_that_is_stopped_and_does_not_even_listen_is_reported_too(mark):
     with pool_of(2) as pool:
         os.kill(pool.pids[1], signal.SIGSTOP)
         with pytest.raises(RankTimeout, match=r"^rank 1 gave no answer to length within 5 s"):
@@ -172,7 +172,7 @@ def test_ranks_that_cannot_reach_rank_0_say_so_within_the_limit(mark):
     wait_until_none(mark)
 
 
-def test_rank_0_on_an_address_of_another_machine_says_so(mark):
+def test_rank_0_on_an_address_of_another_machine_is_refused(mark):
     with pytest.raises(RankFailed, match=r"^rank 0, listen: OSError: .*Cannot assign requested address"):
         Pool([PLACE] * 2, "192.0.2.1")  # RFC 5737: nobody's
     wait_until_none(mark)

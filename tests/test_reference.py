@@ -21,7 +21,7 @@ FIGURE = re.compile(r"<figure.*?</figure>", re.DOTALL)
 
 
 def points(svg: str) -> list[tuple[str, str]]:
-    """What each point of a figure says and leads to, in the order drawn."""
+    """Return what each point of a figure says and leads to, in the order drawn."""
     tree = ElementTree.fromstring(svg)
     return [("".join(a.itertext()).strip(), a.get("href", "")) for a in tree.iter(f"{SVG}a")]
 

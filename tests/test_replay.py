@@ -18,7 +18,7 @@ SIZE = ("all_reduce", 8, "float32")
 
 
 def blocking(stretches):
-    """Each collective is waited for as soon as it has begun."""
+    """Return events in which each collective is waited for as soon as it has started."""
     events = []
     for number, stretch in enumerate(stretches):
         events += [["compute", stretch], ["begin", number, *SIZE], ["compute", 0.0], ["wait", number]]
@@ -26,7 +26,7 @@ def blocking(stretches):
 
 
 def overlapping(stretches):
-    """All are waited for at the end."""
+    """Return events in which all collectives are waited for at the end."""
     events = []
     for number, stretch in enumerate(stretches):
         events += [["compute", stretch], ["begin", number, *SIZE]]
@@ -104,7 +104,7 @@ def test_traces_are_merged_by_the_median_of_the_slowest_rank():
 
 
 def played(events, taken_s, late_s=0.0):
-    """When each collective begins and is over on a rank that is `late_s` behind, stepped by hand."""
+    """Return when each collective starts and ends on a rank that is `late_s` behind, stepped by hand."""
     now_s, free_s, begun, over = late_s, 0.0, [], []
     for kind, number, *_ in events:
         if kind == "begin":

@@ -71,7 +71,7 @@ def test_another_process_writes_the_same_bytes_without_heavy_libraries(seed: str
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(ConfigError) as error:
         write_report(tmp_path / "taken", found())
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> 
     assert "\n" not in str(error.value)
 
 
-def test_a_torn_environment_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_torn_environment_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "environment-synthetic.json").write_text("{")
     with pytest.raises(ConfigError, match=r"environment-synthetic\.json: cannot be read"):
         found(folder=tmp_path)

@@ -44,7 +44,7 @@ def test_bars_are_as_long_as_their_values_and_the_shortest_comes_first() -> None
     assert [ends[y] for y in sorted(ends)] == sorted(ends.values())
 
 
-def test_a_variant_without_one_of_the_kinds_says_so_in_the_figure() -> None:
+def test_a_variant_without_one_of_the_kinds_is_marked_in_the_figure() -> None:
     records = [
         r._replace(measurements=tuple(m for m in r.measurements if m.metric != "peak_memory/temporaries"))
         for r in memory_records()
@@ -169,7 +169,7 @@ def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path: P
     assert "fast: 2.00× (2.00 … 2.00) ᵐ pays" in tips(tree)
 
 
-def test_nothing_recorded_draws_nothing_and_says_so(tmp_path: Path) -> None:
+def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path: Path) -> None:
     records = [r._replace(status="crashed", reason="all of them", measurements=()) for r in memory_records()]
     write_report(tmp_path, found(records))
     text = (tmp_path / "report.md").read_text()

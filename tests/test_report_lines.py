@@ -55,7 +55,7 @@ def drawn(folder: Path, fields: str, records: list[Record] | None = None) -> Ele
 
 
 def places(tree: ElementTree.Element, hollow: bool) -> dict[str, tuple[float, float]]:
-    """What each point says before its colon, to where it is; hollow ones are rings."""
+    """Return the name of each point with its position; hollow ones are rings."""
     return {
         tip(one).partition(":")[0]: (float(one.attrib["x"]), float(one.attrib["y"]))
         for one in tree.iter(f"{SVG}use")
@@ -64,12 +64,12 @@ def places(tree: ElementTree.Element, hollow: bool) -> dict[str, tuple[float, fl
 
 
 def corners(tree: ElementTree.Element) -> list[int]:
-    """How many corners each line in the colour of a series has."""
+    """Return how many corners each line in the colour of a series has."""
     lines = (one for one in tree.iter(f"{SVG}path") if one.attrib.get("stroke") in SERIES)
     return [one.attrib["d"].count("L") + 1 for one in lines if one.attrib.get("fill", "none") == "none"]
 
 
-def test_a_line_a_workload_has_a_point_an_arm_at_its_rate_and_time(tmp_path: Path) -> None:
+def test_a_line_per_workload_has_a_point_per_variant_at_its_rate_and_time(tmp_path: Path) -> None:
     tree = drawn(tmp_path, ", line: workload")
     assert corners(tree) == [len(RATES)] * 2
     dots = places(tree, hollow=False)
@@ -118,7 +118,7 @@ def test_without_the_metric_or_beyond_the_line_there_is_no_ring(enough: float | 
     assert not places(drawn(tmp_path, ", line: workload" + MARK, records), hollow=True)
 
 
-def test_unless_it_says_otherwise_a_line_is_an_arm_over_its_workloads(tmp_path: Path) -> None:
+def test_unless_it_says_otherwise_a_line_is_a_variant_over_its_workloads(tmp_path: Path) -> None:
     (tree, same) = (drawn(tmp_path, fields) for fields in ("", ", line: optimization"))
     assert ElementTree.tostring(tree) == ElementTree.tostring(same)
     assert len(places(tree, hollow=False)) == len(RATES)

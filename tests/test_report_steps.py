@@ -34,7 +34,7 @@ def drawn(folder: Path, records: list[Record]) -> ElementTree.Element | None:
 
 
 def lines(tree: ElementTree.Element) -> list[list[tuple[float, float]]]:
-    """The lines that are drawn in colours of series, as their corners."""
+    """Return the corners of the lines in the colours of series."""
     drawn = [
         one.attrib["d"].replace("M", " ").replace("L", " ").split()
         for one in tree.iter(f"{SVG}path")
@@ -43,7 +43,7 @@ def lines(tree: ElementTree.Element) -> list[list[tuple[float, float]]]:
     return [list(zip(map(float, one[::2]), map(float, one[1::2]), strict=True)) for one in drawn]
 
 
-def test_a_line_an_arm_with_each_sample_in_its_place(tmp_path: Path) -> None:
+def test_a_line_per_variant_has_each_sample_in_its_place(tmp_path: Path) -> None:
     tree = drawn(tmp_path, [record("small", "baseline", FALLING), record("small", "fast", LATER)])
     assert tree is not None
     both = lines(tree)

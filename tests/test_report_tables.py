@@ -20,7 +20,7 @@ def row_of(made: Table, row: int) -> dict[str, str]:
     return dict(zip(made.header, (cell.text for cell in made.rows[row]), strict=True))
 
 
-def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
+def test_table_1_shows_the_papers_figures_next_to_the_records() -> None:
     records = memory_records()
     made = made_table("table_1", records)
     row = next(row for row in made.rows if row[0].text.startswith("7B"))
@@ -32,7 +32,7 @@ def test_table_1_shows_the_papers_figures_beside_the_records() -> None:
     assert [row[0].text for row in made.rows] == ["1B (TinyLlama)", "7B (Llama-2)", "175B (GPT-3)"]
 
 
-def test_every_figure_from_a_record_carries_its_origin() -> None:
+def test_every_value_from_a_record_carries_its_origin() -> None:
     findings = found()
     for one in findings.blocks:
         made = findings.table(one)
@@ -73,13 +73,13 @@ def test_a_cell_that_did_not_end_well_is_named_with_its_reason_wherever_it_is_mi
     assert any("this is why" in cell.text for row in failures.rows for cell in row)
 
 
-def test_a_wrong_result_shows_no_figure() -> None:
+def test_a_wrong_result_shows_no_value() -> None:
     records = [r._replace(status="wrong_result", reason="loss differs") for r in memory_records()]
     assert ResultIndex(records, {}).table == {}
     assert row_of(made_table("pays", records), 0)["Effect"] == "unavailable"
 
 
-def test_a_new_arm_is_in_the_tables_without_an_edit_of_the_report() -> None:
+def test_a_new_variant_is_in_the_tables_without_an_edit_of_the_report() -> None:
     records = memory_records()
     records += [
         r._replace(cell=r.cell._replace(id=f"new-{r.cell.id}", optimization="brand_new"))
@@ -182,7 +182,7 @@ def test_kinds_and_the_change_of_their_whole() -> None:
     assert shown["Against baseline"] == f"−{100 * (1 - ours / base):.1f} % ˢ"
 
 
-def test_the_conditions_beside_each_arm_and_in_the_answer_at_the_top() -> None:
+def test_the_conditions_next_to_each_variant_and_in_the_answer_at_the_top() -> None:
     records = memory_records()
     records = [
         r._replace(conditions={"ranks": "4"}) if r.cell.optimization == "fsdp2_mixed_checkpointed" else r
@@ -205,7 +205,7 @@ def test_a_run_of_another_model_is_reported_on_that_model() -> None:
     assert len(tips(drawn(found(own), "by_kind"))) > 8
 
 
-def test_a_remark_on_a_figure_is_its_footnote() -> None:
+def test_a_remark_on_a_value_is_its_footnote() -> None:
     told = "korthikanti: another shape of MLP"
     records = [
         r._replace(

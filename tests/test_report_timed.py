@@ -66,13 +66,13 @@ def row_of(made: Table, name: str) -> dict[str, str]:
 
 
 def noise_text() -> str:
-    """The interval of the baseline against itself: Student's t over processes whose rounds are all alike."""
+    """Return the interval of the baseline against itself: Student's t over equal processes."""
     logs = [-math.log(one) for one in LUCK]
     low, high = stats.t.interval(0.95, PROCESSES - 1, loc=statistics.mean(logs), scale=stats.sem(logs))
     return f"{math.exp(statistics.mean(logs)):.3f}× ({math.exp(low):.3f} … {math.exp(high):.3f}) ᵐ"
 
 
-def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
+def test_each_variant_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     assert made.title == "On small"
     assert made.header[:3] == ("Optimization", "Precision", "time")
@@ -90,7 +90,7 @@ def test_each_arm_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path) -> 
     assert row_of(made, "baseline_again")["Speed-up (95 % interval)"] == noise_text()
 
 
-def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_figure(tmp_path: Path) -> None:
+def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     for variant, told in (("untimed", "time: never timed here"), ("absent", "needs a GPU")):
         row = row_of(made, variant)
@@ -116,7 +116,7 @@ def test_slow_bf16_has_a_footnote_at_each_of_its_values(tmp_path: Path, blocks: 
     assert {one.cell.split("-")[2] for one in marked} == {"fast"}
 
 
-def test_a_warm_up_is_in_no_figure(tmp_path: Path) -> None:
+def test_warm_up_samples_are_in_no_value(tmp_path: Path) -> None:
     records = timed_records()
     quiet = [
         r._replace(measurements=tuple(m for m in r.measurements if "warm_up" not in m.metric))
@@ -136,7 +136,7 @@ def test_without_the_baseline_again_nothing_is_called_a_difference(tmp_path: Pat
     assert "not timed against itself" in answers["Can the numbers be trusted?"]
 
 
-def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path: Path) -> None:
+def test_a_table_of_speed_ups_has_a_row_per_workload_and_a_column_per_variant(tmp_path: Path) -> None:
     made = made_table(tmp_path, SPEEDUPS)
     assert [row[0].text for row in made.rows] == sorted(BASE_S)
     large = row_of(made, "large")
@@ -151,7 +151,7 @@ def test_a_table_of_speed_ups_has_a_row_a_workload_and_a_column_an_arm(tmp_path:
     assert "▲ pays" in made.text
 
 
-def test_an_arm_without_a_time_on_one_workload_has_its_reason_there(tmp_path: Path) -> None:
+def test_a_variant_without_a_time_on_one_workload_has_its_reason_there(tmp_path: Path) -> None:
     records = [r for r in timed_records() if (r.cell.workload, r.cell.optimization) != ("large", "slow")]
     records += [made_record("large", "slow", status="unavailable", reason="no such kernel", repeat=0)]
     made = made_table(tmp_path, SPEEDUPS, records)
@@ -159,7 +159,7 @@ def test_an_arm_without_a_time_on_one_workload_has_its_reason_there(tmp_path: Pa
     assert made.notes == ("slow: no such kernel",)
 
 
-def test_a_part_alone_stands_beside_the_whole_step(tmp_path: Path) -> None:
+def test_an_isolated_operation_is_next_to_the_full_step(tmp_path: Path) -> None:
     records = timed_records(("small",))
     records += [timed_record("step", "baseline", repeat, 1.0) for repeat in range(PROCESSES)]
     records += [timed_record("step", "baseline_again", repeat, LUCK[repeat]) for repeat in range(PROCESSES)]
@@ -265,7 +265,7 @@ def test_a_claimed_range_and_a_ratio_as_people_read_them(tmp_path: Path) -> None
     assert "2.00× ᵐ" in page
 
 
-def test_repeats_that_failed_alike_and_workloads_an_arm_cannot_run_are_one_row(tmp_path: Path) -> None:
+def test_repeats_that_failed_alike_and_workloads_a_variant_cannot_run_are_one_row(tmp_path: Path) -> None:
     records = timed_records(("small", "step"))
     told = "not tried: slow ran out of memory on small, which is smaller (seq_len 512)"
     records += [made_record("large", "slow", status="out_of_memory", reason=told, repeat=i) for i in range(2)]
@@ -278,7 +278,7 @@ def test_repeats_that_failed_alike_and_workloads_an_arm_cannot_run_are_one_row(t
     ]
 
 
-def test_the_whole_report_is_written_and_every_figure_marked(tmp_path: Path) -> None:
+def test_the_whole_report_is_written_and_every_value_marked(tmp_path: Path) -> None:
     blocks = EFFECTS + SPEEDUPS + BESIDE + ROOFLINE + LINES + "  - {kind: failures, id: f, title: F}\n"
     findings = timed_findings(tmp_path, blocks)
     page = write_report(tmp_path / "out", findings)

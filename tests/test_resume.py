@@ -43,7 +43,7 @@ def finished(folder):
 
 
 def first_record_s(folder, cells):
-    """Seconds from a sweep's start to its first record; the sweep is killed then."""
+    """Return the seconds from a sweep's start to its first record; the sweep is killed then."""
     begin_s = time.monotonic()
     sweep = start(folder, cells, workers=2)
     while not finished(folder):
@@ -61,7 +61,7 @@ def begun(log):
 
 
 def wait_for_the_kernel(folder):
-    """It ends the children of a killed sweep, but for those whose group's leader is no worker."""
+    """Wait until the kernel has ended the children of a killed sweep."""
     deadline_s = time.monotonic() + 5
     while alive := [process for process in marked(folder) if not is_over(process)]:
         assert time.monotonic() < deadline_s, alive

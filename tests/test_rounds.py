@@ -37,7 +37,7 @@ def noisy(level_s, share, seed):
     return (level_s * random.lognormvariate(0, share) for _ in count())
 
 
-def test_each_arm_once_a_round_and_the_order_is_drawn():
+def test_each_variant_is_sampled_once_per_round_in_random_order():
     machine, order = Machine(), []
     takers = [machine.taker(noisy(0.01, 0.05, n), order, n) for n in range(3)]
     rounds = Rounds(takers, Sampling(rounds=20, budget_s=2.0), machine.clock, Random(1))
@@ -63,7 +63,7 @@ def test_a_warm_up_is_judged_and_kept_apart():
     assert rounds.taken == 5
 
 
-def test_what_never_settles_is_sampled_all_the_same_and_said_so():
+def test_what_never_settles_is_sampled_all_the_same_and_noted():
     machine = Machine()
     falling = (1.0 * 0.97**n for n in count())
     rounds = Rounds(
@@ -103,7 +103,7 @@ def test_without_a_budget_the_rounds_are_counted_and_nothing_warms_up():
     assert [sample.warm_up for sample in rounds] == [False] * 17 * 3
 
 
-def test_one_arm_alone_takes_the_fewest_rounds():
+def test_one_variant_alone_takes_the_fewest_rounds():
     machine = Machine()
     rounds = Rounds([machine.taker([0.1] * 100)], Sampling(rounds=6, budget_s=5.0), machine.clock, Random(0))
     counted = Counter(sample.warm_up for sample in rounds)

@@ -80,7 +80,7 @@ OTHERS = {
 
 
 def marked(folder):
-    """Processes that a sweep into `folder` started."""
+    """Return the processes that a sweep into `folder` started."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -102,7 +102,7 @@ def samples(record):
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
-    """One group of all the cells that fail by themselves, in which every death needs a new child."""
+    """Return one group of all the cells that fail by themselves, in which every death needs a new child."""
     folder = tmp_path_factory.mktemp("faults")
     cells = [*TOLD.values(), *(other[0] for other in OTHERS.values())]
     start_s = time.process_time()
@@ -120,7 +120,7 @@ def test_a_cell_ends_in_one_truthful_record(faults, act):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_module_that_is_wrong_is_told_as_such(faults, name):
+def test_a_module_that_is_wrong_is_reported_as_such(faults, name):
     one, status, reason = OTHERS[name]
     record = faults[2][one.id]
     assert record.status == status
@@ -147,7 +147,7 @@ def test_reasons_name_no_folder_of_this_machine(faults):
     assert sys.base_prefix not in text
 
 
-def test_a_record_holds_what_the_cell_said(faults):
+def test_a_record_contains_what_the_cell_reported(faults):
     record = faults[2][TOLD["leave_files"].id]
     assert record.measurements == (
         Measurement("seed", "1", "measured", "", (7.0,)),
@@ -229,7 +229,7 @@ CGROUP = Path("/sys/fs/cgroup/memory")
 
 
 @pytest.mark.skipif(not os.access(CGROUP / "memory.limit_in_bytes", os.W_OK), reason="needs a memory cgroup")
-def test_a_cell_that_the_kernel_kills_for_memory_is_told_from_one_that_is_killed(tmp_path):
+def test_a_cell_that_the_kernel_kills_for_memory_is_distinguished_from_one_that_is_killed(tmp_path):
     cells = [cell("take_memory", amount=4e8), cell("kill_itself"), cell("nothing")]
     cgroup = CGROUP / f"harness_test_{os.getpid()}"
     cgroup.mkdir()

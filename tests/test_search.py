@@ -29,7 +29,7 @@ def scan(peak_at: Callable[[int], float], capacity_B: float, candidates: list[in
 
 
 def worst(upper: int) -> float:
-    """Both ends, then at most PATIENCE guesses and one from the middle for each halving."""
+    """Return the most evaluations: both ends, PATIENCE guesses, and one per halving."""
     return 2 + (PATIENCE + 1) * math.ceil(math.log2(upper)) if upper > 1 else 2
 
 
@@ -167,7 +167,7 @@ def test_one_sequence_is_shortened(
         assert len(asked.asked) <= worst(seq_len)
 
 
-def test_without_a_way_to_shorten_it_says_so() -> None:
+def test_without_shorter_sequences_one_sequence_is_the_least() -> None:
     found = tokens_at(lambda batch: 100.0 * batch, 50, 2048)
     assert found.tokens is None
     assert "2048 tokens already takes more" in found.how

@@ -89,7 +89,7 @@ def test_a_workload_that_is_left_out_leaves_the_full_selection_alone():
         load(["suite=memory", "~suite.workloads.llama_7b", "selection=quick"])
 
 
-def test_what_is_left_out_is_said_with_the_command_that_runs_it():
+def test_what_is_left_out_is_reported_with_the_command_that_runs_it():
     chosen = select("toy", config())
     variants, taken = ["baseline", "fast", "slow"], ["a", "b", "baseline", "fast"]
     said = left_out("toy", chosen, ["a", "b", "c"], variants, taken, "x")

@@ -44,7 +44,7 @@ def noisy(processes: int, rounds: int, seed: int, factor: float = 1.0, spread: f
 
 @few
 @given(pairs(), st.floats(1e-3, 1e3))
-def test_ratio_does_not_hang_on_the_unit(both: tuple[Times, Times], factor: float) -> None:
+def test_ratio_does_not_depend_on_the_unit(both: tuple[Times, Times], factor: float) -> None:
     ours, base = both
     scaled = [[[factor * x for x in one] for one in side] for side in both]
     assert near(ratio(scaled[0], scaled[1]), ratio(ours, base))
@@ -52,7 +52,7 @@ def test_ratio_does_not_hang_on_the_unit(both: tuple[Times, Times], factor: floa
 
 @few
 @given(pairs())
-def test_ratio_inverts_when_arms_are_swapped(both: tuple[Times, Times]) -> None:
+def test_ratio_inverts_when_variants_are_swapped(both: tuple[Times, Times]) -> None:
     there, back = ratio(*both), ratio(*both[::-1])
     assume(math.isfinite(there.high) and there.low > 0)
     assert near(there, Ratio(1 / back.value, 1 / back.high, 1 / back.low, back.processes, back.rounds))
@@ -69,7 +69,7 @@ def test_ratio_of_identical_samples_is_exactly_1(both: tuple[Times, Times]) -> N
 
 @few
 @given(pairs(processes=2), st.randoms())
-def test_ratio_does_not_hang_on_the_order_of_processes_or_rounds(
+def test_ratio_does_not_depend_on_the_order_of_processes_or_rounds(
     both: tuple[Times, Times], shuffle: random.Random
 ) -> None:
     together = [list(zip(a, b, strict=True)) for a, b in zip(*both, strict=True)]
@@ -82,7 +82,7 @@ def test_ratio_does_not_hang_on_the_order_of_processes_or_rounds(
 
 @few
 @given(pairs(), st.floats(0.5, 2))
-def test_ratio_follows_a_slower_arm(both: tuple[Times, Times], factor: float) -> None:
+def test_ratio_follows_a_slower_variant(both: tuple[Times, Times], factor: float) -> None:
     ours, base = both
     slower = [[factor * x for x in one] for one in ours]
     assert math.isclose(ratio(slower, base).value, factor * ratio(ours, base).value, rel_tol=1e-9)
@@ -211,7 +211,7 @@ def test_effect_of_the_inverse_is_the_inverse_effect(
 
 
 def settles_after(times: list[float]) -> int:
-    """How many samples were seen when they were first held to be steady; one more than all, if never."""
+    """Return how many samples were taken when they were first called steady; one more than all, if never."""
     return next((n for n in range(1, len(times) + 1) if is_steady(times[:n])), len(times) + 1)
 
 

@@ -45,7 +45,7 @@ SET_UPS = {
 
 
 @pytest.mark.parametrize("set_up", SET_UPS)
-def test_the_walk_equals_what_real_tensors_take(set_up):
+def test_the_dry_run_equals_what_real_tensors_take(set_up):
     steps = 2 if set_up == "accumulated_clipped_foreach" else 1  # what is kept from step to step shows
     walked, measured_B = dry_and_measured(sharded("tensor_parallel", SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
@@ -79,7 +79,7 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
     assert walked.by_kind_B["parameters"] == expected_B
 
 
-def test_the_short_walk_equals_the_full_one():
+def test_extrapolated_layers_equal_a_full_trace():
     workload = replace(
         SMALL,
         num_hidden_layers=5,
@@ -104,7 +104,7 @@ ON_RANKS = {
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
-    """What real ranks saw of each case."""
+    """Return what real ranks saw of each case."""
     runs = [("tensor_parallel", workload, ranks) for workload, ranks in ON_RANKS.values()]
     return dict(zip(ON_RANKS, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))
 

@@ -103,7 +103,7 @@ def onward(network, node, target, owner):
 
 
 def shortest(network, start, end):
-    """Floyd and Warshall's, where routes come from breadth-first search."""
+    """Return distances by Floyd and Warshall; routes come from breadth-first search."""
     far = {(a, b): 0 if a == b else 99 for a in network.nodes for b in network.nodes}
     for link in network.links:
         far[link.one, link.other] = far[link.other, link.one] = 1

@@ -20,7 +20,7 @@ CPU = {"device": "cpu", "precision": "fp32", "ranks": "2"}
 
 
 def step(conditions: dict[str, str], **metrics: float) -> Record:
-    """A training step of 0.5 s with 32,768 tokens, and what else is given."""
+    """Return a training step of 0.5 s with 32,768 tokens, and what else is given."""
     units = {"time": "s", "peak_memory": "B"}
     values = {"time": 0.5, "tokens_per_step": 32768.0, **metrics}
     figures = {(name, ""): (units.get(name, "1"), "measured", (value,)) for name, value in values.items()}

@@ -24,7 +24,7 @@ FEWER = settings(max_examples=5, deadline=None, derandomize=True)
 def draw(
     shape: tuple[int, ...], dtype: torch.dtype, layout: str = "plain", scale: float = 1.0, seed: int = 0
 ):
-    """q, k, v and the output's gradient, of (B, H, T, K)."""
+    """Draw q, k, v and the output's gradient, of (B, H, T, K)."""
     B, H, T, K = shape
     generator = torch.Generator().manual_seed(seed)
     made = []
@@ -50,7 +50,7 @@ def in_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, causal: bool) -> 
 
 
 def errors(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...], d_out: Tensor) -> list[float]:
-    """Worst of the output and each gradient, over its largest value, or the gradient's that came in.
+    """Return the worst error of the output and each gradient, relative to its largest value.
 
     The floor: of one token dq and dk are exactly 0, and roundings of what was subtracted are all there is.
     """

@@ -24,7 +24,7 @@ FEW = settings(max_examples=10, deadline=None, derandomize=True)
 
 
 def draw(N: int, D: int, V: int, dtype: torch.dtype, scale: float = 3.0, strided: bool = False):
-    """x, weight and targets; logits of deviation `scale`."""
+    """Draw x, weight and targets; logits of deviation `scale`."""
     generator = torch.Generator().manual_seed(N + 7 * D + 31 * V)
     x = torch.randn(N, D, generator=generator).to(dtype)
     weight = (torch.randn(V, D, generator=generator) * scale / D**0.5).to(dtype)
@@ -42,7 +42,7 @@ def run(function, x: Tensor, weight: Tensor, targets: Tensor, factor: float = 1.
 def errors(
     x: Tensor, weight: Tensor, targets: Tensor, ours: tuple[Tensor, ...], factor: float
 ) -> list[float]:
-    """Worst of the loss and both gradients against float64, over their largest value or the floor."""
+    """Return the worst error of the loss and both gradients, relative to their largest float64 value."""
     theirs = run(eager, *(one.detach().double().requires_grad_() for one in (x, weight)), targets, factor)
     floors = (0.1, *(factor * 0.1 / len(x) for _ in range(2)))
     return [
@@ -166,7 +166,7 @@ UPDATE_TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e
 
 
 def updated(sizes, dtype: torch.dtype, steps: int, scale: float = 1.0, weight_decay: float = WEIGHT_DECAY):
-    """Parameters and moments after so many steps: ours, and torch.optim.AdamW's in float64 from the same."""
+    """Return parameters and moments after so many steps: ours, and torch.optim.AdamW's in float64."""
     generator = torch.Generator().manual_seed(3)
     ours = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
     theirs = [one.double().requires_grad_() for one in ours]
@@ -185,7 +185,7 @@ def updated(sizes, dtype: torch.dtype, steps: int, scale: float = 1.0, weight_de
 
 
 def worst(ours, theirs) -> float:
-    """Error over the largest value of each tensor."""
+    """Return the error relative to the largest value of each tensor."""
     found = [
         (one.double() - other.detach()).abs().max().item()
         / max(other.detach().abs().max().item(), torch.finfo(one.dtype).smallest_normal)

@@ -40,7 +40,7 @@ def module(name: str) -> Any:
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:
-    """The same values, in rows, in columns or with gaps."""
+    """Return the same values, in rows, in columns or with gaps."""
     if layout == "transposed":
         return values.transpose(-1, -2).contiguous().transpose(-1, -2)
     if layout == "gaps":
@@ -68,14 +68,14 @@ def make_inputs(
 
 
 def results(function: Any, inputs: tuple[Tensor, ...], upstream: Tensor) -> list[Tensor]:
-    """The output and the gradient of every input that needs one."""
+    """Return the output and the gradient of every input that needs one."""
     output = function(*inputs)
     wanted = [one for one in inputs if one.requires_grad]
     return [output, *torch.autograd.grad(output, wanted, upstream.to(output.dtype))]
 
 
 def cancelling(name: str, inputs: tuple[Tensor, ...], upstream: Tensor) -> float:
-    """How large the terms of a norm's gradients are, whatever their sum; 0 for other operations."""
+    """Return how large the terms of a norm's gradients are; 0 for other operations."""
     if name not in ("rms_norm", "layer_norm"):
         return 0.0
     x = inputs[0] - inputs[0].mean(-1, keepdim=True) if name == "layer_norm" else inputs[0]
@@ -84,7 +84,7 @@ def cancelling(name: str, inputs: tuple[Tensor, ...], upstream: Tensor) -> float
 
 
 def worst_error(name: str, function: Any, inputs: tuple[Tensor, ...], layout: str = "rows") -> float:
-    """Of the output and every gradient."""
+    """Return the worst error of the output and every gradient."""
     upstream = laid_out(torch.randn(inputs[0].shape).to(inputs[0].dtype), layout)
     exact_inputs = tuple(one.detach().double().requires_grad_(one.requires_grad) for one in inputs)
     ours = results(function, inputs, upstream)
@@ -198,7 +198,7 @@ def test_rotary_keeps_the_layout_of_its_input() -> None:
 
 @triton.jit
 def forgetful_softmax(x, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
-    """Counts the columns that pad a block in its sum."""
+    """Count the columns that pad a block in its sum, which is wrong."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (column < columns)
@@ -273,7 +273,7 @@ def test_kernels_compile_after_the_interpreter_ran(monkeypatch: pytest.MonkeyPat
 
 @triton.jit
 def mistaken(x, BLOCK: tl.constexpr):
-    """Adds blocks of two sizes."""
+    """Add blocks of two sizes, which is wrong."""
     at = tl.arange(0, BLOCK)
     tl.store(x + at, tl.load(x + at) + tl.arange(0, 2 * BLOCK))
 
@@ -295,7 +295,7 @@ def test_a_missing_tool_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
         usage(softmax.kernels("bf16")[0], "sm_100")
 
 
-def test_what_cannot_be_compiled_is_said() -> None:
+def test_what_cannot_be_compiled_is_reported() -> None:
     kernel = softmax.kernels("bf16")[0]
     with pytest.raises(ValueError, match="known are sm_80"):
         usage(kernel, "sm_75")

@@ -14,7 +14,7 @@ from harness.code_fingerprint import ROOT
 
 
 def rounds_of(units: Sequence[int], spread: float, seed: int) -> list[list[list[float]]]:
-    """Times of five processes of 20 rounds: each variant takes as long as it has units, with noise."""
+    """Return times of five processes of 20 rounds: each variant takes as long as it has units, with noise."""
     draw = random.Random(seed)
     return [[[n * (1 + draw.gauss(0, spread)) for _ in range(20)] for n in units] for _ in range(5)]
 

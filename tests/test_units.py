@@ -26,7 +26,7 @@ from harness.units import human, in_unit, number, without_unit
         (-2.5, "1", "−2.50"),
     ],
 )
-def test_figures_as_people_read_them(value: float, unit: str, expected: str) -> None:
+def test_values_as_people_read_them(value: float, unit: str, expected: str) -> None:
     assert human(value, unit) == expected
 
 

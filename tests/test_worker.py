@@ -219,7 +219,7 @@ def test_the_host_is_the_gpu_that_torch_sees_or_the_cpu():
 
 
 def worker(lifeline):
-    """A worker whose cell starts a process and then hangs in C; and the lines that it says."""
+    """Start a worker whose cell starts a process and then hangs in C; return it with its lines."""
     job = {
         "package": "toy_suites",
         "limits": [100.0, None],

@@ -13,7 +13,7 @@ READ_BY_PEOPLE = {"source"}
 
 
 def declared_in_yaml(suite):
-    """Each field's type as an annotation, and its default."""
+    """Return each field's type as an annotation, and its default."""
     config = OmegaConf.to_container(compose_suite(suite, {}).suite.fields)
     return {
         name: (one["type"] + (" | None" if one.get("optional") else ""), one.get("default", MISSING))

@@ -58,7 +58,7 @@ STAGES_OF = {
 @pytest.mark.parametrize(
     ("set_up", "name"), [(set_up, name) for set_up, names in STAGES_OF.items() for name in names]
 )
-def test_the_walk_equals_what_real_tensors_take(set_up, name):
+def test_the_dry_run_equals_what_real_tensors_take(set_up, name):
     steps = 2 if set_up == "odd_accumulated_clipped" else 1  # what is kept from step to step shows
     walked, measured_B = dry_and_measured(sharded(TECHNIQUE[name], SET_UPS[set_up]), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
@@ -100,7 +100,7 @@ WORKLOADS = {"tiny": TINY, "gpt": GPT, "clipped": CLIPPED}
 
 @pytest.fixture(scope="module")
 def on_ranks(tmp_path_factory):
-    """What two real ranks saw of each stage and workload."""
+    """Return what two real ranks saw of each stage and workload."""
     cases = list(product(STAGES, WORKLOADS))
     runs = [(TECHNIQUE[name], WORKLOADS[workload], 2) for name, workload in cases]
     return dict(zip(cases, losses_on_ranks(runs, tmp_path_factory.mktemp("ranks")), strict=True))

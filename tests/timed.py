@@ -28,8 +28,7 @@ SHARES = {"baseline": 1.0, "fast": 0.5, "slow": 1.25, "same": 1.0}
 
 
 def timed_record(workload: str, variant: str, repeat: int, share: float, method: str = "warm") -> Record:
-    """One process of one variant: each round's drift, the process's own speed, and the variant's share of
-    it."""
+    """Return one process of one variant: each round's drift times its speed and the variant's share."""
     speed = BASE_S[workload] * (1 + 0.1 * repeat)
     samples = tuple(speed * drift * share for drift in DRIFT)
     figures = {
@@ -47,7 +46,7 @@ def timed_record(workload: str, variant: str, repeat: int, share: float, method:
 
 
 def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
-    """Every variant on every workload; `untimed` was only checked, `absent` cannot run."""
+    """Return every variant on every workload; `untimed` was only checked, `absent` cannot run."""
     records = []
     for workload in workloads:
         for repeat in range(PROCESSES):
@@ -65,7 +64,7 @@ def timed_records(workloads: tuple[str, ...] = tuple(BASE_S)) -> list[Record]:
 def timed_findings(
     folder: Path, blocks: str, records: list[Record] | None = None, claims: tuple[Claim, ...] = ()
 ) -> ReportData:
-    """The run with a report of these blocks, written in its language."""
+    """Return the run with a report of these blocks."""
     spec = f"suite: invented\ntitle: Invented\nquestion: what pays?\nblocks:\n{blocks}"
     (folder / "invented.yaml").write_text(spec)
     records = timed_records() if records is None else records

@@ -34,5 +34,5 @@ def applied(suite: str, variant: Variant, subject: Any) -> Any:
 
 
 def session_of(suite: str, variant: Variant, subject: Any) -> Any:
-    """The variant applied, and started."""
+    """Apply the variant and start its session."""
     return protocols.prepared(import_module(f"suites.{suite}"), applied(suite, variant, subject))

@@ -78,43 +78,43 @@ def _drift(repetitions: int, processes: int, rounds: int, rng: np.random.Generat
 
 
 def interquartile_mean(logs: Array) -> Array:
-    """As in `harness.statistics`, over the last axis; a test holds the two together."""
+    """Return the interquartile mean over the last axis, as `harness.statistics`; a test compares them."""
     cut = (logs.shape[-1] + 1) // 4
     return np.sort(logs, axis=-1)[..., cut : logs.shape[-1] - cut].mean(-1)
 
 
 def in_use(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The interval of `harness.statistics.ratio`, for many samples at once: logarithms of low and high."""
+    """Return the interval of `harness.statistics.ratio` for many samples: logarithms of low and high."""
     return _student(interquartile_mean(logs))
 
 
 def of_medians(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same with the median as a process's location."""
+    """Return the same with the median as a process's location."""
     return _student(np.median(logs, axis=-1))
 
 
 def of_means(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same with the mean as a process's location."""
+    """Return the same with the mean as a process's location."""
     return _student(logs.mean(-1))
 
 
 def percentile(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The hierarchical bootstrap as it stands in textbooks: process, then round; 2.5 and 97.5 percentiles."""
+    """Return the textbook hierarchical bootstrap: process, then round; 2.5 and 97.5 percentiles."""
     return _quantiles(_resampled(logs, rng)[0].mean(-1), 0.025)
 
 
 def expanded(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """The same with Hesterberg's expanded percentiles for the number of processes."""
+    """Return the same with Hesterberg's expanded percentiles for the number of processes."""
     return _quantiles(_resampled(logs, rng)[0].mean(-1), _expanded_level(logs.shape[1]))
 
 
 def processes_alone(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Only processes resampled, expanded percentiles: the rounds' noise is not counted twice."""
+    """Resample only processes, with expanded percentiles, so that the rounds' noise is not counted twice."""
     return _quantiles(_resampled(logs, rng, rounds_too=False)[0].mean(-1), _expanded_level(logs.shape[1]))
 
 
 def studentized(logs: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Bootstrap-t: process, then round; each resample's deviation over its own standard error."""
+    """Return the bootstrap-t: process, then round; each resample's deviation over its standard error."""
     resampled, centre = _resampled(logs, rng)
     root = math.sqrt(logs.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -140,7 +140,7 @@ def _quantiles(means: Array, level: float) -> tuple[Array, Array]:
 
 
 def _resampled(logs: Array, rng: np.random.Generator, rounds_too: bool = True) -> tuple[Array, Array]:
-    """Locations of resampled processes, (repetition, resample, process), and the centre of each sample.
+    """Return locations of resampled processes (repetition, resample, process), and each sample's centre.
 
     A process's location under resampled rounds is drawn from a pool of 100 of them, which makes it bearable.
     """
@@ -157,13 +157,13 @@ def _resampled(logs: Array, rng: np.random.Generator, rounds_too: bool = True) -
 
 
 def coverage(interval: Interval, logs: Array, rng: np.random.Generator) -> Coverage:
-    """How often `interval` holds 0, and its mean half width."""
+    """Return how often `interval` contains 0, and its mean half-width."""
     low, high = interval(logs, rng)
     return Coverage(float(((low <= 0) & (high >= 0)).mean()), float((high - low).mean() / 2))
 
 
 def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
-    """The first table: every kind, number of processes, rounds and spread between processes."""
+    """Return the first table: every kind, number of processes, rounds and spread between processes."""
     rng = np.random.default_rng(seed)
     heads = " | ".join(f"covered, between {b:g}" for b in BETWEEN)
     lines = [
@@ -184,7 +184,7 @@ def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
 
 
 def of_the_others(repetitions: int, seed: int) -> list[str]:
-    """The second table: the interval in use beside those that were considered, in 15 rounds."""
+    """Return the second table: the interval in use next to those that were considered, in 15 rounds."""
     rng = np.random.default_rng(seed)
     intervals = (in_use, of_medians, of_means, percentile, expanded, processes_alone, studentized)
     lines = [

@@ -25,7 +25,7 @@ ARMS = {
 
 
 def prepared(workload, variant):
-    """The variant's session, its result compared with float64; skips where it cannot be timed here."""
+    """Return the variant's session, its result compared with float64; skips where it cannot be timed here."""
     try:
         if reason := variants.unavailable("kernels", variant, host(torch)):
             raise Unavailable(reason)

@@ -16,7 +16,7 @@ LIMITS = Limits(20.0)
 
 
 def cell(act="nothing", module="baseline", suite="faults", workload=None, repeat=0, **settings):
-    """A cell of the toy suite, by default one that does `act`."""
+    """Return a cell of the toy suite, by default one that does `act`."""
     if module == "baseline":
         settings = {"act": act, **settings}
     workload = {"name": act, **(workload or {})}
@@ -37,7 +37,7 @@ def sweep(folder, groups, limits=LIMITS, workers=1, on_event=lambda event: None)
 
 
 def environ():
-    """For a process that is to find the toy suites."""
+    """Return an environment for processes that import the toy suites."""
     root = Path(__file__).parents[2]
     return {**os.environ, "PYTHONPATH": f"{root}:{Path(__file__).parent}"}
 

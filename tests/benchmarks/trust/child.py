@@ -24,12 +24,12 @@ from tests.benchmarks.trust.units import KINDS, repeated, work
 
 
 def taker(watch: Stopwatch) -> Callable[[], float]:
-    """One window of it: seconds a call."""
+    """Return a function that times one window: seconds per call."""
     return lambda: next(one.value for one in watch.window() if one.metric == "time")
 
 
 def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, Any]:
-    """The rounds of one comparison; its first variant is the base."""
+    """Run the rounds of one comparison; its first variant is the base."""
     begin_s = time.monotonic()
     op = Op(one["kind"], one["size"])
     unit = KINDS[op.kind](op.size)

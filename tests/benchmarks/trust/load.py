@@ -19,7 +19,7 @@ WORDS = "one process, bursts of 0.05-0.5 s (one in four over 64 MB of memory), p
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """The machine is busy inside."""
+    """Keep the machine busy inside the block."""
     child = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE)
     try:
         yield
@@ -30,7 +30,7 @@ def busy() -> Iterator[None]:
 
 
 def spin() -> None:
-    """Until standard input closes."""
+    """Compute until standard input closes."""
     memory = bytearray(64 << 20)
     while not select.select([sys.stdin], [], [], random.uniform(0, 0.3))[0]:
         end_s = time.monotonic() + random.uniform(0.05, 0.5)

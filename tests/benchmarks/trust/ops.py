@@ -13,7 +13,7 @@ class Op(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`exp_8192`."""
+        """Return the name, such as `exp_8192`."""
         return f"{self.kind}_{self.size}"
 
 

@@ -57,7 +57,7 @@ EXPERIMENTS = {
 def one_process(
     ops: Sequence[Op], experiment: Experiment, sampling: Sampling, seed: int
 ) -> list[dict[str, Any]]:
-    """What a fresh child found for each op, in their order."""
+    """Return what a fresh child found for each op, in their order."""
     told = {
         "comparisons": [
             {"kind": op.kind, "size": op.size, "units": experiment.units, "shared": experiment.shared}
@@ -74,7 +74,7 @@ def one_process(
 
 
 def one_set(ops: Sequence[Op], experiment: Experiment, sampling: Sampling) -> list[dict[str, Any]]:
-    """A line for each op: the times, (process, variant, round), and how each process went."""
+    """Return a line for each op: the times, (process, variant, round), and how each process went."""
     seeds = [random.randrange(1 << 30) for _ in range(experiment.processes)]
     found = [one_process(ops, experiment, sampling, seed) for seed in seeds]
     return [

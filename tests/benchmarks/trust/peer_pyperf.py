@@ -15,7 +15,7 @@ OURS = tuple(op for op in OPS if op.kind != "softmax")
 
 
 def work(op: Op, units: int) -> Callable[[], None]:
-    """As in units.py."""
+    """Do the work of units.py."""
     shape = (op.size, op.size) if op.kind == "matmul" else (op.size,)
     x, y = (np.random.default_rng().normal(size=shape).astype(np.float32) for _ in range(2))
     out = np.empty_like(x)

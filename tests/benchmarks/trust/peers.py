@@ -76,7 +76,7 @@ def pytest_benchmark(folder: Path) -> Iterator[Line]:
 
 
 def read_benchmarks(path: Path) -> list[Line]:
-    """The benchmarks of a saved run, their op by name."""
+    """Return the benchmarks of a saved run, their op by name."""
     found: list[Line] = json.loads(path.read_text())["benchmarks"]
     return [{**one, "params": {"op": one["param"]}} for one in found]
 
@@ -99,7 +99,7 @@ def pyperf(folder: Path) -> Iterator[Line]:
 
 
 def means_of(path: Path) -> dict[str, float]:
-    """Mean of each benchmark of a saved run, seconds."""
+    """Return the mean of each benchmark of a saved run, in seconds."""
     import pyperf
 
     return {one.get_name(): one.mean() for one in pyperf.BenchmarkSuite.load(str(path)).get_benchmarks()}

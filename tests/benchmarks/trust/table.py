@@ -32,12 +32,12 @@ class Comparison(NamedTuple):
 
     @property
     def called(self) -> str:
-        """pays, costs, no difference, undecided."""
+        """Return pays, costs, no difference or undecided."""
         return effect(self.found, self.noise)
 
 
 def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    """The lines of one experiment; none where it was not run."""
+    """Return the lines of one experiment; none where it was not run."""
     path = folder / f"{name}.jsonl"
     packed = folder / f"{name}.jsonl.gz"
     if packed.exists():
@@ -46,7 +46,7 @@ def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
-    """Every variant after the base and the base again, in each line."""
+    """Return every variant after the base and the base again, in each line."""
     for line in lines:
         units = line["units"]
         variants = [[process[at] for process in line["times"]] for at in range(len(units))]
@@ -57,7 +57,7 @@ def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
 
 
 def ours(folder: Path) -> Iterator[str]:
-    """A row for each experiment and slowdown."""
+    """Return a row for each experiment and slowdown."""
     yield "| experiment | comparisons | pays | costs | no difference | undecided | interval covers truth |"
     yield "|---|---|---|---|---|---|---|"
     for name in ("five", "five_busier", "five_own", "two"):
@@ -69,7 +69,7 @@ def ours(folder: Path) -> Iterator[str]:
 
 
 def row(label: str, some: Sequence[Comparison]) -> str:
-    """Counts, and shares of all."""
+    """Return counts and their shares of all."""
     counts = Counter(one.called for one in some)
     held = sum(one.found.low <= 1 + one.slowdown <= one.found.high for one in some)
     kinds = ("pays", "costs", "no difference", "undecided")
@@ -78,7 +78,7 @@ def row(label: str, some: Sequence[Comparison]) -> str:
 
 
 def by_duration(folder: Path) -> Iterator[str]:
-    """How the slowdowns fared by the length of the op."""
+    """Return how slowdowns were called, by the length of the operation."""
     yield "| time per call | slowdown | comparisons | costs | interval half-width, median |"
     yield "|---|---|---|---|---|"
     found = [one for name in ("five", "two") for one in comparisons(lines_of(folder, f"ours_{name}"))]
@@ -95,7 +95,7 @@ def by_duration(folder: Path) -> Iterator[str]:
 
 
 def peers(folder: Path) -> Iterator[str]:
-    """A row for each tool, rule and slowdown."""
+    """Return a row for each tool, rule and slowdown."""
     yield "| tool | rule | work | comparisons | called slower | called faster | not called different |"
     yield "|---|---|---|---|---|---|---|"
     for tool in ("pytest_benchmark", "pyperf"):
@@ -108,7 +108,7 @@ def peers(folder: Path) -> Iterator[str]:
 
 
 def peer_row(tool: str, rule: str, work: str, some: Sequence[dict[str, Any]]) -> str:
-    """Of pytest-benchmark's rule, `slower` is when it fails; `faster` is the same rule the other way."""
+    """Return a row; pytest-benchmark fails at `slower`, and `faster` is its rule the other way round."""
     slower = faster = 0
     for line in some:
         base, new = line["min" if rule == "min" else "mean"]
@@ -122,7 +122,7 @@ def peer_row(tool: str, rule: str, work: str, some: Sequence[dict[str, Any]]) ->
 
 
 def watching(folder: Path) -> Iterator[str]:
-    """What the watching costs."""
+    """Return what the instrument costs."""
     lines = lines_of(folder, "watching")
     if lines:
         shares = sorted(line["share"] for line in lines)
@@ -134,7 +134,7 @@ def watching(folder: Path) -> Iterator[str]:
 
 
 def percent(count: int, of: int) -> str:
-    """`95.0 %`."""
+    """Return a share as text, such as `95.0 %`."""
     return f"{100 * count / of:.1f} %"
 
 

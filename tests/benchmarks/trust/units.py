@@ -16,31 +16,31 @@ Unit = Callable[[], object]
 
 
 def matmul(size: int) -> Unit:
-    """The product of two square matrices, fp32."""
+    """Return the product of two square matrices, fp32."""
     left, right, out = (torch.randn(size, size) for _ in range(3))
     return lambda: torch.mm(left, right, out=out)
 
 
 def exp(size: int) -> Unit:
-    """The exponential of a vector."""
+    """Return the exponential of a vector."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: torch.exp(x, out=out)
 
 
 def copy(size: int) -> Unit:
-    """A copy of a vector: memory alone, once it exceeds the caches."""
+    """Return a copy of a vector: memory alone, once it exceeds the caches."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: out.copy_(x)
 
 
 def softmax(size: int) -> Unit:
-    """The softmax of rows of 256."""
+    """Return the softmax of rows of 256."""
     x, out = torch.randn(max(1, size // 256), 256), torch.empty(max(1, size // 256), 256)
     return lambda: torch.softmax(x, -1, out=out)
 
 
 def cumsum(size: int) -> Unit:
-    """The running sum of a vector: a chain of additions."""
+    """Return the running sum of a vector: a chain of additions."""
     x, out = torch.randn(size), torch.empty(size)
     return lambda: torch.cumsum(x, 0, out=out)
 

@@ -45,11 +45,11 @@ class Account:
         self.work_s = self.begin_s = self.end_s = 0.0
 
     def emit(self, event: Event) -> None:
-        """As the worker does."""
+        """Emit an event, as the worker does."""
         os.write(self._out, event_to_json(event).encode() + b"\n")
 
     def emit_output(self, cell: Cell, output: Any) -> None:
-        """As the worker does; and keep the account."""
+        """Emit an output, as the worker does, and account for it."""
         self.emit(CellReading(cell.id, output)) if isinstance(output, Reading) else None
         if not isinstance(output, Reading) or "/" in output.metric:
             self.begin_s = time.thread_time() if not self.windows else self.begin_s
@@ -60,7 +60,7 @@ class Account:
 
 
 def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
-    """Of one op: how long its windows were, and what came on top."""
+    """Return how long the windows of one operation were, and what was added to them."""
     cells = [Cell(f"{i:016x}", "trust", op.name, f"variant{i}", "variant", 0, i, {}) for i in range(ARMS)]
     watches = {cell.id: stopwatch(work(op, 20), torch.device("cpu")) for cell in cells}
     account = Account(watches)
@@ -81,12 +81,12 @@ def cost(op: Op, sampling: Sampling) -> dict[str, Any]:
 
 
 def fault(error: BaseException) -> tuple[Status, str]:
-    """Nothing is expected to fail here."""
+    """Raise the error: nothing is expected to fail here."""
     raise error
 
 
 def costs(ops: tuple[Op, ...], budget_s: float) -> Iterator[dict[str, Any]]:
-    """Each op in turn, never ending early; what is loaded once (scipy) is loaded before."""
+    """Return the cost of each operation, run in full; scipy is loaded before."""
     is_narrow([1.0, 2.0], [1.0, 2.0], 0.01)
     for op in ops:
         yield cost(op, Sampling(target_ci_half_width=1e-9, budget_s=budget_s))

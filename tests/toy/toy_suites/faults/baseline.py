@@ -132,19 +132,19 @@ def take_memory(subject, amount):
 
 
 def throw_bad_alloc(subject, amount):
-    """A C++ allocation that fails where nothing catches it."""
+    """Throw from a C++ allocation that nothing catches."""
     new = ctypes.CDLL("libstdc++.so.6")._Znwm
     new.argtypes = [ctypes.c_size_t]
     new(int(amount))
 
 
 def leave_child(subject, amount):
-    """A process of the same group that would go on for long."""
+    """Leave a process of the same group that would go on for long."""
     subprocess.Popen(["sleep", "1000"])
 
 
 def leave_daemon(subject, amount):
-    """A process in a session of its own, that holds every descriptor it could get."""
+    """Leave a process in its own session that holds every descriptor it could get."""
     subprocess.Popen(["sleep", "1000"], start_new_session=True, close_fds=False)
 
 
@@ -193,7 +193,7 @@ def no_reading(subject, amount):
 
 
 def meet(subject, amount):
-    """Ends well only if another such cell runs at the same time."""
+    """Succeed only if another such cell runs at the same time."""
     folder = subject["workload"]["folder"]
     os.mkdir(f"{folder}/{subject['seed']}")
     deadline_s = time.monotonic() + 10
@@ -203,7 +203,7 @@ def meet(subject, amount):
 
 
 def look_around(subject, amount):
-    """Tells whether the harness loaded torch, and whether core dumps are off."""
+    """Report whether the harness loaded torch, and whether core dumps are off."""
     import resource
 
     core_B = resource.getrlimit(resource.RLIMIT_CORE)[0]
@@ -215,7 +215,7 @@ def look_around(subject, amount):
 
 
 def fork(subject, amount):
-    """A copy of the worker that goes on as if it were the worker."""
+    """Fork a copy of the worker that goes on as if it were the worker."""
     subject["pid"] = os.fork()
     if subject["pid"]:
         os.waitpid(subject["pid"], 0)

@@ -59,13 +59,13 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def prepare(subject: Subject) -> Session:
-    """Pack once, and make the stopwatch."""
+    """Pack once and create the stopwatch."""
     work = partial(subject.pack, subject.lengths, subject.workload.seq_len)
     return Session(subject, work(), stopwatch(work, torch.device("cpu")))
 
 
 def check(session: Session) -> None:
-    """Every document is in one sequence, and no sequence is too long."""
+    """Check that every document is in one sequence, and that no sequence is too long."""
     lengths, seq_len = session.subject.lengths, session.subject.workload.seq_len
     packed = sorted(index for sequence in session.sequences for index in sequence)
     if packed != list(range(len(lengths))):

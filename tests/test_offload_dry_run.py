@@ -48,7 +48,7 @@ TIMES = 3
 
 
 def measured_B(subject, steps=3):
-    """Peak of the last of a few steps, on real tensors, by the trainer in the present process group."""
+    """Return the peak of the last of a few steps on real tensors, in the present process group."""
     workload = subject.workload
     data = torch.Generator().manual_seed(0)
     with watch(CPU) as allocator:
@@ -74,7 +74,7 @@ def one_rank():
 
 @pytest.fixture
 def sends_nothing(monkeypatch):
-    """Fake ranks hold no copies of what they pretend to send."""
+    """Make fake ranks keep no copies of what they pretend to send."""
     monkeypatch.setattr(training_dry_run, "COPIED_BY_GLOO", {})
     dry_run._trace.cache_clear()
     yield
@@ -125,7 +125,7 @@ def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision,
         (dist.reduce_scatter_tensor, torch.ops.c10d._reduce_scatter_base_),
     ],
 )
-def test_what_gloo_holds_beside_the_buffers(one_rank, collective, operation):
+def test_what_gloo_allocates_in_addition_to_the_buffers(one_rank, collective, operation):
     first, second = torch.ones(50_000), torch.ones(50_000)
     collective(first, second)
     with watch(CPU) as allocator:
@@ -155,7 +155,7 @@ STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
         (Placement("fsdp2", activations="recomputed"), STATES),
     ],
 )
-def test_the_short_way_equals_the_full_one(plan, sizes):
+def test_extrapolated_layers_equal_a_full_trace(plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
     workload = replace(SMALL, num_hidden_layers=5, dp_size=2, **sizes)
     subject = placed(workload, plan)
@@ -164,7 +164,7 @@ def test_the_short_way_equals_the_full_one(plan, sizes):
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
-def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
+def test_a_deep_model_is_not_traced_layer_by_layer(monkeypatch, engine):
     walked = []
     original = dry_run.traced
     monkeypatch.setattr(
@@ -184,7 +184,7 @@ def test_a_deep_model_is_not_walked_layer_by_layer(monkeypatch, engine):
         (Placement("ddp", activations="offloaded_ahead"), "tier"),
     ],
 )
-def test_what_cannot_be_walked_says_why(plan, reason):
+def test_what_cannot_be_traced_says_why(plan, reason):
     with pytest.raises(Unavailable, match=reason):
         dry_run.fake_step_B(placed(SMALL, plan))
 
@@ -194,7 +194,7 @@ def test_a_rank_cannot_stand_for_others(one_rank):
         dry_run.fake_step_B(placed(SMALL, Placement("fsdp2")))
 
 
-def test_nothing_is_told_of_a_gpu(monkeypatch):
+def test_nothing_is_reported_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Unavailable, match="GPU"):
         dry_run.fake_step_B(placed(SMALL, Placement()))

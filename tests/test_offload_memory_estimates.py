@@ -43,7 +43,7 @@ LLAMA = Workload(
 
 
 def counted(workload):
-    """Parameters of the model, and those of its largest module, counted one by one."""
+    """Return parameters of the model, and those of its largest module, counted one by one."""
     with torch.device("meta"):
         model = Transformer(workload.shape)
     of_modules = [sum(one.numel() for one in m.parameters(recurse=False)) for m in model.modules()]
@@ -115,7 +115,7 @@ def test_working_memory_is_zero_infinitys():
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
-def test_deepspeeds_own_figures(precision):
+def test_deepspeeds_own_values(precision):
     """As its code has them: 18 bytes where the paper has 16, four for each parameter of the largest layer."""
     workload = replace(LLAMA, precision=precision)
     p, of_largest = counted(workload)
@@ -143,7 +143,7 @@ def test_deepspeeds_own_figures(precision):
         (Placement(DS, 3, HOST, ratio=0.5), "share"),
     ],
 )
-def test_deepspeed_has_no_figure(plan, reason):
+def test_deepspeed_has_no_value(plan, reason):
     found, remark = by_method(LLAMA, plan)["deepspeed estimator"]
     assert found is None
     assert reason in remark
@@ -179,7 +179,7 @@ def test_activations_are_those_of_its_source(precision, factor):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_loss_holds_what_is_said(dtype):
+def test_the_loss_allocates_what_the_formula_states(dtype):
     """By the allocator: forward and backward of a head that is itself small beside tokens x vocab."""
     tokens, vocab_size, hidden_size = 400, 4000, 2
     head = nn.Linear(hidden_size, vocab_size, bias=False, dtype=dtype)
@@ -271,7 +271,7 @@ def test_a_budget_that_the_device_does_not_bound():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
-def test_the_walks_largest_is_what_counting_finds():
+def test_the_largest_layer_agrees_with_a_count():
     workload, budget_B = replace(LLAMA, num_hidden_layers=1, dp_size=1), 6e6
     step = METHODS["fake_step"]
     fits = [

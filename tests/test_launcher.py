@@ -82,7 +82,7 @@ def test_without_a_place_to_meet_it_says_what_to_export():
 
 @contextmanager
 def served(world, monkeypatch):
-    """As many servers as a launcher would start beside rank 0; what it says to that one."""
+    """Start as many servers as a launcher would next to rank 0; yield their environment."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -115,7 +115,7 @@ def test_a_port_in_use_is_one_line(mark):
 
 
 def ranks(mark):
-    """The ranks themselves, not their relays."""
+    """Return the ranks themselves, not their relays."""
     relays = {process.pid for process in running(mark, REMOTE)}
     return [
         one for one in running(mark, "harness.instruments.distributed.rank_worker") if one.pid not in relays
@@ -139,7 +139,7 @@ def test_they_answer_as_a_pools_own_in_one_pool_after_another(monkeypatch, mark)
     wait_until_none(mark)
 
 
-def test_one_that_dies_is_told_with_what_it_printed_and_the_next_pool_is_whole(monkeypatch, mark):
+def test_one_that_dies_is_reported_with_what_it_printed_and_the_next_pool_is_intact(monkeypatch, mark):
     with served(2, monkeypatch) as here:
         with (
             pool_of(here) as pool,
@@ -151,7 +151,7 @@ def test_one_that_dies_is_told_with_what_it_printed_and_the_next_pool_is_whole(m
     wait_until_none(mark)
 
 
-def test_one_that_hangs_is_told_within_the_limit_and_leaves_nothing(monkeypatch, mark):
+def test_one_that_hangs_is_reported_within_the_limit_and_leaves_nothing(monkeypatch, mark):
     with served(2, monkeypatch) as here:
         with pool_of(here) as pool, pytest.raises(RankTimeout) as caught:
             pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
@@ -195,7 +195,7 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
 
 
 def torchrun(node, port, words):
-    """One of two nodes, with one rank, on this machine."""
+    """Return one of two nodes, with one rank, on this machine."""
     where = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
     meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
     command = [sys.executable, "-m", "torch.distributed.run", *where, *meeting, "-m", "harness", *words]

@@ -43,7 +43,7 @@ with Network(two_nodes(5e6)) as network:
 
 
 def without_root(code):
-    """What runs the code as a user without privileges: root does as another, in a user namespace."""
+    """Return a command that runs the code without privileges: root does so in a user namespace."""
     other = ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--"] if os.geteuid() == 0 else []
     return [*other, sys.executable, "-c", code]
 
@@ -90,7 +90,7 @@ def test_a_program_that_is_missing_is_named(tmp_path, monkeypatch, mark):
     wait_until_none(mark)
 
 
-def test_a_kernel_without_tbf_is_told_in_one_line_and_leaves_nothing(monkeypatch, mark):
+def test_a_kernel_without_tbf_is_reported_in_one_line_and_leaves_nothing(monkeypatch, mark):
     monkeypatch.setattr(module, "SERVER", "no_tbf")
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     with Network(two_nodes(None)):
@@ -117,7 +117,7 @@ def test_an_exception_within_leaves_nothing(mark):
 
 
 def named(pid):
-    """What bears that process's prefix among named namespaces and mounts, as all others see them."""
+    """Return the named namespaces and mounts with that process's prefix that other processes see."""
     mounts = [
         line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"harness{pid}-" in line
     ]
@@ -125,7 +125,7 @@ def named(pid):
 
 
 @pytest.mark.parametrize("word", ["--kill-child", "harness.instruments.network.netns_server"])
-def test_a_network_whose_process_was_killed_says_so_and_leaves_nothing(mark, word):
+def test_a_network_whose_process_was_killed_names_that_and_leaves_nothing(mark, word):
     with Network(two_nodes(1e6)) as network:
         running(mark, word)[0].kill()
         with pytest.raises(Unavailable, match=r"^the network's server process ended"):

@@ -21,7 +21,7 @@ def one_rank():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("collective", [dist.all_gather_into_tensor, dist.reduce_scatter_tensor])
-def test_buffers_made_anew_do_not_pile_up(one_rank, collective, asynchronous):
+def test_buffers_allocated_again_do_not_accumulate(one_rank, collective, asynchronous):
     """Each time one buffer and gloo's copy. Without `DrainGloo` now and then one more stays, for good."""
     other = torch.ones(SIZE)
     with DrainGloo(), watch(torch.device("cpu")) as allocator:

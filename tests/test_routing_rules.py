@@ -84,7 +84,7 @@ def _as_it_was(request):
 
 
 def went(network, source):
-    """(the link by which the kernel says that a connection leaves leaf0, the one that carried its bytes)."""
+    """Return the link that the kernel reports for a connection, and the one that carried its bytes."""
     address, port = network.address("h2"), next(FREE)
     with subprocess.Popen(
         script(network, "h2", TAKE, address, 1), stdout=subprocess.PIPE, text=True

@@ -24,7 +24,7 @@ def together(*cells):
     return Group(cells, PACKAGE, SAMPLING)
 
 
-def test_the_samples_of_two_arms_pair_by_round(tmp_path):
+def test_the_samples_of_two_variants_pair_by_round(tmp_path):
     base, fast, untimed = variant("baseline"), variant("fast", time_s=0.5), variant("untimed", act="untimed")
     records = sweep(tmp_path, [together(base, fast, untimed)])
     assert {(r.status, r.reason) for r in records.values()} == {("ok", "")}
@@ -62,7 +62,7 @@ def test_a_fault_is_its_cells_own_and_the_others_are_still_paired(tmp_path, act)
     assert len(times[0]) == len(times[1]) >= 5
 
 
-def test_a_group_that_was_cut_short_is_run_again_whole(tmp_path):
+def test_a_group_that_was_cut_short_is_run_again_in_full(tmp_path):
     cells = [variant("baseline"), variant("fast", time_s=0.5), variant("wrong", act="wrong")]
     records = sweep(tmp_path, [together(*cells)])
     environment = describe()
