@@ -194,5 +194,5 @@ def test_the_harness_runs_it(tmp_path):
     assert done.returncode == 0, done.stderr
     report = (tmp_path / "report.md").read_text()
     assert "AdamW, fused" in report
-    assert "A copy" in report
+    assert "| Copy |" in report
     assert "Every cell ended ok." in report
