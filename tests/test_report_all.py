@@ -85,7 +85,7 @@ def test_every_sample_is_a_row_of_the_tidy_table():
     assert table["status"].tolist() == ["ok", "ok", "crashed"]
 
 
-def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and_a_value(
+def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and_a_figure(
     tmp_path: Path,
 ) -> None:
     records = timed_records(("small", "large"))
