@@ -27,6 +27,8 @@ BASELINE = "baseline"
 AGAIN = "baseline_again"
 """The baseline once more, where variants are interleaved or a suite asks for it: the noise of the run."""
 
+BASELINES = (BASELINE, AGAIN)
+
 AGAIN_TITLE = "Baseline again (noise)"
 
 OWN_KEYS = ("title", "techniques")

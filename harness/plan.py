@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from harness.applicability import applies, left_out
 from harness.config import Run
-from harness.optimizations import BASELINE, Variant
+from harness.optimizations import BASELINE, BASELINES, Variant
 from harness.records import Cell, Group, Sampling, digest
 from harness.validation import ConfigError
 
@@ -60,7 +60,19 @@ def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     fields = run.workloads[workload]
     if workload in run.reference_workloads and variant.module != BASELINE:
         return False
-    return applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)
+    if not (applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)):
+        return False
+    return not _has_nothing_to_compare(run, variant, workload, gpu)
+
+
+def _has_nothing_to_compare(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
+    """Return whether it is an interleaved baseline on a workload to which no chosen variant applies."""
+    others = [one for one in run.variants if one.module not in BASELINES]
+    if run.sampling is None or not others or variant.module not in BASELINES:
+        return False
+    if workload in run.reference_workloads:
+        return False
+    return not any(applies(one.applies_to, run.workloads[workload], gpu) for one in others)
 
 
 def not_planned(run: Run, gpu: bool) -> list[str]:
@@ -70,6 +82,7 @@ def not_planned(run: Run, gpu: bool) -> list[str]:
         for name in run.workloads
         for variant in run.variants
         if name not in run.reference_workloads and name not in run.slow_bf16_workloads
+        if variant.module not in BASELINES or is_planned(run, variant, name, True)
     ]
     return left_out(pairs, run.repeats)
 

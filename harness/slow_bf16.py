@@ -10,10 +10,8 @@ from collections.abc import Sequence
 
 from harness.config import Run
 from harness.host_probe import HostProbe
-from harness.optimizations import AGAIN, BASELINE
+from harness.optimizations import BASELINES
 from harness.records import Group
-
-BASELINES = (BASELINE, AGAIN)
 
 
 def fit_to_host(

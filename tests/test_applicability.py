@@ -7,8 +7,9 @@ from test_plan import RUN
 
 from harness.applicability import applies, checked_alternatives, left_out
 from harness.config import load
-from harness.optimizations import Variant
+from harness.optimizations import Variant, with_module
 from harness.plan import not_planned, plan
+from harness.records import Sampling
 from harness.validation import ConfigError
 
 FIELDS = {"operation": {"type": "str", "one_of": ["softmax", "attention"]}, "size": {"type": "int"}}
@@ -70,6 +71,22 @@ def test_the_plan_has_no_cell_of_what_does_not_apply():
     ]
 
 
+def test_an_interleaved_baseline_is_not_planned_where_no_chosen_variant_applies():
+    first, second = RUN.variants
+    narrow = replace(second, applies_to=({"size": (2,)},))
+    run = replace(RUN, variants=(first, narrow), sampling=Sampling(), reference_workloads=())
+
+    def planned(run):
+        return {cell.workload for group in plan(run, "env", lambda one: "code") for cell in group.cells}
+
+    assert planned(run) == {"b"}
+    assert not_planned(run, gpu=False) == [
+        "not planned: 2 cells in which the variant changes nothing of the workload"
+    ]
+    assert planned(replace(run, reference_workloads=("a",))) == {"a", "b"}
+    assert planned(replace(run, variants=(first,))) == {"a", "b"}  # the baseline alone was chosen
+
+
 def test_what_needs_a_gpu_is_planned_with_one_alone():
     variant = Variant("fused", "fused", {}, applies_to=({"gpu": (True,)},))
     run = replace(RUN, variants=(*RUN.variants, variant))
@@ -87,3 +104,10 @@ def test_every_applies_to_of_a_suite_is_read():
     (run,) = load(["suite=kernels"])
     assert run.applies_to
     assert {one.name for one in run.variants if one.applies_to} >= {"sdpa", "liger", "triton"}
+
+
+def test_techniques_alone_apply_to_full_training_steps_in_kernels():
+    (run,) = load(["suite=kernels"])
+    alone = [one for one in run.variants if one.techniques and one.module not in with_module("kernels")]
+    assert alone
+    assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)
