@@ -67,7 +67,7 @@ def shown(command: Command) -> Iterator[str]:
 
 
 def run_command(words: Sequence[str]) -> None:
-    """Run what is asked for, then judge and report it; raises ConfigError, ExecutorError, StoreError."""
+    """Run the requested suites, then judge and report them; raises ConfigError, ExecutorError, StoreError."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if "from_results" in given:
         for key in given:

@@ -78,7 +78,7 @@ class Difference(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The later variant's metric over the earlier one's, with the ends between which the ratio lies."""
+    """The later variant's metric over the earlier one's, with the ends of the ratio's interval."""
 
     before: str
     after: str
@@ -112,5 +112,5 @@ class Verdict:
     )
     processes: int = 0
     samples: int = 0
-    noise: tuple[float, float] | None = None  # of the baseline against itself, where ours lies within it
+    noise: tuple[float, float] | None = None  # of the baseline against itself, where our value lies in it
     steps: tuple[Step, ...] = ()  # of an order; ours is the smallest

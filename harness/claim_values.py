@@ -29,7 +29,7 @@ class ClaimValue(NamedTuple):
     basis: str  # see `claim_model.Verdict`
     processes: int
     samples: int
-    noise: tuple[float, float] | None = None  # of the reference against itself, where ours lies within it
+    noise: tuple[float, float] | None = None  # of the reference against itself, where our value lies in it
 
 
 Cells = Mapping[str, Sequence[Record]]

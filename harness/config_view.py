@@ -78,7 +78,7 @@ def _defaults(choice: Choice) -> list[tuple[str, str, str]]:
 
 
 def _tree(defaults: Sequence[tuple[str, str, str]], parent: str = "config", depth: int = 0) -> Iterator[str]:
-    """Yield the defaults as a tree; each suite's `every` stands for the YAML files of its folder."""
+    """Yield the defaults as a tree; each suite's `every` includes the YAML files of its folder."""
     if not depth:
         yield "config"
     for path, _, named_by in defaults:

@@ -65,7 +65,7 @@ def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> Ho
     """Return what this host is: what `keep` kept in the results folder, else measured now.
 
     None where products run on a GPU, the suite has none in bf16, or the child failed (a warning says why).
-    Where bf16 is slow the suite is asked about its cells each time.
+    Where bf16 is slow, the suite's FLOP counts are read each time.
     """
     if environment.gpus or not groups or not has_bf16_products(groups[0].cells[0].suite):
         return None

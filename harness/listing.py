@@ -19,7 +19,7 @@ WIDTH = 110
 
 
 def list_lines(words: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each thing that is asked for: without a word suites, with a suite what it has."""
+    """Yield a line per listed item: all suites without a word, the content of a suite with one."""
     what = [word for word in words if "=" not in word]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     suite = given.pop("suite", "")

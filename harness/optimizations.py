@@ -48,7 +48,7 @@ class Variant:
 
 
 def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
-    """Return the names of a suite's optimizations but for the harness's own, sorted."""
+    """Return the names of a suite's optimizations except the harness's own, sorted."""
     own = {BASELINE, AGAIN}
     return sorted((set(with_yaml(suite, conf)) | set(with_module(suite, suites))) - own)
 
@@ -67,7 +67,7 @@ def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
 def variants(
     suite: str, config: Mapping[str, Any], only: Sequence[str], suites: Path = SUITES
 ) -> tuple[Variant, ...]:
-    """Return the variants asked for, each setting checked, the baseline first, which interleaved ones need.
+    """Return the requested variants, each setting checked, the baseline first, which interleaved ones need.
 
     Raises ConfigError.
     """

@@ -54,7 +54,7 @@ def apply_override(config: DictConfig, override: Override) -> None:
     key, value = override.key_or_group, override.value()
     holder: Any = config
     if key in ("suite.interleave", "suite.rounds_field"):
-        raise ConfigError(f"{key}: a suite says itself whether its cells are timed together, and how often")
+        raise ConfigError(f"{key}: fixed by the suite, as is the number of rounds")
     if key.startswith("suite.sampling") and config.suite.rounds_field:
         raise ConfigError(
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"

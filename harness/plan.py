@@ -115,9 +115,9 @@ def write_plan(
     titles: Mapping[str, str] | None = None,
     left_out: Sequence[str] = (),
 ) -> None:
-    """Write which cells the last command asked for, in order, next to the records; raises OSError.
+    """Write the cells that the last command requested, in order, next to the records; raises OSError.
 
-    `titles` is how reports show each variant; `left_out`: sentences about what was not asked for.
+    `titles` is how reports show each variant; `left_out`: sentences about what was left out.
     """
     order = {
         "suite": suite,

@@ -1,4 +1,4 @@
-"""What a suite and an optimization have to have; checked by reading their modules, before any cell runs.
+"""The interface of suites and optimizations, checked by reading their modules before any cell runs.
 
 A suite is the package `suites/<suite>/`, an optimization the module `suites/<suite>/<optimization>.py`.
 docs/adding-a-suite.md shows both. mypy checks each module's types against these protocols
@@ -56,14 +56,14 @@ class Prepares(Protocol[Given, Started]):
     """A suite that has something to start."""
 
     def prepare(self, subject: Given) -> Started:
-        """Start what the subject needs. What it took is given back where it raises."""
+        """Start what the subject needs; release it again on an exception."""
 
 
 class Closes(Protocol[Session]):
-    """A suite that has something to give back."""
+    """A suite that has something to release."""
 
     def close(self, session: Session) -> None:
-        """Give back what `prepare` took, also after a failure."""
+        """Release what `prepare` acquired, also after a failure."""
 
 
 class ReadsOnce(Protocol[Session]):
@@ -238,7 +238,7 @@ def prepared(suite: Any, subject: Any) -> Any:
 
 
 def close(suite: Any, session: Any) -> None:
-    """Close a session, where the suite has something to give back."""
+    """Close a session, where the suite has something to release."""
     if hasattr(suite, "close"):
         suite.close(session)
 

@@ -40,7 +40,7 @@ class Interrupted(SystemExit):
 
 @dataclass(slots=True)
 class _Draft:
-    """What is known of a running cell."""
+    """The state of a running cell."""
 
     at: str
     readings: list[Reading] = field(default_factory=list)
@@ -108,7 +108,7 @@ def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) 
 
 
 def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:
-    """Yield the executor's events, and those of the cells passed over meanwhile."""
+    """Yield the executor's events, and those of the cells skipped meanwhile."""
     for event in events:
         yield event
         while passed_over:

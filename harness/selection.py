@@ -14,7 +14,7 @@ KEYS = ("first", "workloads", "only")
 
 
 class Selection(NamedTuple):
-    """Names asked for, empty for all; `first` are reported before the others are run."""
+    """Requested names, empty for all; `first` are reported before the others are run."""
 
     workloads: tuple[str, ...]
     only: tuple[str, ...]

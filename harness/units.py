@@ -26,7 +26,7 @@ _SCALES = {
 
 
 _FROM = {"TB": 10, "GiB": math.inf}
-"""A unit is chosen from so many of it on: memory is given in GB up to 10 TB, in GiB only where asked for."""
+"""Smallest value at which a unit is chosen. Memory is shown in GB up to 10 TB, and in GiB only on request."""
 
 
 def choices(unit: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The workloads of a run: those of the suite that are asked for, or one from a file; every field checked."""
+"""The workloads of a run: the requested ones of the suite, or one from a file; every field checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def workloads(
 
 
 def slow_bf16_workloads(suite: Mapping[str, Any], only: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the workloads that replace others where bf16 is slow; not those asked for by their names."""
+    """Return the workloads that replace others where bf16 is slow; except those requested by name."""
     smaller = suite["slow_bf16_workloads"]
     return {name: tuple(larger) for name, larger in smaller.items() if name not in only}
 

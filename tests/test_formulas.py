@@ -99,9 +99,9 @@ def test_korthikanti_is_the_sum_of_what_its_section_4_1_lists() -> None:
 def test_megatron_activations_equal_korthikanti_where_both_speak() -> None:
     """With an MLP of 4h both give 34sbh a layer; Megatron adds the embedding and the output."""
     counts = replace(LLAMA_7B, intermediate_size=4 * 4096)
-    num_hidden_layers = 32 * korthikanti_layer_bytes(2048, 2, 4096, 32, "no_scores")
+    layers_B = 32 * korthikanti_layer_bytes(2048, 2, 4096, 32, "no_scores")
     ends = 2048 * 2 * (8 + 4096 + 4 * 4096 + 4 * 32000)
-    assert megatron_activations_bytes(2048, 2, counts) == pytest.approx(num_hidden_layers + ends)
+    assert megatron_activations_bytes(2048, 2, counts) == pytest.approx(layers_B + ends)
 
 
 def test_states_by_convention_and_sharding() -> None:

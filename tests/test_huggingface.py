@@ -149,8 +149,8 @@ def test_no_sdpa_is_reported(name: str) -> None:
 def test_extrapolated_layers_equal_a_full_trace(name: str) -> None:
     step = a_step(DATA / f"{name}.json")
     config = dict(step.workload.hf_config or {})
-    num_hidden_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
-    step = build_step(a_workload(config | num_hidden_layers))
+    six_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
+    step = build_step(a_workload(config | six_layers))
     assert step.layers_alike
     assert step.workload.num_hidden_layers == 6
     assert dry_run(step, HOST) == dry_run(step, HOST, full=True)

@@ -92,7 +92,7 @@ class ResultIndex:
         self._missing[workload, optimization, metric, method] = reason
 
     def get(self, workload: str, optimization: str, metric: str, method: str) -> Value | None:
-        """Return the value, or None where no cell has it."""
+        """Return the value, or None if no cell has it."""
         return self.table.get((workload, optimization, metric, method))
 
     def first(self, workload: str, optimization: str, metric: str) -> Value | None:

@@ -79,7 +79,7 @@ def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
 
 
 def _effect(ratio: Ratio, noise: Ratio | None, fields: Mapping[str, Any]) -> str:
-    """Return what a variant does: held to the noise where that was measured, else to `equal_within`."""
+    """Return a variant's effect: compared with the noise where that was measured, else to `equal_within`."""
     from harness.statistics import effect
 
     if fields.get("noise"):

@@ -33,7 +33,7 @@ class Table(NamedTuple):
     header: tuple[str, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     notes: tuple[str, ...] = ()
-    optional: int = 0  # so many of the last columns may be left out where there is no room
+    optional: int = 0  # number of last columns that may be left out where there is no room
 
 
 class Notes:

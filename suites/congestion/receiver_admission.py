@@ -42,7 +42,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
 
 
 class Admission:
-    """The receiver's account, and what its clear-to-sends allow once they arrive."""
+    """The receiver's free buffers, and the bytes that delivered clear-to-sends allow."""
 
     notifications = 0
 

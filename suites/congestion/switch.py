@@ -29,8 +29,8 @@ class Trace(NamedTuple):
 
     completion_s: float  # from the first moment to the last acknowledgement
     queue_K: Floats  # bytes in the switch
-    pausing_K: Floats  # ports that asked for a pause
-    pauses: int  # how often a port asked for a pause
+    pausing_K: Floats  # ports that requested a pause
+    pauses: int  # number of pause requests
     largest_port_B: float  # the most bytes of one ingress port at once
 
 

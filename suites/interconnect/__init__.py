@@ -1,7 +1,7 @@
 """The interconnect suite (the paper's Table III): training over two nodes, behind links of a chosen speed.
 
 The baseline is the workload's strategy over 10 Gbit/s Ethernet, scaled to this host. All variants of a
-workload share ranks on two nodes of a network of namespaces; the links are shaped anew for each turn. Where
+workload share ranks on two nodes of a network of namespaces; the links are reshaped for each turn. Where
 torchrun or srun started the harness on several machines, variants share those ranks, on the machines' own
 network.
 """
@@ -29,7 +29,7 @@ KEYS = itertools.count()
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline: the workload's strategy as it comes, over its own link."""
+    """Return the baseline: the workload's strategy without changes, over its own link."""
     given = Workload(**workload)
     validate(given, launch())
     return Subject(given, seed, strategy_step(given, seed), given.link_B_per_s)
@@ -93,7 +93,7 @@ def check(session: Session) -> None:
 
 
 def conditions(session: Session) -> Mapping[str, str]:
-    """Return what a claim may ask after."""
+    """Return the conditions that a claim may name."""
     subject, ranks = session.subject, session.cluster
     workload = subject.workload
     own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None

@@ -15,7 +15,7 @@ TIMEOUT_S = 300.0
 
 
 class Machines(Trainers):
-    """One rank for each process that was started; `conditions` is what a claim may ask after."""
+    """One rank for each process that was started; `conditions` are those that a claim may name."""
 
     def __init__(self, here: Launch) -> None:
         backend = backend_of(here)

@@ -1,4 +1,4 @@
-"""What the interconnect suite passes around: a workload, and a training step behind a link."""
+"""The interconnect suite's types: a workload, and a training step behind a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks that a workload's variants share in one process, wherever they are, and what they can do."""
+"""The ranks that a workload's variants share, on this or other machines, and their trainers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Trainers:
 
     @contextmanager
     def trainer(self, key: str, step: TrainingStep) -> Iterator[None]:
-        """Have a trainer of that name on every rank."""
+        """Create a trainer of that name on every rank, unless there is one."""
         self.call("make", key=key, step=step.described)
         try:
             yield

@@ -19,7 +19,7 @@ HEADS_COMPARED = 2
 """Number of (batch, head) pairs that are computed above FEW_PAIRS scores: the first and the last."""
 
 FEW_PAIRS = 2**24
-"""Number of scores that are computed in full within a moment."""
+"""Number of scores up to which all pairs are computed."""
 
 QUERIES_AT_ONCE = 1024
 

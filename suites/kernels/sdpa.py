@@ -20,7 +20,7 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 
 
 def apply(subject: Subject) -> Subject:
-    """Return the subject with the fused kernel for its attention; raises `Unavailable` for all else."""
+    """Return the subject with the fused kernel for its attention; raises `Unavailable` otherwise."""
     workload = subject.workload
     if workload.operation == STEP and workload.part in ("all", "attention"):
         return with_techniques(subject, [("attention", {"kernel": "flash"})])

@@ -1,4 +1,4 @@
-"""One variant in a process: its work, made when it is first asked for, and what its check found."""
+"""One variant in a process: its work, created at first use, and the result of its check."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def validate_head_size(subject: Subject) -> None:
     uses_attention = "attention" in (workload.operation, workload.part) or (step and workload.part == "all")
     if uses_attention and size not in attention.HEAD_SIZES:
         sizes = ", ".join(map(str, attention.HEAD_SIZES))
-        raise Unavailable(f"triton's attention has heads of {sizes}, not of {size}")
+        raise Unavailable(f"triton's attention supports head sizes {sizes}, not {size}")
 
 
 def resources(subject: Subject) -> Iterator[Reading | Note]:

@@ -112,7 +112,7 @@ def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
 
 
 def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
-    """Return a peak, and for a whole model on one device how many devices it would fill."""
+    """Return a peak, and for a full model on one device how many devices it would fill."""
     yield Reading("peak_memory", "B", peak_B, origin, method)
     if subject.step.ranks == 1:
         devices = gpus(peak_B, subject.device_memory_B)

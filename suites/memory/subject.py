@@ -14,7 +14,7 @@ class Workload(training.Workload):
     """A point at which memory is measured; the fields of `conf/suite/memory.yaml`."""
 
     max_position_embeddings: int
-    dp_size: int = 8  # over which data-parallel techniques spread it
+    dp_size: int = 8  # data-parallel ranks
     tp_size: int = 8  # over which tensor parallelism does: at most its heads, within a node as a rule
     device_memory_B: float  # of one device, for the counts of devices
     nominal_parameters: float | None = None  # the paper's "7B"; None: the real count

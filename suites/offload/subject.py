@@ -1,4 +1,4 @@
-"""What the offload suite passes around: a workload, and a training step with where its memory lies."""
+"""The offload suite's types: a workload, and a training step with the tiers of its memory."""
 
 from __future__ import annotations
 

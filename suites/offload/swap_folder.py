@@ -33,7 +33,7 @@ def remove(path: str) -> None:
 
 
 def _is_left(name: str) -> bool:
-    """Return whether the process that made it is gone; a name of another form is not ours."""
+    """Return whether the process that made it is gone; other names are not ours."""
     parts = name.removeprefix(f"{PREFIX}-").split("-")
     if len(parts) != 4 or parts[0] != _boot() or not (parts[1].isdigit() and parts[2].isdigit()):
         return False

@@ -26,7 +26,7 @@ class Contract:
 
 
 def Within(relative: float) -> Contract:
-    """Return the same mathematics in narrower types: losses within `relative` of the first loss."""
+    """The same mathematics in lower precision: losses within `relative` of the first loss."""
     return Contract(relative)
 
 

@@ -67,7 +67,9 @@ def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, 
     parsed = parse(config)
     whole = parsed.num_hidden_layers
     if not 1 <= num_hidden_layers <= whole:
-        raise ValueError(f"layers = {num_hidden_layers}: the config has {whole}, so 1 to {whole} are allowed")
+        raise ValueError(
+            f"num_hidden_layers={num_hidden_layers}: the config has {whole}; allowed: 1 to {whole}"
+        )
     shorter = {
         key: value[:num_hidden_layers] if isinstance(value, list) and len(value) == whole else value
         for key, value in config.items()

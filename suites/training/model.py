@@ -271,8 +271,8 @@ class Transformer(nn.Module):
             or shape.num_attention_heads % shape.num_key_value_heads
         ):
             raise ValueError(
-                f"hidden {shape.hidden_size} must be a multiple of heads {shape.num_attention_heads}, "
-                f"and heads a multiple of num_key_value_heads {shape.num_key_value_heads}"
+                f"hidden_size={shape.hidden_size} must be a multiple of num_attention_heads="
+                f"{shape.num_attention_heads}, and that of num_key_value_heads={shape.num_key_value_heads}"
             )
         self.shape = shape
         self.attention = attention

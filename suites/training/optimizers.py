@@ -73,7 +73,7 @@ class Optimizer:
     """What updates a rank's parameters; its defaults suit gradients in `.grad`."""
 
     host_private_B = 0
-    """Private memory of this process that stands for the host's, not the device's."""
+    """Private memory of this process that represents the host's, not the device's."""
 
     def step(self) -> None:
         """Update the parameters."""

@@ -76,7 +76,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Apply SDPA's flash kernel in narrow types, the memory-efficient one in fp32 or with a mask. (B, H, T,
+    """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one in fp32 or with a mask. (B, H, T,
     K)."""
     query, key, value = _narrow(query), _narrow(key), _narrow(value)
     aten = torch.ops.aten

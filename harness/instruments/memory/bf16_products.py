@@ -2,7 +2,7 @@
 
 For cells that ask for bytes alone. On a CPU without AVX-512, torch's bf16 products run 10 to 100 times slower
 than fp32. Within `fast_bf16_products` their results are allocated as torch allocates them, and computed in
-blocks of fp32 that lie outside of torch's allocator. So the allocator's events are unchanged.
+fp32 blocks outside of torch's allocator. So the allocator's events are unchanged.
 
 The products are replaced where torch's dispatcher would call its own kernel. A dispatch mode would be
 simpler, but its presence alone changes what autograd allocates.

@@ -1,6 +1,6 @@
 """Follow every storage of a run on fake tensors and log each allocation and release, for dry runs.
 
-Nothing is allocated: the log has what the allocator would have been asked for, operation by operation.
+Nothing is allocated: the log has the allocations that a real run would request, operation by operation.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What an operation takes within itself and gives back before it ends, had by running it once on real
-tensors.
+"""The temporary memory of an operation, measured by running it once on real tensors.
 
 Fake tensors show an operation's results alone. `harness.instruments.memory.fake_tensors` notes calls of the
 operations whose libraries take more, by rules of their own; here each distinct call is run on this host.
@@ -23,7 +22,7 @@ LARGEST_B = 256 * 1024**2
 what oneDNN takes is some MB a thread, whatever the size."""
 
 NARROW = frozenset({torch.bfloat16, torch.float16})
-MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})  # oneDNN's, in narrow types
+MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})  # oneDNN's, in 16-bit types
 ATTENTION = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -35,7 +34,7 @@ _MARK = "harness.workspace:"
 
 
 class Tensorlike(NamedTuple):
-    """A tensor but for its values."""
+    """A tensor's properties without its values."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -44,7 +44,7 @@ def validate_rules(topology: Topology, rules: Iterable[RouteRule]) -> None:
         ends = dict(topology.around(rule.switch))
         if rule.link not in ends:
             raise TopologyError(
-                f"{where}: link {rule.link} is none of its links, {', '.join(map(str, ends))}"
+                f"{where}: link {rule.link} is not one of its links, {', '.join(map(str, ends))}"
             )
         far = topology.distances(rule.host)
         if far[ends[rule.link]] >= far[rule.switch]:

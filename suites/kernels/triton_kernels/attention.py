@@ -10,7 +10,7 @@ since scores are multiplied by log2(e) once and exp2 does the rest. Scores live 
 
 Sums and softmax are in fp32. 16-bit inputs are multiplied as they are. fp32 inputs are multiplied in TF32
 where torch may (torch.get_float32_matmul_precision() is not "highest"), as the baseline's are; otherwise, on
-NVIDIA, whose matrix cores have no fp32, three TF32 products stand for one of fp32 ("tf32x3"). AMD's cores
+NVIDIA, whose matrix cores have no fp32, three TF32 products replace one of fp32 ("tf32x3"). AMD's cores
 multiply fp32 in full ("ieee"), and so does the interpreter.
 Causal: blocks beyond the diagonal are skipped, and only those on it are masked, or at the end.
 

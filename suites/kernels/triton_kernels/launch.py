@@ -1,4 +1,4 @@
-"""Launch a Triton kernel: compiled where its tensors lie on a GPU, interpreted where they lie on the CPU.
+"""Launch a Triton kernel: compiled where its tensors are on a GPU, interpreted where they are on the CPU.
 
 Kernels are plain `@triton.jit` functions, tuned or not, so that `targets` can compile the same ones without a
 GPU. Triton itself chooses between compiler and interpreter once, at import, by the environment variable

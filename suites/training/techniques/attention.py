@@ -23,7 +23,7 @@ KERNELS = {"flash": "sdpa", "explicit": "explicit"}
 class Settings:
     """How attention is computed.
 
-    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", scores held as a tensor.
+    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", scores stored as a tensor.
     """
 
     kernel: Literal["flash", "explicit"] = "flash"

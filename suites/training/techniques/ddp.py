@@ -83,7 +83,7 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
 
 
 def reduce_with_the_last(model: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Reduce gradients as they come with the last micro-batch of an update, and with no other."""
+    """Reduce gradients only with the last micro-batch of an update, as they are computed."""
     if last or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()

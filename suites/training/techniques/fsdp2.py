@@ -1,7 +1,7 @@
 """Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank keeps a share of everything.
 
-Each block is gathered before it is used and let go after it, then the rest of the model around the blocks.
-With `cpu_offload` shards, gradients and states lie on the host. Without a GPU, device and host are both
+Each block is gathered before its use and freed after it, then the rest of the model around the blocks.
+With `cpu_offload`, shards, gradients and states are on the host. Without a GPU, device and host are both
 `cpu` to FSDP2; then the shards are put on the emulated host from here, and each gradient as soon as it is
 reduced, which is when FSDP2's own policy does it.
 """
@@ -55,7 +55,7 @@ class Settings:
     own. `shard_within`: shard among so many neighbours and average between these groups (hybrid sharding);
     None: all. `forward_prefetch`: gather a block while the one before computes; torch does so by itself on
     CUDA. `reduce_every_micro_batch`: as torch does by default; else gradients are reduced with the last of
-    an update. `cpu_offload`: shards, their gradients and states lie on the host.
+    an update. `cpu_offload`: shards, their gradients and states are on the host.
     """
 
     reduce_dtype: Literal["fp32", "bf16"] | None = None

@@ -1,6 +1,6 @@
 """bf16 compute over fp32 master states (arXiv 1710.03740), in the three variants of mixed precision.
 
-They differ in which tensors are held in which type, and so in bytes per parameter before any activation.
+They differ in the type of each tensor, and so in bytes per parameter before any activation.
 FSDP2 and ZeRO have mixed precision of their own, which takes autocast's place under them.
 """
 
@@ -27,9 +27,9 @@ TOLERANCE = 5e-3
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which tensors are held in which type.
+    """The type of each kind of tensor.
 
-    `gradients`: None, all held in fp32 and torch.autocast narrows what it multiplies; "bf16", parameters and
+    `gradients`: None, all in fp32 and torch.autocast casts what it multiplies to bf16; "bf16", parameters and
     gradients in bf16 with fp32 master weights (16 bytes per parameter with AdamW); "fp32", bf16 parameters,
     gradients summed in fp32, fp32 masters (18 bytes per parameter).
     """
@@ -128,7 +128,7 @@ class NarrowGradients(Masters):
 
 
 class WideGradients(Masters):
-    """Each bf16 gradient is added to an fp32 sum, `main_grad`, as soon as it is there, and let go."""
+    """Adds each bf16 gradient to an fp32 sum, `main_grad`, as soon as it is computed, and releases it."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
         super().__init__(model.parameters())

@@ -110,7 +110,7 @@ def plan(model: Transformer) -> dict[str, ParallelStyle]:
 
 
 class Whole(ParallelStyle):
-    """A module that every rank runs alike, on whole inputs, its parameters held as replicated DTensors."""
+    """A module that every rank runs on full inputs, with its parameters as replicated DTensors."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def distribute(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:

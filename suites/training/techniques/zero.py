@@ -1,6 +1,6 @@
 """ZeRO (arXiv 1910.02054) by deepspeed's engine: it spreads optimizer states, gradients, parameters.
 
-States and parameters may lie on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
+States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
 `deepspeed_fake.py`.
 """
@@ -41,7 +41,7 @@ Else a small model's bytes would be those of the buckets alone: 2 GB in fp32.
 """
 
 PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grads"}
-"""deepspeed's own mixed precision holds bf16 gradients, whichever was asked for."""
+"""deepspeed's own mixed precision keeps bf16 gradients, whatever was requested."""
 
 NOTE = (
     "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements"
@@ -56,10 +56,10 @@ TOO_LARGE = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is spread over ranks, and where it lies.
+    """What is sharded over ranks, and where it is stored.
 
-    `stage`: 1, optimizer states; 2, gradients too; 3, parameters too. `optimizer`: where fp32 states lie,
-    and are updated: "device", "host" or "disk". `parameters`: where parameters lie: "device", "host" or
+    `stage`: 1, optimizer states; 2, gradients too; 3, parameters too. `optimizer`: where fp32 states are
+    stored and updated: "device", "host" or "disk". `parameters`: where they are stored: "device", "host" or
     "disk"; other than the device with stage 3 alone. `ratio`: the share of the states that is not on the
     device (stage 3's Twin-Flow). `buckets`: elements that are sent at once: "model", all up to deepspeed's
     default; "block", a block's or the largest parameter's, and prefetching a block ahead, as the defaults
@@ -161,7 +161,7 @@ def start_engine(
 
 
 def config(settings: Settings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
-    """Return deepspeed's defaults, but for clipping and sizes in elements, which are made for billions."""
+    """Return deepspeed's defaults except clipping and sizes in elements, which suit billion-scale models."""
     block = max(sizes.block, sizes.largest)
     bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block
     bucket += bucket % 2  # its engine asks for an even number

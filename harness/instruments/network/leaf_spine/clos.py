@@ -19,7 +19,7 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 IN_RACK = -1
-"""Stands for a spine and its links where a flow stays in its rack."""
+"""Placeholder for a spine and its links where a flow stays in its rack."""
 
 
 class Live(NamedTuple):
