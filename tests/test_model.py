@@ -175,7 +175,7 @@ def test_untrained_loss_is_that_of_chance():
 
 
 def test_impossible_shapes_are_refused():
-    with pytest.raises(ValueError, match="multiple of heads"):
+    with pytest.raises(ValueError, match="multiple of num_attention_heads"):
         Transformer(replace(TINY, num_attention_heads=3))
     with pytest.raises(ValueError, match="longer than max_position_embeddings=16"):
         Transformer(TINY)(batch(TINY, 17), batch(TINY, 17))
