@@ -277,7 +277,7 @@ def test_without_a_mount(tree):
 
 def test_an_own_group_that_cannot_be_seen(tree):
     tree("4:memory:/../job\n", VERSION_1, [("", None)])
-    with pytest.raises(Unavailable, match="own memory cgroup cannot be seen"):
+    with pytest.raises(Unavailable, match="own memory cgroup is not visible"):
         hierarchy()
 
 

@@ -54,7 +54,7 @@ REFUSED = [
     (["suite=memory", "suite.optimizations.zero1.techniques=[{zero: {stage: 4}}]"], "one of 1, 2, 3"),
     (["suite=memory", "repeats=two"], "expected a whole number or null"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
-    (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: a suite says itself"),
+    (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: fixed by the suite"),
     (["suite=fabric_flows", "suite.workloads.flows_1024.placements=1"], "at least 2"),
     (["suite=memory", "repeats=0"], "at least 1"),
     (["suite=memory", "seed=-1"], "at least 0"),
