@@ -11,6 +11,7 @@ import variants
 from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 
 from harness.applicability import applies
+from harness.instruments.memory.free_memory import free_bytes
 from harness.records import Reading, Unavailable
 from suites import kernels
 from suites.kernels import triton
@@ -136,7 +137,7 @@ def test_what_torchs_allocator_keeps_empty_is_free(monkeypatch):
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5, 80))
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 40)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 30)
-    assert kernels.free_on_gpu_B(torch.device("cuda")) == 15
+    assert free_bytes(torch.device("cuda")) == 15
 
 
 def test_attention_that_cannot_fit_is_not_begun(monkeypatch):

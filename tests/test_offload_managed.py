@@ -12,7 +12,9 @@ import torch
 import yaml
 from marked import wait_for
 
+from harness.config import load
 from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.plan import is_planned
 from harness.records import HostInfo, Unavailable
 from suites.offload import managed_memory, unified_memory
 from suites.offload.cgroup import PREFIX, Cgroup, can_leave, hierarchy
@@ -143,16 +145,10 @@ def test_a_folder_in_memory_is_refused():
         trained(pool, "/dev/shm", managed_at(1.5))
 
 
-def test_several_ranks_are_refused():
-    several = replace(SUBJECT, workload=replace(WORKLOAD, dp_size=2))
-    with pytest.raises(Unavailable, match="dp_size must be 1"):
-        unified_memory.apply(several, unified_memory.Settings(1.5))
-
-
-def test_a_budget_is_refused():
-    sought = replace(SUBJECT, workload=replace(WORKLOAD, device_memory_budget_B=64e6))
-    with pytest.raises(Unavailable, match="no budget bounds the model"):
-        unified_memory.apply(sought, unified_memory.Settings(1.5))
+def test_it_is_planned_for_one_process_without_a_budget_alone():
+    run = load(["suite=offload", "only=[unified_memory]"])[0]
+    planned = {name for name in run.workloads if is_planned(run, run.variants[0], name, gpu=True)}
+    assert planned == {"llama_14m_1_rank", "gpu_10b"}
 
 
 def test_each_variant_has_its_ratio():

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import psutil
 import torch
 
 from harness.instruments.memory.allocator import watch
+from harness.instruments.memory.free_memory import shortage
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.kernels import autocast_bf16, correctness, reference, step_correctness, training_step
@@ -22,9 +22,6 @@ from suites.kernels.session import Session
 from suites.kernels.subject import Subject, Workload
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
-
-FREE_SHARE = 0.8
-"""Share of the free memory that explicit attention may need; it is not started where it needs more."""
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
 """fp32: sums of some thousands of products at 2^-24 each. bf16: several roundings of 2^-9 each."""
@@ -111,21 +108,9 @@ def require_memory(subject: Subject) -> None:
     """Raise MemoryError before a call that would take all of the machine's memory."""
     if subject.attention != "explicit" or subject.shapes == "edge cases":
         return
-    need_B = subject.operation.eager_B(subject.workload)
-    free_B = psutil.virtual_memory().available
-    if subject.device.type == "cuda":
-        free_B = free_on_gpu_B(subject.device)
-    if need_B > FREE_SHARE * free_B:
-        raise MemoryError(
-            f"{subject.operation.name} with all scores in memory takes about {need_B / 1e9:.1f} GB, "
-            f"and {free_B / 1e9:.1f} GB are free"
-        )
-
-
-def free_on_gpu_B(device: torch.device) -> int:
-    """Return what torch can still allocate: free memory, and what its allocator caches."""
-    kept_B = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0] + kept_B)
+    reason = shortage(subject.operation.eager_B(subject.workload), subject.device)
+    if reason is not None:
+        raise MemoryError(f"{subject.operation.name} with all scores in memory {reason}")
 
 
 def conditions(session: Session) -> Mapping[str, str]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import psutil
 import torch
 
+from harness.instruments.memory.free_memory import shortage
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
 from suites.memory.measure import measure_peak
@@ -28,9 +28,6 @@ IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
     "bf16; the resident memory includes 12 MB for that"
 )
-
-FREE_SHARE = 0.9
-"""Share of the free memory: a real step that needs more by the dry run is not started."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -146,10 +143,9 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
     if not subject.measurable:
         return
     device = device_here()
-    free_B = torch.cuda.mem_get_info()[0] if device.type == "cuda" else psutil.virtual_memory().available
     need_B = predicted_B.get("fake_step", predicted_B.get("states_16", 0.0))
-    if need_B > FREE_SHARE * free_B:
-        yield Note(f"measured: a step takes about {need_B / 1e9:.1f} GB, and {free_B / 1e9:.1f} GB are free")
+    if (reason := shortage(need_B, device)) is not None:
+        yield Note(f"measured: a step {reason}")
         return
     with among_ranks(subject.step):
         real_steps = measure_peak(subject.step, device)

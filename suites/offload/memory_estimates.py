@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
 from suites.offload.subject import DEVICE, Placement, Subject, Workload
-from suites.training.estimates import MIXED, Parts, deepspeed_states_bytes, zero_states_bytes
+from suites.training.estimates import (
+    MIXED,
+    Parts,
+    deepspeed_states_bytes,
+    korthikanti_layer_bytes,
+    largest_operator_bytes,
+    zero_states_bytes,
+)
 
 Estimate = Callable[[Subject], float]
 """Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no value."""
@@ -66,16 +73,9 @@ def zero_formula_B(workload: Workload, placement: Placement) -> float:
         on_device(placement),
     )
     gathered = stage_of(placement) == 3 and placement.optimizer != DEVICE
-    return states_B + (working_B(workload) if gathered else 0)
-
-
-def working_B(workload: Workload) -> float:
-    """Return the full weight and gradient of the largest operator (arXiv 2104.07857, section 3).
-
-    There it is the matrix of hd to 4 hd in 16 bits: 4 hd 4 hd bytes. Here it may be the output's.
-    """
-    wide = max(workload.intermediate_size, workload.vocab_size, workload.hidden_size)
-    return 2 * element_B(workload) * workload.hidden_size * wide
+    widest = max(shape.intermediate_size, shape.vocab_size, shape.hidden_size)
+    working_B = largest_operator_bytes(shape.hidden_size, widest, element_B(workload))
+    return states_B + (working_B if gathered else 0)
 
 
 def element_B(workload: Workload) -> int:
@@ -86,14 +86,24 @@ def element_B(workload: Workload) -> int:
 def with_activations_B(workload: Workload, placement: Placement) -> float:
     """Return `zero_formula_B` plus the activations of one batch and the temporaries of the loss.
 
-    A layer keeps 34 s b h bytes in 16 bits (arXiv 2205.05198, table 2: attention that stores no scores), its
-    input alone 2 s b h; in fp32 twice. Recomputed, all inputs are kept and one layer whole; on the host, one
-    layer stays whole, or two where the next is fetched ahead. The loss holds three times tokens x vocab in
-    fp32: logarithms of probabilities, their gradient, and that of the logits.
+    A layer keeps what `korthikanti_layer_bytes` returns for attention that stores no scores; in fp32 twice
+    that. Recomputed, all inputs are kept and one layer whole; on the host, one layer stays whole, or two
+    where the next is fetched ahead. The loss holds three times tokens x vocab in fp32: logarithms of
+    probabilities, their gradient, and that of the logits.
     """
     tokens = workload.micro_batch_size * workload.seq_len
-    number_B = element_B(workload) / 2 * tokens * workload.hidden_size
-    layer_B, input_B = 34 * number_B, 2 * number_B
+    layer_B, input_B = (
+        element_B(workload)
+        / 2
+        * korthikanti_layer_bytes(
+            workload.seq_len,
+            workload.micro_batch_size,
+            workload.hidden_size,
+            workload.num_attention_heads,
+            kept,
+        )
+        for kept in ("no_scores", "input")
+    )
     kept_B = {
         "kept": workload.num_hidden_layers * layer_B,
         "recomputed": workload.num_hidden_layers * input_B + layer_B,

@@ -33,12 +33,7 @@ def unavailable(host: HostInfo) -> str | None:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with its working set managed; raises `Unavailable` for several ranks or a budget."""
-    workload = subject.workload
-    if workload.dp_size > 1:
-        raise Unavailable("unified_memory: managed memory needs a single process: dp_size must be 1")
-    if workload.device_memory_budget_B is not None:
-        raise Unavailable("unified_memory: no budget bounds the model, since what does not fit goes below")
+    """Return the subject with its working set in managed memory; the only rank needs no DDP."""
     alone = [[name, values] for name, values in subject.step.techniques if name != "ddp"]
-    step = build_step(workload.training, alone, subject.seed)
+    step = build_step(subject.workload.training, alone, subject.seed)
     return replace(subject, step=step, managed=Managed(1 / settings.ratio))

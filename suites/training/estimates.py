@@ -117,6 +117,15 @@ def korthikanti_layer_bytes(
     return sbh * (10 + 24 / tp_size + scores)
 
 
+def largest_operator_bytes(hidden_size: int, widest: int, element_B: int = 2) -> float:
+    """Return the bytes of weight and gradient of the largest operator, which ZeRO stage 3 gathers to run it.
+
+    arXiv 2104.07857, section 3: a matrix of h to 4h takes 4h·4h bytes with 2-byte elements. `widest` is the
+    largest output here, which may be the vocabulary.
+    """
+    return 2.0 * element_B * hidden_size * widest
+
+
 def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: Counts) -> float:
     """Return the bytes of activations of a full model on one rank: Megatron-LM's estimator.
 
