@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_steps import LLAMA
+from torch._dynamo.backends.debugging import aot_eager
 
 from harness.code_fingerprint import ROOT
 from harness.records import Unavailable, WrongResult
@@ -17,7 +18,7 @@ from suites.training import techniques
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.correctness import check, require_learning
 from suites.training.dry_run import among_ranks
-from suites.training.step import Level
+from suites.training.step import Level, Role
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
@@ -43,13 +44,37 @@ def step_of(name, given, workload=TINY):
     return build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1)
 
 
-@pytest.mark.parametrize(("name", "given"), ALONE, ids=str)
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch.compile captured, forward and backward; the eager backend runs them.
+
+    test_kernels_step.py has a step compiled by Inductor, which takes much longer.
+    """
+    found = []
+
+    def backend(graph, inputs):
+        found.append(graph)
+        return aot_eager(graph, inputs)
+
+    real = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda module, mode, **given: real(module, backend=backend, **given)
+    )
+    yield found
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("name", "given"), [one for one in ALONE if one[0] != "compile"], ids=str)
 def test_a_technique_keeps_its_contract(name, given):
-    if "compile" in name:
-        pytest.skip("compiles for a minute: test_kernels_step.py has a compiled step")
-    if name == "gradient_accumulation" and not given.get("split", True):
-        pytest.skip("an update of other sequences than the workload's: compared on ranks, see correctness.py")
     check(step_of(name, given))
+
+
+@pytest.mark.parametrize(
+    "given", [["compile"], [{"compile": {"scope": "blocks"}}, "fsdp2", "mixed_precision"]], ids=str
+)
+def test_a_compiled_step_keeps_its_contract(given, graphs):
+    check(build_step(TINY, given, seed=1))
+    assert len(graphs) == 1  # without a break, and the same for all layers
 
 
 @pytest.mark.parametrize("name", techniques.names())
@@ -62,6 +87,7 @@ def test_a_technique_says_what_it_is(name):
     assert module.Settings.__dataclass_params__.frozen
     for other in (*getattr(module, "EXCLUDES", {}), *getattr(module, "NEEDS", ())):
         assert other in techniques.names()
+    assert isinstance(getattr(module, "ROLE", None), Role | None)
 
 
 def test_the_parent_reads_the_same_techniques_and_settings():
@@ -119,8 +145,11 @@ def test_plain_data_make_the_same_step_again_in_whatever_order(name):
     [
         (["fsdp2", "zero"], "fsdp2 and zero both decide how ranks share the model"),
         (["activation_offload", "activation_checkpointing"], "both decide what becomes of activations"),
-        (["compile", "fsdp2"], "fsdp2 does not combine with compile"),
-        (["powersgd"], "powersgd needs ddp"),
+        (["compile", "fsdp2"], "use compile: {scope: blocks}"),
+        (["compile", "zero"], "zero does not combine with compile: deepspeed's engine"),
+        (["powersgd"], "powersgd needs ddp; list ddp too"),
+        (["powersgd", "fsdp2"], "powersgd needs ddp, and this step has fsdp2; list ddp too"),
+        ([{"ddp": {"reduce_dtype": "bf16"}}, "powersgd"], "powersgd is DDP's communication hook"),
         (["fsdp2", {"optimizer": {"name": "adafactor"}}], "Adafactor does not work on distributed tensors"),
         (["ddp", "powersgd"], "buckets: 1"),
         ([{"gradient_accumulation": {"steps": 3}}], "3 micro-batches cannot share micro_batch_size=8"),
@@ -186,6 +215,13 @@ def test_fewer_sequences_than_the_workload_has_are_caught():
     half = replace(step, workload=replace(step.workload, gradient_accumulation_steps=1))
     with pytest.raises(WrongResult, match="loss of update"):
         check(half)
+
+
+def test_more_sequences_than_an_update_should_have_are_caught():
+    step = build_step(TINY, [{"gradient_accumulation": {"split": False}}], seed=1)
+    assert step.batches_per_update == 2
+    with pytest.raises(WrongResult, match="loss of update"):
+        check(replace(step, batches_per_update=1))
 
 
 def test_what_changes_the_mathematics_must_learn():

@@ -29,14 +29,14 @@ KEYS = itertools.count()
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline: the workload's strategy without changes, over its own link."""
+    """Return the baseline: the workload's strategy over its own link."""
     given = Workload(**workload)
     validate(given, launch())
     return Subject(given, seed, strategy_step(given, seed), given.link_B_per_s)
 
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
-    """Return the subject with further techniques of `suites.training`; raises `Unavailable`."""
+    """Return the subject with the techniques of an optimization's list; raises `Unavailable`."""
     return subject.with_step(with_techniques(subject.step, techniques))
 
 
@@ -55,7 +55,7 @@ def validate(workload: Workload, here: Launch | None) -> None:
 
 def validate_loss_steps(subject: Subject) -> None:
     """Raise `Unavailable` where losses would be of unequal numbers of tokens."""
-    multiple = subject.batches_per_update * subject.step.updates_between_syncs
+    multiple = subject.step.batches_per_update * subject.step.updates_between_syncs
     if subject.workload.loss_steps % multiple:
         raise Unavailable(f"loss_steps={subject.workload.loss_steps}: expected a multiple of {multiple} here")
 
@@ -77,7 +77,7 @@ def prepare(subject: Subject) -> Session:
     if launch() is not None:
         real_cluster.validate_link(subject)
     cluster = shared_ranks(subject.workload, subject.seed)
-    session = Session(subject, cluster, f"{subject.workload.strategy}{next(KEYS)}")
+    session = Session(subject, cluster, f"{subject.strategy}{next(KEYS)}")
     try:
         cluster.enter(session.key, subject.step)
     except BaseException:
@@ -99,7 +99,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
-        "strategy": workload.strategy,
+        "strategy": subject.strategy,
         "link_B_per_s": "unknown" if own else f"{subject.link_B_per_s:g}",
         "nodes": str(workload.nodes),
         "ranks_per_node": str(workload.ranks_per_node),
@@ -127,7 +127,7 @@ def read_link(session: Session, cluster: Cluster) -> Iterator[Reading | Note]:
     yield Reading("link_rate", "B/s", rate, Origin.CALCULATED, "scaled")
     yield Reading("link_rate", "B/s", cluster.verified(rate), Origin.MEASURED, "carried")
     cluster.shape(None)
-    link_B = cluster.link_B(session.key, step.updates_between_syncs) / subject.batches_per_update
+    link_B = cluster.link_B(session.key, step.updates_between_syncs) / step.batches_per_update
     yield Reading("link_bytes", "B", link_B, Origin.MEASURED)
     if not is_predictable(subject):
         yield Note("model: it predicts steps of one batch over all ranks without a communication hook")
@@ -142,11 +142,11 @@ def read_link(session: Session, cluster: Cluster) -> Iterator[Reading | Note]:
 
 
 def is_predictable(subject: Subject) -> bool:
-    """Return whether the model speaks of such a step: every collective is of all ranks, and begun alike."""
+    """Return whether the model covers such a step: all ranks take part in every collective, in one order."""
     step = subject.step
     hybrid = (step.settings_of("fsdp2") or {}).get("shard_within") is not None
     changed = any(step.settings_of(name) is not None for name in ("powersgd", "local_sgd"))
-    return not (hybrid or changed or subject.batches_per_update > 1)
+    return not (hybrid or changed or step.workload.gradient_accumulation_steps > 1)
 
 
 def final_loss(subject: Subject, cluster: Trainers) -> float:
@@ -155,7 +155,7 @@ def final_loss(subject: Subject, cluster: Trainers) -> float:
     Raises `WrongResult` where losses, averaged over ranks, do not fall; see `require_learning`.
     """
     with cluster.trainer("loss", subject.step):
-        count = subject.workload.loss_steps // subject.batches_per_update
+        count = subject.workload.loss_steps // subject.step.batches_per_update
         losses = mean_over_ranks(cluster.call("updates", key="loss", count=count))
     if count >= FEWEST:
         require_learning(losses)
@@ -163,7 +163,7 @@ def final_loss(subject: Subject, cluster: Trainers) -> float:
 
 
 def tokens_per_step(subject: Subject, cluster: Trainers) -> int:
-    """Return the tokens that all ranks together see per step, which is one micro-batch per rank."""
+    """Return the tokens that all ranks together see per step: one of the workload's batches per rank."""
     return len(cluster.pool) * subject.workload.micro_batch_size * subject.workload.seq_len
 
 
@@ -188,18 +188,18 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 
 def step_s(session: Session) -> float:
-    """Return seconds per micro-batch, over as many updates as it takes for the ranks to agree again."""
+    """Return seconds per batch of the workload, over as many updates as until the ranks agree again."""
     subject = session.subject
     count = subject.step.updates_between_syncs
     answers = session.cluster.call("updates", key=session.key, count=count)
     slowest_s: float = max(sum(one["seconds"]) for one in answers)
-    return slowest_s / (count * subject.batches_per_update)
+    return slowest_s / (count * subject.step.batches_per_update)
 
 
 def predict(session: Session, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
     """Read a step without a network and the model's prediction; a trace that does not fit is a note."""
     subject = session.subject
-    batches = subject.batches_per_update
+    batches = subject.step.batches_per_update
     try:
         events = cluster.trace(subject.step)
         predicted_s = cluster.predicted_s(events, subject.step, rate_B_per_s) / batches

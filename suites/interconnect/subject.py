@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from suites.training import workload as training
 from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, build_step
+from suites.training.techniques import Techniques, build_step, strategy_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,10 @@ class Subject:
     link_B_per_s: float
 
     @property
-    def batches_per_update(self) -> int:
-        """Return the micro-batches of one update on one rank; the suite counts one step per micro-batch."""
-        return self.step.workload.gradient_accumulation_steps
+    def strategy(self) -> str:
+        """Return how ranks share the model: the workload's strategy, or what took its place."""
+        technique = strategy_of(self.step)
+        return self.step.features.sharding if technique == "zero" else str(technique)
 
     def with_step(self, step: TrainingStep) -> Subject:
         """Return the subject with another training step."""

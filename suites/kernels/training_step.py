@@ -21,7 +21,7 @@ from suites.training import trainer
 from suites.training.model import llama
 from suites.training.optimizers import Optimizer
 from suites.training.step import TrainingStep
-from suites.training.techniques import build_step
+from suites.training.techniques import build_step, combined
 
 PARTS = ("rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw")
 """Operations in the step that have a function of their own."""
@@ -61,11 +61,15 @@ class Trainer:
         self._trainer = trainer.Trainer(step_of(subject), subject.device)
         self.model, self.optimizer = self._trainer.plain, self._trainer.optimizer
         generator = torch.Generator(subject.device).manual_seed(subject.seed)
-        self._batch = inputs(subject.workload, generator, subject.device)
+        tokens_BT, targets_BT = inputs(subject.workload, generator, subject.device)
+        count = self._trainer.step.workload.gradient_accumulation_steps
+        self._micro_batches = list(zip(tokens_BT.chunk(count), targets_BT.chunk(count), strict=True))
 
     def loss_and_gradients(self) -> Tensor:
         """Run the forward and the backward pass; the gradients are left in the parameters."""
-        return self._trainer.backward(*self._batch)
+        count = len(self._micro_batches)
+        losses = [self._trainer.backward(*one, i, count) for i, one in enumerate(self._micro_batches)]
+        return losses[0] if count == 1 else torch.stack(losses).mean()
 
     def update(self) -> None:
         """Let the optimizer update the parameters."""
@@ -105,9 +109,11 @@ def with_techniques(subject: Subject, techniques: Sequence[tuple[str, Mapping[st
 
     Raises `Unavailable` where they do not combine, or need more than one process.
     """
-    changed = replace(subject, techniques=(*subject.techniques, *techniques))
+    changed = replace(subject, techniques=combined(subject.techniques, techniques))
     step = step_of(changed)
     names = [name for name, _ in changed.techniques]
+    if step.batches_per_update > 1:
+        raise Unavailable("an update of more sequences than the baseline's cannot be timed next to it")
     if step.ranks > 1 or step.features.sharding != "none":
         raise Unavailable(f"{', '.join(names)}: this step runs in one process, without ranks to shard over")
     compiles = subject.compiles or "compile" in names

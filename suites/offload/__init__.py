@@ -60,7 +60,7 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
-    """Return the subject with techniques; each takes the place of one that decides the same."""
+    """Return the subject with the techniques of an optimization's list."""
     return subject.with_techniques(techniques)
 
 

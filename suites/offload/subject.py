@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from harness.records import Unavailable
 from suites.training import workload as training
 from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, build_step, replacing
+from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The tiers of memory, from fast to large. Without a GPU each is emulated by the one below it: private
@@ -81,8 +80,9 @@ def baseline_techniques(workload: Workload) -> Techniques:
 class Placement:
     """Where a variant's memory is, for formulas and conditions.
 
-    `engine`: ddp | fsdp2 | deepspeed | host_update | managed. `stage` is ZeRO's. `optimizer` and `parameters`
-    name the tier of fp32 states and of parameters; only the share `ratio` of the states is not on the device.
+    `engine`: deepspeed | managed | the technique by which ranks share the model. `stage` is ZeRO's.
+    `optimizer` and `parameters` name the tier of fp32 states and of parameters; only the share `ratio` of the
+    states is not on the device.
     `activations`: kept | recomputed | offloaded | offloaded_ahead. `resident`: bytes of device memory per
     byte of parameters, gradients and states in managed memory; None: no bound.
     """
@@ -96,7 +96,6 @@ class Placement:
     resident: float | None = None
 
 
-ENGINES = {"ddp": "ddp", "fsdp2": "fsdp2", "zero": "deepspeed", "host_update": "host_update"}
 ACTIVATIONS = {"device": "kept", "host": "offloaded", "host_prefetched": "offloaded_ahead"}
 
 
@@ -119,13 +118,13 @@ class Subject:
     @property
     def placement(self) -> Placement:
         """Return where its memory is."""
-        features, techniques = self.step.features, dict(self.step.techniques)
+        features, strategy = self.step.features, strategy_of(self.step) or ""
         kept = "recomputed" if features.recompute == "full" else ACTIVATIONS[features.activations_on]
         if self.managed is not None:
             return Placement("managed", activations=kept, resident=self.managed.resident)
         return Placement(
-            engine=next(ENGINES[name] for name in ENGINES if name in techniques),
-            stage=int(techniques["zero"].get("stage", 3)) if "zero" in techniques else 0,
+            engine="deepspeed" if strategy == "zero" else strategy,
+            stage=int(features.sharding.removeprefix("zero")) if strategy == "zero" else 0,
             optimizer=features.optimizer_on,
             parameters=features.parameters_on,
             ratio=features.offload_ratio,
@@ -145,14 +144,8 @@ class Subject:
         return self.with_techniques([{"host_update": {"delay_after": 0}}])
 
     def with_techniques(self, techniques: Techniques) -> Subject:
-        """Return the subject with techniques; each takes the place of one that decides the same."""
-        chosen = replacing(self.step.techniques, techniques)
-        step = build_step(self.workload.training, chosen, self.seed)
-        if step.ranks != self.workload.dp_size:
-            raise Unavailable(
-                f"offload starts dp_size={self.workload.dp_size} ranks; these techniques need {step.ranks}"
-            )
-        return replace(self, step=step)
+        """Return the subject with the techniques of an optimization's list."""
+        return replace(self, step=apply_techniques(self.step, techniques))
 
     def at_depth(self, num_hidden_layers: int) -> Subject:
         """Return the same variant of a model with that many layers."""

@@ -72,7 +72,8 @@ def check(step: TrainingStep) -> None:
         if not step.contract.compared:
             require_learning(losses)
             return
-        theirs = plain_on_one_batch(small(step.given, changes), step.seed)
+        update = replace(step.given, micro_batch_size=step.given.micro_batch_size * step.batches_per_update)
+        theirs = plain_on_one_batch(small(update, changes), step.seed)
         compare(losses, theirs, step.contract.relative, f"probing {probed}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import torch
@@ -30,6 +30,13 @@ class Level(IntEnum):
     COMPILER = 3
     PARALLELISM = 4  # how ranks share the model
     COMMUNICATION = 5  # how the parallelism's messages are changed
+
+
+class Role(StrEnum):
+    """What a technique may decide alone: of two techniques with one role a step has one."""
+
+    ACTIVATIONS = "what becomes of activations"
+    PARALLELISM = "how ranks share the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,7 @@ class TrainingStep:
     - `make_optimizer(model, workload, resources)`: see `optimizers.Optimizer`.
     - `keep_gradients`: gradients are zeroed in place after an update, not released.
     - `after_update`: each takes a trainer and returns what is called with it after every update.
+    - `batches_per_update`: how many batches of the workload an update takes.
     - `updates_between_syncs`: updates after which all ranks have the same parameters.
     - `layers_alike`: whether a dry run of few layers determines the rest.
     - `no_dry_run`: why fake tensors cannot show the step; None: they can.
@@ -103,6 +111,7 @@ class TrainingStep:
     make_optimizer: MakeOptimizer | None = None
     keep_gradients: bool = False
     after_update: tuple[Callable[[Any], Callable[[Any], None]], ...] = ()
+    batches_per_update: int = 1
     updates_between_syncs: int = 1
     layers_alike: bool = True
     no_dry_run: str | None = None

@@ -1,36 +1,26 @@
 """Techniques, each a module of this folder that changes a training step; `build_step` combines them.
 
-A module has a sentence of what it is and its source, and
+docs/adding-a-technique.md lists what a module has; harness/techniques.py checks it before any cell runs, and
+mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`.
 
-- `LEVEL`: when it is applied, see `step.Level`; the order in which techniques are listed says nothing.
-- `Settings`: a frozen dataclass, with a sentence for each field.
-- `contract(settings)`: how closely its losses follow plain PyTorch's, see `contract.py`.
-- `apply(step, settings)`: the changed step; raises `Unavailable` where this step cannot be changed so.
-
-and, where there is something to say,
-
-- `ROLE`: what it decides; of two techniques of one role a step has one.
-- `EXCLUDES`: techniques that it does not combine with, each with the reason.
-- `NEEDS`: techniques without which it means nothing.
-- `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
-- `unavailable()`: what this machine lacks for it; None where it lacks nothing.
+An optimization's list of techniques means the same in every suite, see `combined`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness.records import Unavailable
 from suites.training import huggingface
-from suites.training.contract import loosest
-from suites.training.step import TrainingStep
+from suites.training.contract import Contract, loosest
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Workload
 
 Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
@@ -38,7 +28,32 @@ Techniques = Sequence[str | Mapping[str, Any] | Sequence[Any]]
 
 Named = tuple[tuple[str, Mapping[str, Any]], ...]
 
-REQUIRED = ("LEVEL", "Settings", "contract", "apply")
+Configured = TypeVar("Configured")
+
+
+class Technique(Protocol[Configured]):
+    """What every module of this folder has. It may also have:
+
+    - `ROLE`: what it decides alone, a `step.Role`.
+    - `EXCLUDES`: names of techniques that it does not combine with, each with the reason.
+    - `NEEDS`: names of techniques without which it means nothing.
+    - `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
+    - `unavailable()`: what this machine lacks for it; None where it lacks nothing.
+    """
+
+    @property
+    def LEVEL(self) -> Level:
+        """When it is applied."""
+
+    @property
+    def Settings(self) -> Callable[..., Configured]:
+        """The frozen dataclass of its settings, each with a default."""
+
+    def contract(self, settings: Configured) -> Contract:
+        """Return how closely its losses follow plain PyTorch's."""
+
+    def apply(self, step: TrainingStep, settings: Configured) -> TrainingStep:
+        """Return the changed step; raises `Unavailable` where this step cannot be changed so."""
 
 
 def names() -> list[str]:
@@ -48,16 +63,12 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Any:
-    """Return a technique's module; raises ValueError where there is none or it is incomplete."""
+    """Return a technique's module; raises ValueError where there is none."""
     if name not in names():
         near = get_close_matches(name, names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise ValueError(f"technique {name!r} does not exist{hint}")
-    module = import_module(f"{__name__}.{name}")
-    missing = [one for one in REQUIRED if not hasattr(module, one)]
-    if missing or not is_dataclass(module.Settings):
-        raise ValueError(f"technique {name!r} lacks {', '.join(missing) or 'a dataclass as its Settings'}")
-    return module
+    return import_module(f"{__name__}.{name}")
 
 
 def named(techniques: Techniques) -> Named:
@@ -101,20 +112,22 @@ def choices_of(annotation: Any) -> list[Any]:
 def refuse_combination(techniques: Named) -> None:
     """Raise `Unavailable`, with a reason that names both, where two techniques do not combine."""
     present = dict(techniques)
-    by_role: dict[str, str] = {}
+    by_role: dict[Role, str] = {}
     for name in present:
-        module = load(name)
-        role = getattr(module, "ROLE", None)
-        if role is not None and role in by_role:
+        module, role = load(name), role_of(name)
+        if role in by_role:
             raise Unavailable(f"{by_role[role]} and {name} both decide {role}; choose one of them")
         if role is not None:
             by_role[role] = name
         for other, reason in getattr(module, "EXCLUDES", {}).items():
             if other in present:
                 raise Unavailable(f"{name} does not combine with {other}: {reason}")
-        for other in getattr(module, "NEEDS", ()):
+    for name in present:
+        for other in getattr(load(name), "NEEDS", ()):
             if other not in present:
-                raise Unavailable(f"{name} needs {other}")
+                instead = by_role.get(role_of(other))  # type: ignore[arg-type]
+                has = f", and this step has {instead}" if instead else ""
+                raise Unavailable(f"{name} needs {other}{has}; list {other} too")
 
 
 def build_step(
@@ -143,35 +156,41 @@ def build_step(
     return replace(step, contract=loosest(contracts))
 
 
-def replacing(techniques: Techniques, more: Techniques) -> Techniques:
-    """Return `techniques` without those whose role one of `more` takes, then `more`.
+def combined(own: Techniques, further: Techniques) -> Named:
+    """Return a step's `own` techniques with `further` ones, which is what an optimization's list means.
 
-    So a suite's baseline shares the model by DDP, and an optimization that names FSDP2 takes its place.
+    Further settings of an own technique are joined with its settings. A further technique takes the place of
+    the own one with its role: a workload's DDP is replaced where an optimization lists FSDP2. What techniques
+    exclude and need is checked on the result.
     """
-    roles = {role_of(name): name for name, _ in named(more)}
+    by_role = {role_of(name): name for name, _ in named(further)}
     kept = [
         [name, settings]
-        for name, settings in named(techniques)
-        if role_of(name) is None or roles.get(role_of(name), name) == name
+        for name, settings in named(own)
+        if (role := role_of(name)) is None or by_role.get(role, name) == name
     ]
-    return [*kept, *more]
-
-
-def role_of(name: str) -> str | None:
-    """Return what a technique decides; None where it shares that with any other."""
-    role: str | None = getattr(load(name), "ROLE", None)
-    return role
+    return named([*kept, *further])
 
 
 def apply_techniques(step: TrainingStep, techniques: Techniques) -> TrainingStep:
-    """Return the step with further techniques; those it has already take further settings."""
-    return build_step(step.given, [*step.techniques, *techniques], step.seed)
+    """Return the step with the techniques of an optimization's list, see `combined`.
+
+    Raises `Unavailable` as `build_step` does, and where a step over several ranks would change their number.
+    """
+    changed = build_step(step.given, combined(step.techniques, techniques), step.seed)
+    if step.ranks not in (1, changed.ranks):
+        raise Unavailable(
+            f"{strategy_of(changed)} takes {changed.ranks} ranks here, and the workload has {step.ranks}"
+        )
+    return changed
 
 
-def applies_to(workload: Workload | Mapping[str, Any], techniques: Techniques) -> str | None:
-    """Return why a combination does not apply to a workload; None where it does. Builds nothing."""
-    try:
-        build_step(workload, techniques)
-    except Unavailable as reason:
-        return str(reason)
-    return None
+def role_of(name: str) -> Role | None:
+    """Return what a technique decides alone; None where it decides nothing alone."""
+    role: Role | None = getattr(load(name), "ROLE", None)
+    return role
+
+
+def strategy_of(step: TrainingStep) -> str | None:
+    """Return the technique that decides how ranks share the model; None where there is none."""
+    return next((name for name, _ in step.techniques if role_of(name) is Role.PARALLELISM), None)

@@ -1,7 +1,9 @@
 """Activation checkpointing (arXiv 1604.06174): keep less in the forward pass, recompute the rest later.
 
-`full` keeps each layer's input alone. `selective` (arXiv 2205.05198) keeps the results of the linear layers
-too, and recomputes the cheap and large rest: the attention core, norms, activations.
+`full` keeps each layer's input alone. `selective` (arXiv 2205.05198) also keeps the results of the linear
+layers, and recomputes what is large and cheap: attention scores, norms, activation functions.
+
+It combines with every technique but `activation_offload`, which has its role.
 """
 
 from __future__ import annotations
@@ -21,28 +23,29 @@ from torch.utils.checkpoint import (
 
 from suites.training.contract import EXACT, Contract
 from suites.training.model import blocks_of
-from suites.training.step import Level, TrainingStep
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources
 
 LEVEL = Level.ACTIVATIONS
-ROLE = "what becomes of activations"
+ROLE = Role.ACTIVATIONS
 
 KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
-"""What linear layers become; the products of attention are `aten.bmm` and are not among them."""
+"""The operations of linear layers; the products of attention are `aten.bmm`, and are recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is recomputed.
+    """Choose what is recomputed.
 
-    `mode`: "full", everything but each layer's input; "selective", everything but linear layers' results too.
+    `mode`: "full" recomputes everything but each layer's input; "selective" also keeps the results of linear
+    layers.
     """
 
     mode: Literal["full", "selective"] = "full"
 
 
 def contract(settings: Settings) -> Contract:
-    """Return `EXACT`: the same operations, some of them run twice."""
+    """Return `EXACT`: the same operations, some of them twice."""
     return EXACT
 
 
@@ -53,14 +56,14 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def keep_inputs(model: nn.Module, resources: Resources) -> nn.Module:
-    """Run each layer under `checkpoint`: its input is kept, and the state of the random generator."""
+    """Run each layer under `checkpoint`, which keeps its input and the state of the random generator."""
     for block in blocks_of(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     return model
 
 
 def keep_matmuls(model: nn.Module, resources: Resources) -> nn.Module:
-    """Run each layer under `checkpoint` with a policy: results of its linear layers are kept too."""
+    """Run each layer under `checkpoint` with a policy that also keeps the results of its linear layers."""
     contexts = partial(create_selective_checkpoint_contexts, keep_if_matmul)
     for block in blocks_of(model):
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
@@ -70,7 +73,7 @@ def keep_matmuls(model: nn.Module, resources: Resources) -> nn.Module:
 def keep_if_matmul(
     context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
 ) -> CheckpointPolicy:
-    """Keep the results of linear layers."""
+    """Return the policy of one operation: linear layers' results are kept."""
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 

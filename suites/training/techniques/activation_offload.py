@@ -1,13 +1,16 @@
 """Activation offload (torch's `save_on_cpu`): tensors saved for the backward pass are kept on the host.
 
 Without `prefetch` each tensor is copied when it is saved and when it is needed, and computation waits. With
-it, copies run alongside the computation: downward copies of a block have until the end of the next block's
-forward pass; upward copies start with the backward pass of the block above, one block ahead. The last block's
+it, copies run alongside the computation: a block's copies to the host have until the end of the next block's
+forward pass; copies back start with the backward pass of the block above, one block ahead. The last block's
 tensors stay, because the backward pass starts with them. So the device has the tensors of at most two blocks.
 
 Weights and buffers are never copied; what several operations save is copied once. On CUDA, without
-`prefetch`, it is torch's `save_on_cpu` as it stands, which copies weights too, and a tensor as often as it
-is saved.
+`prefetch`, it is torch's `save_on_cpu`, which also copies weights, and copies a tensor as often as it is
+saved.
+
+It combines with mixed precision, `attention`, and data parallelism by `ddp`, `fsdp2` or `zero`, none of which
+changes what a block saves. `activation_checkpointing` has its role.
 """
 
 from __future__ import annotations
@@ -28,20 +31,20 @@ from suites.training.activation_shelf import Shelf, Stored
 from suites.training.contract import EXACT, Contract
 from suites.training.host_memory import HostMemory
 from suites.training.model import blocks_of
-from suites.training.step import Level, TrainingStep
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.transfer import AtOnce, SideStream, Thread
 from suites.training.workload import Resources
 
 LEVEL = Level.ACTIVATIONS
-ROLE = "what becomes of activations"
+ROLE = Role.ACTIVATIONS
 EXCLUDES = {"compile": "hooks on saved tensors do not see what compiled code saves"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """When activations are copied.
+    """Choose when activations are copied.
 
-    `prefetch`: alongside the computation, one block behind it and one ahead.
+    `prefetch`: copy alongside the computation, one block behind it and one ahead; else computation waits.
     """
 
     prefetch: bool = False
@@ -103,8 +106,10 @@ Stores = list["weakref.ref[Stored]"]
 
 
 class Ahead:
-    """Offloads what all blocks but the last save, one block behind the forward pass and one ahead of the
-    backward."""
+    """Offload what all blocks but the last save: a block behind the forward pass, one ahead of the backward.
+
+    It replaces the forward pass of each block.
+    """
 
     def __init__(self, model: nn.Module, shelf: Shelf) -> None:
         blocks = blocks_of(model)
@@ -138,7 +143,7 @@ class Ahead:
         self._release_below(0)
 
     def _release_below(self, below: int) -> None:
-        """Release device copies of what is on the host, for blocks below that number."""
+        """Release the device's copies of what is on the host, for blocks below that number."""
         while self._going and (self._going[0][0] < below or self._going[0][1].copy.over()):
             self._going.popleft()[1].release()
 

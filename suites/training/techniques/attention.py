@@ -1,8 +1,10 @@
-"""Attention without its score matrix (arXiv 2205.14135): torch's fused scaled_dot_product_attention.
+"""Flash attention (arXiv 2205.14135): torch's fused scaled_dot_product_attention, without a score matrix.
 
-Plain attention keeps scores, masked scores, weights and dropped weights of (batch, heads, seq_len, seq_len)
-per layer. The fused kernel keeps its output and one number per row, and computes the scores again in the
-backward pass.
+Explicit attention keeps scores, masked scores, weights and dropped weights, each of size (batch, heads,
+seq_len, seq_len), per layer. The fused kernel keeps its output and one number per row, and computes the
+scores again in the backward pass.
+
+It combines with every technique: none of them depends on how a layer computes its attention.
 """
 
 from __future__ import annotations
@@ -16,21 +18,21 @@ from suites.training.step import Level, TrainingStep
 LEVEL = Level.MODEL
 
 KERNELS = {"flash": "sdpa", "explicit": "explicit"}
-"""Ours, and the model's words for them."""
+"""Each kernel, and the model's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How attention is computed.
+    """Choose how attention is computed.
 
-    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", scores stored as a tensor.
+    `kernel`: "flash", torch's fused kernel for this device and type; "explicit", with scores as a tensor.
     """
 
     kernel: Literal["flash", "explicit"] = "flash"
 
 
 def contract(settings: Settings) -> Contract:
-    """Return `EXACT`: the same sums, in blocks."""
+    """Return `EXACT`: the same sums, taken block by block."""
     return EXACT
 
 

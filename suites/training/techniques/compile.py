@@ -1,4 +1,9 @@
-"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels."""
+"""torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels.
+
+It combines with `attention`, mixed precision, `activation_checkpointing`, gradient accumulation and `ddp`,
+and by blocks with `fsdp2`. `zero`, `tensor_parallel` and `activation_offload` hook into a pass in ways that a
+graph does not have.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +21,15 @@ from suites.training.workload import Resources
 LEVEL = Level.COMPILER
 
 TOLERANCE = 1e-4
-"""Generated kernels have exponentials and sums of their own: thousands of roundings of 2^-24."""
+"""Share of the first loss: generated kernels sum in another order, thousands of roundings of 2^-24 each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is compiled, and how.
+    """Choose what is compiled, and how.
 
-    `mode`: torch.compile's.
-    `scope`: "model", all of it as one graph; "blocks", each layer alone, as FSDP2 needs it.
+    `mode`: torch.compile's mode.
+    `scope`: "model" compiles all of it as one graph; "blocks" compiles each layer alone, as FSDP2 needs it.
     """
 
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
@@ -32,7 +37,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return a tolerance: fp32 sums are grouped differently."""
+    """Return the tolerance of fp32 sums in another order."""
     return Within(TOLERANCE)
 
 
@@ -46,7 +51,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def compile_model(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Compile the model or its layers in place: names of parameters stay as they are."""
+    """Compile the model or its layers in place: parameters keep their names."""
     parts = [model] if settings.scope == "model" else blocks_of(model)
     for part in parts:
         part.compile(dynamic=False, mode=settings.mode)

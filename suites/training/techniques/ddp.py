@@ -1,8 +1,9 @@
-"""DistributedDataParallel (arXiv 2006.15704): each rank has everything; gradients are averaged in buckets.
+"""DistributedDataParallel (arXiv 2006.15704): every rank has the full model; gradients are averaged.
 
-The model's only buffers are constants, which need no broadcast. Its reducer is written in C++, which fake
-tensors cannot run: a dry run takes the model as it is, whose gradients stay from step to step as the
-buckets do.
+The model's only buffers are constants, which need no broadcast. DDP's reducer is written in C++ and does not
+run on fake tensors: a dry run has the model without it, whose gradients stay from step to step as buckets do.
+
+It combines with every technique that has another role. `powersgd` needs it, and changes what it sends.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.step import Level, TrainingStep
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
+ROLE = Role.PARALLELISM
 
 BF16_REDUCTION = 1e-3
-"""Of the first loss: a gradient is off by 2^-9 of each element, and AdamW divides by its own size."""
+"""Share of the first loss: bf16 rounds a gradient by 2^-9 of it, and AdamW divides by its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How gradients are reduced.
+    """Choose how gradients are reduced.
 
-    `buckets`: in how many parts of equal size; None: in torch's, of 25 MiB.
-    `reduce_dtype`: "fp32", or "bf16" by torch's bf16_compress_hook.
-    `gradient_as_bucket_view`: gradients are views into the buckets; else there are two of each.
+    `buckets`: the number of buckets of equal size; None: torch's, of 25 MiB each.
+    `reduce_dtype`: the type in which gradients are sent, "fp32", or "bf16" by torch's bf16_compress_hook.
+    `gradient_as_bucket_view`: gradients are views of the buckets; else each gradient is stored twice.
     """
 
     buckets: int | None = None
@@ -43,7 +44,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return the contract: the mean over ranks in another order, rounded where it is sent in bf16."""
+    """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
     return EXACT if settings.reduce_dtype == "fp32" else Within(BF16_REDUCTION)
 
 
@@ -58,13 +59,13 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         keep_gradients=settings.gradient_as_bucket_view,
         notes=(
             *step.notes,
-            "DDP: parameters, gradients and states whole on every rank, buckets of gradients",
+            "DDP: all parameters, gradients and states on every rank, and buckets of gradients",
         ),
     )
 
 
 def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Put the model into DDP."""
+    """Return the model in DDP; a fake one as it is."""
     if torch_internals.is_fake(next(model.parameters())):
         return model
     bucket_MiB = None
@@ -77,13 +78,13 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
         gradient_as_bucket_view=settings.gradient_as_bucket_view,
     )
     if settings.reduce_dtype == "bf16":
-        # By its own name DDP takes this hook with NCCL alone, though gloo sums bf16 too.
+        # DDP accepts this hook by name for NCCL alone, though gloo also sums bf16.
         wrapped.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))
     return wrapped
 
 
 def reduce_with_the_last(model: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Reduce gradients only with the last micro-batch of an update, as they are computed."""
+    """Return the context in which gradients are reduced with the last micro-batch of an update alone."""
     if last or not isinstance(model, DistributedDataParallel):
         return nullcontext()
     return model.no_sync()

@@ -1,9 +1,12 @@
-"""Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank keeps a share of everything.
+"""Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank has a shard of everything.
 
-Each block is gathered before its use and freed after it, then the rest of the model around the blocks.
-With `cpu_offload`, shards, gradients and states are on the host. Without a GPU, device and host are both
-`cpu` to FSDP2; then the shards are put on the emulated host from here, and each gradient as soon as it is
+Each block is gathered before it is used and resharded after it; so is the rest of the model around the
+blocks. With `cpu_offload` shards, gradients and states are on the host. Without a GPU, device and host are
+both `cpu` to FSDP2; then this module moves shards to the emulated host, and each gradient as soon as it is
 reduced, which is when FSDP2's own policy does it.
+
+It combines with every technique that has another role; `compile` needs `scope: blocks`. Its mixed precision
+takes the place of autocast.
 """
 
 from __future__ import annotations
@@ -28,12 +31,11 @@ from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
 from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
-from suites.training.step import Level, TrainingStep, no_context
+from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
-EXCLUDES = {"compile": "a graph of the whole model holds every block gathered; use compile: {scope: blocks}"}
+ROLE = Role.PARALLELISM
 
 DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -49,13 +51,14 @@ BF16_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Over which ranks, in which types, and when.
+    """Choose over which ranks, in which types and when tensors are sharded, gathered and reduced.
 
-    `reduce_dtype`: of gradients on the wire, "fp32" or "bf16"; None: fp32 under mixed_precision, else their
-    own. `shard_within`: shard among so many neighbours and average between these groups (hybrid sharding);
-    None: all. `forward_prefetch`: gather a block while the one before computes; torch does so by itself on
-    CUDA. `reduce_every_micro_batch`: as torch does by default; else gradients are reduced with the last of
-    an update. `cpu_offload`: shards, their gradients and states are on the host.
+    `reduce_dtype`: the type in which gradients are sent; None: fp32 under mixed_precision, else their own.
+    `shard_within`: shard within groups of so many neighbouring ranks and average gradients between groups
+    (hybrid sharding); None: over all ranks.
+    `forward_prefetch`: gather a block while the one before it computes; on CUDA torch always does.
+    `reduce_every_micro_batch`: torch's default; else gradients are reduced with an update's last micro-batch.
+    `cpu_offload`: keep shards, their gradients and states on the host.
     """
 
     reduce_dtype: Literal["fp32", "bf16"] | None = None
@@ -71,7 +74,7 @@ def unavailable() -> str | None:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return the contract: the mean over ranks in another order, rounded where it is sent in bf16."""
+    """Return `EXACT`, the mean over ranks in another order; or the tolerance of gradients sent in bf16."""
     return Within(BF16_REDUCTION) if settings.reduce_dtype == "bf16" else EXACT
 
 
@@ -85,7 +88,12 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `dp_size` ranks takes it; FSDP2's own casts replace autocast."""
+    """Return one of `dp_size` ranks' step; FSDP2's own mixed precision takes the place of autocast."""
+    compiled = step.settings_of("compile")
+    if compiled is not None and compiled.get("scope") != "blocks":
+        raise Unavailable(
+            "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
+        )
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
@@ -112,7 +120,7 @@ ONE_TIER = "fake tensors have one memory tier: host memory would count as device
 
 
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
-    """Return the policy: parameters gathered in bf16 where `mixed`; shards and states stay as built."""
+    """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
     if not mixed:
         reduced = torch.bfloat16 if settings.reduce_dtype == "bf16" else None
         return MixedPrecisionPolicy(reduce_dtype=reduced)
@@ -124,7 +132,7 @@ def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
 def shard(
     settings: Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
 ) -> nn.Module:
-    """Shard each block, then what is left of the model."""
+    """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
     mesh = mesh_of(settings, next(model.parameters()).device.type)
@@ -146,7 +154,7 @@ def shard(
 
 
 def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
-    """Return the mesh: all ranks in one dimension, or rows of `shard_within` neighbours."""
+    """Return a mesh of all ranks, or with rows of `shard_within` neighbours."""
     if settings.shard_within is None:
         return rank_mesh(device_type)
     rows = dist.get_world_size() // settings.shard_within
@@ -156,7 +164,7 @@ def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
 
 
 def put_on_host(model: nn.Module, resources: Resources) -> None:
-    """Put the shards on the emulated host, and each gradient as soon as it is reduced; buffers stay."""
+    """Move the shards to the emulated host, and each gradient as soon as it is reduced; buffers stay."""
     host = resources.host
     move: Any = model._apply
     move(lambda one: on_host(one, host) if isinstance(one, DTensor) else one)

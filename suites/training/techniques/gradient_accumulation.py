@@ -1,4 +1,8 @@
-"""Gradient accumulation: several micro-batches per update, whose gradients are summed before it."""
+"""Gradient accumulation: several micro-batches per update, whose gradients are summed before it.
+
+It combines with every technique but `host_update`, which sends each gradient to the host once per update.
+Under `ddp` gradients are reduced with the last micro-batch; under `fsdp2` see `reduce_every_micro_batch`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,9 @@ LEVEL = Level.WORKLOAD
 class Settings:
     """How many micro-batches, and of which sequences.
 
-    `steps`: micro-batches per update for each micro-batch of the workload. `split`: whether they share the
-    workload's sequences, so that the update stays the same; else each is an additional batch, and updates
-    are fewer per token.
+    `steps`: micro-batches per update for each micro-batch of the workload.
+    `split`: whether they share the workload's sequences, so that the update stays the same; else each is an
+    additional batch, and there are fewer updates per token.
     """
 
     steps: int = 2
@@ -25,7 +29,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return the contract: the mean over micro-batches equals that over their sequences of equal length."""
+    """Return `EXACT`: the mean over micro-batches is the mean over their sequences, which have one length."""
     return EXACT
 
 
@@ -39,10 +43,10 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with that many micro-batches per update."""
     workload = step.workload
-    share = settings.steps if settings.split else 1
+    share, added = (settings.steps, 1) if settings.split else (1, settings.steps)
     changed = replace(
         workload,
         micro_batch_size=workload.micro_batch_size // share,
         gradient_accumulation_steps=workload.gradient_accumulation_steps * settings.steps,
     )
-    return replace(step, workload=changed)
+    return replace(step, workload=changed, batches_per_update=step.batches_per_update * added)

@@ -1,12 +1,15 @@
-"""ZeRO-Offload's cut written out: parameters and computation on the device, everything else on the host.
+"""ZeRO-Offload's partition in plain PyTorch: parameters and computation on the device, all else on the host.
 
-The device keeps parameters in the type in which they are multiplied; each gradient is copied down as soon as
-it exists, in that type; the host keeps fp32 parameters and moments, updates them and copies parameters up.
-That moves two parameters' worth of bytes per step, the least with all states on the host (arXiv 2101.06840,
-section 4). Each parameter has one rank that updates it.
+The device has parameters in the type in which they are multiplied. Each gradient is copied to the host as
+soon as it exists, in that type. The host has fp32 parameters and moments, updates them, and copies parameters
+back. That moves two parameters' worth of bytes per step, the least with all states on the host (arXiv
+2101.06840, section 4). Each parameter has one rank that updates it.
 
 With `delay` the update of one step runs alongside the computation of the next (delayed parameter update,
 section 5.2): parameters then miss the last step's gradients.
+
+It combines with techniques of the forward and backward pass; `mixed_precision` without settings makes all of
+the device bf16. It neither accumulates nor clips gradients, and its states are Adam's.
 """
 
 from __future__ import annotations
@@ -23,18 +26,19 @@ from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.host_memory import HostMemory, states_on_host
 from suites.training.optimizers import Optimizer, make_torch_optimizer
-from suites.training.step import Level, TrainingStep, no_context
+from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
+ROLE = Role.PARALLELISM
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """When updates reach the parameters.
+    """Choose when updates reach the parameters.
 
-    `delay`: whether updates use gradients that are one step old. `delay_after`: ordinary steps before that.
+    `delay`: whether updates use gradients that are one step old.
+    `delay_after`: the number of ordinary steps before updates are delayed.
     """
 
     delay: bool = False
@@ -42,25 +46,23 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return the contract: the same update on the host, or a different one if delayed."""
+    """Return `EXACT` for the same update on the host; a delayed one changes the mathematics."""
     return CHANGES_THE_MATHEMATICS if settings.delay else EXACT
 
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
-    """Return why the cut does not fit such a step; None where it does."""
+    """Return why such a step cannot be updated so; None where it can."""
     if workload.gradient_accumulation_steps > 1 or workload.max_grad_norm is not None:
-        return "each gradient goes to the host at once, so gradients are neither accumulated nor clipped"
+        return "each gradient is copied to the host as it comes, so it is neither accumulated nor clipped"
     if workload.optimizer != "adamw":
         return f"the states that it keeps on the host are Adam's, not those of {workload.optimizer}"
     return None
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `dp_size` ranks takes it; under mixed precision all of the device is bf16."""
+    """Return one of `dp_size` ranks' step; under mixed precision all tensors on the device are bf16."""
     if step.features.precision not in ("fp32", "autocast"):
-        raise Unavailable(
-            "host_update holds bf16 parameters and fp32 masters by itself; use mixed_precision alone"
-        )
+        raise Unavailable("host_update has fp32 masters of its own; use mixed_precision without settings")
     narrow = step.features.precision == "autocast"
     return replace(
         step,
@@ -74,7 +76,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 class HostOptimizer(Optimizer):
-    """The update on the host."""
+    """Update on the host."""
 
     def __init__(
         self, settings: Settings, model: nn.Module, workload: Workload, resources: Resources
@@ -94,7 +96,7 @@ class HostOptimizer(Optimizer):
         self.running: Future[None] | None = None
 
     def step(self) -> None:
-        """Update on the host and copy parameters up; if delayed, those of the previous step's update."""
+        """Update on the host and copy parameters to the device; if delayed, those of the previous update."""
         self.ordinary -= 1
         if self.delay and self.ordinary < 0:
             self._finish()
@@ -106,7 +108,7 @@ class HostOptimizer(Optimizer):
             self._up()
 
     def zero_grad(self, keep: bool = False) -> None:
-        """Do nothing: gradients were copied down as they came."""
+        """Do nothing: gradients were copied to the host as they came."""
 
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Send each gradient from the rank that has it to all."""
@@ -123,13 +125,13 @@ class HostOptimizer(Optimizer):
         self.alongside.shutdown()
 
     def _finish(self) -> None:
-        """Copy up the result of the previous step's update."""
+        """Copy the result of the previous step's update to the device."""
         if self.running is not None:
             self.running.result()
             self._up()
 
     def _widen(self) -> None:
-        """Convert gradients to fp32 on the host; the narrow copies may be overwritten from here on."""
+        """Convert gradients to fp32 on the host; their bf16 copies may be overwritten from here on."""
         for one in self.owned:
             assert one.master.grad is not None
             one.master.grad.copy_(one.gradient)
@@ -151,7 +153,7 @@ class HostOptimizer(Optimizer):
 
 
 class Owned:
-    """A parameter that this rank updates, and its data on the host."""
+    """Keep a parameter that this rank updates, and its data on the host."""
 
     def __init__(self, parameter: nn.Parameter, host: HostMemory) -> None:
         self.parameter = parameter

@@ -2,6 +2,8 @@
 
 Each rank trains alone. At intervals the ranks average their changes and use the average as the gradient of an
 outer step with Nesterov momentum.
+
+It has the role of `ddp`, and combines with what changes one rank's step. Every rank needs all parameters.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ import torch
 import torch.distributed as dist
 
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.step import Level, TrainingStep
+from suites.training.step import Level, Role, TrainingStep
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
+ROLE = Role.PARALLELISM
 
 MOMENTUM = 0.9  # arXiv 2311.08105, section 3
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """When and how far the outer step goes.
+    """Choose when an outer step is taken, and how far it goes.
 
-    `inner_steps`: updates between two outer steps. `outer_learning_rate`: of the outer step.
+    `inner_steps`: the number of updates between two outer steps.
+    `outer_learning_rate`: the learning rate of the outer step.
     """
 
     inner_steps: int = 4
@@ -39,7 +42,7 @@ def contract(settings: Settings) -> Contract:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `dp_size` ranks takes it, each with its own model."""
+    """Return one of `dp_size` ranks' step, each with its own model."""
     return replace(
         step,
         ranks=step.workload.dp_size,
@@ -51,7 +54,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 class OuterStep:
-    """The parameters from which all ranks started, and the outer optimizer over them."""
+    """Take the outer step over the parameters from which all ranks started."""
 
     def __init__(self, settings: Settings, trainer: Any) -> None:
         self._inner_steps, self._updates = settings.inner_steps, 0

@@ -1,7 +1,9 @@
-"""bf16 compute over fp32 master states (arXiv 1710.03740), in the three variants of mixed precision.
+"""Mixed precision (arXiv 1710.03740): bf16 compute over fp32 master states, in its three conventions.
 
-They differ in the type of each tensor, and so in bytes per parameter before any activation.
-FSDP2 and ZeRO have mixed precision of their own, which takes autocast's place under them.
+They differ in the type in which each tensor is stored, and so in bytes per parameter before any activation.
+
+It combines with every technique. `fsdp2`, `zero` and `host_update` have mixed precision of their own, which
+takes the place of autocast; `zero` and `host_update` refuse what theirs does not have.
 """
 
 from __future__ import annotations
@@ -22,23 +24,23 @@ from suites.training.workload import Resources, Workload
 LEVEL = Level.MODEL
 
 TOLERANCE = 5e-3
-"""Of the first loss: bf16 has 8 bits of significand, and a loss is a mean over thousands of products."""
+"""Share of the first loss: bf16 has 8 bits of significand; a loss is a mean over thousands of products."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The type of each kind of tensor.
+    """Choose the type in which tensors are stored.
 
-    `gradients`: None, all in fp32 and torch.autocast casts what it multiplies to bf16; "bf16", parameters and
-    gradients in bf16 with fp32 master weights (16 bytes per parameter with AdamW); "fp32", bf16 parameters,
-    gradients summed in fp32, fp32 masters (18 bytes per parameter).
+    `gradients`: None stores all in fp32, and torch.autocast rounds what it multiplies; "bf16" stores
+    parameters and gradients in bf16, with fp32 master weights (16 bytes per parameter with AdamW); "fp32"
+    stores parameters in bf16 and sums gradients in fp32, with fp32 master weights (18 bytes per parameter).
     """
 
     gradients: Literal["bf16", "fp32"] | None = None
 
 
 PRECISIONS = {None: "autocast", "bf16": "bf16_grads", "fp32": "fp32_grads"}
-"""The names that `Features.precision` has for them."""
+"""Each setting, and its name in `Features.precision`."""
 
 NOTES = {
     "autocast": (
@@ -58,7 +60,7 @@ NOTES = {
 
 
 def contract(settings: Settings) -> Contract:
-    """Return a tolerance: every product is rounded to bf16."""
+    """Return the tolerance of products rounded to bf16."""
     return Within(TOLERANCE)
 
 
@@ -77,12 +79,12 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
-    """Let torch choose for each operation whether it runs in bf16."""
+    """Return torch's autocast, which chooses for each operation whether it runs in bf16."""
     return torch.autocast(device_type, torch.bfloat16)
 
 
 class Masters(Optimizer):
-    """fp32 copies of bf16 parameters, which the optimizer updates; the parameters follow them."""
+    """Keep fp32 copies of bf16 parameters, which the optimizer updates; the parameters follow them."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
         self.parameters = list(parameters)
@@ -95,7 +97,7 @@ class Masters(Optimizer):
 
 
 class NarrowGradients(Masters):
-    """Gradients stay bf16; each is widened alone while its parameter is updated."""
+    """Keep gradients in bf16; convert each to fp32 alone while its parameter is updated."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
         super().__init__(model.parameters())
@@ -114,7 +116,7 @@ class NarrowGradients(Masters):
             self.publish(index)
 
     def zero_grad(self, keep: bool = False) -> None:
-        """Let the bf16 gradients go."""
+        """Release the bf16 gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -123,12 +125,12 @@ class NarrowGradients(Masters):
         torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     def state_tensors(self) -> list[Tensor]:
-        """Return masters and what the optimizers keep."""
+        """Return the masters and the optimizers' states."""
         return [*self.masters, *(one for each in self._optimizers for one in each.state_tensors())]
 
 
 class WideGradients(Masters):
-    """Adds each bf16 gradient to an fp32 sum, `main_grad`, as soon as it is computed, and releases it."""
+    """Add each bf16 gradient to an fp32 sum, `main_grad`, as soon as it exists, and release it."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
         super().__init__(model.parameters())
@@ -158,12 +160,12 @@ class WideGradients(Masters):
         self._optimizer.clip_grad_norm(max_norm)
 
     def state_tensors(self) -> list[Tensor]:
-        """Return masters and what the optimizer keeps."""
+        """Return the masters and the optimizer's states."""
         return [*self.masters, *self._optimizer.state_tensors()]
 
 
 def add_to_main_grad(parameter: Tensor) -> None:
-    """Add the gradient just computed to the fp32 sum, and let it go."""
+    """Add the gradient just computed to the fp32 sum, and release it."""
     if parameter.grad is not None:
         parameter.main_grad.add_(parameter.grad)  # type: ignore[attr-defined]
         parameter.grad = None

@@ -3,6 +3,9 @@
 `foreach` is torch's default on CUDA: many tensors at once, and copies of all of them, which take about as
 much memory as the parameters (torch.optim's documentation). `fused` reads and writes each tensor once, in
 one kernel.
+
+It combines with every technique, except that `fsdp2` and `tensor_parallel` cannot shard Adafactor or the
+fused SGD, and updates on the host are AdamW's.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ LEVEL = Level.WORKLOAD
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What updates the parameters.
+    """Choose what updates the parameters.
 
     `impl`: torch's implementation; None: the workload's.
     `name`: the optimizer; None: the workload's.
-    `learning_rate`: None: with `name` that optimizer's own, else the workload's.
+    `learning_rate`: its learning rate; None: with `name` that optimizer's default, else the workload's.
     """
 
     impl: Literal["default", "for_loop", "foreach", "fused"] | None = None
@@ -33,7 +36,7 @@ class Settings:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return the contract: another optimizer changes the mathematics, another implementation does not."""
+    """Return `EXACT` for another implementation; another optimizer changes the mathematics."""
     changed = settings.name is not None or settings.learning_rate is not None
     return CHANGES_THE_MATHEMATICS if changed else EXACT
 

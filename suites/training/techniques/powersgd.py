@@ -1,7 +1,7 @@
 """PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with the error fed back into the
 next step.
 
-torch's communication hook for DDP.
+It is torch's communication hook for DDP, so it needs `ddp`, and with it one bucket: `ddp: {buckets: 1}`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NEEDS = ("ddp",)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The rank of the approximation, and its warm-up.
+    """Choose the rank of the approximation, and its warm-up.
 
-    `rank`: columns of the low-rank matrices. `warmup_steps`: updates with full gradients before it starts, at
-    least 2.
+    `rank`: the number of columns of the low-rank matrices.
+    `warmup_steps`: the number of updates with full gradients before it starts, at least 2.
     """
 
     rank: int = 2
@@ -45,8 +45,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     All gradients must be in one bucket: the hook's second reduction begins on a thread of the process
     group, and ranks would take those of several buckets in different orders.
     """
-    if (step.settings_of("ddp") or {}).get("buckets") != 1:
-        raise Unavailable("powersgd needs ddp: {buckets: 1}, or ranks reduce buckets in different orders")
+    ddp = step.settings_of("ddp") or {}
+    if ddp.get("reduce_dtype") == "bf16":
+        raise Unavailable("powersgd is DDP's communication hook, and so is ddp: {reduce_dtype: bf16}")
+    if ddp.get("buckets") != 1:
+        raise Unavailable("powersgd needs ddp: {buckets: 1}, else ranks reduce buckets in different orders")
     return replace(
         step,
         wraps=(*step.wraps, partial(register, settings)),

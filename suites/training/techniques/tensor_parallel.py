@@ -1,7 +1,10 @@
-"""Tensor parallelism as in Megatron-LM (arXiv 1909.08053), through torch's DTensor: each layer is cut.
+"""Tensor parallelism as in Megatron-LM (arXiv 1909.08053), by torch's DTensor: each layer is sharded.
 
-Query, key, value and the MLP's first matrices are cut by columns, and so the heads; what follows by rows.
-The embedding, the output layer and the loss are cut by vocabulary. Norms are whole on every rank.
+Query, key, value and the MLP's first matrices are sharded by columns, and so by heads; the matrices after
+them by rows. The embedding, the output layer and the loss are sharded by vocabulary. Norms are replicated.
+
+It combines with every technique of one rank but those in `EXCLUDES`, and works on `suites.training.model`
+alone.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from harness.instruments.distributed.fake_process_group import rank_mesh
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Transformer
 from suites.training.optimizers import not_for_shards
-from suites.training.step import Level, TrainingStep
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
+ROLE = Role.PARALLELISM
 EXCLUDES = {
-    "compile": "its loss is a DTensor sharded by vocabulary, which torch.compile does not trace here",
+    "compile": "its loss is a DTensor sharded by vocabulary, which torch.compile does not trace",
     "activation_offload": "saved DTensors have no storage of their own to copy",
 }
 
@@ -42,7 +45,7 @@ NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Nothing to set: the workload's `tp_size` says over how many ranks."""
+    """Set nothing: the workload's `tp_size` is the number of ranks."""
 
 
 def unavailable() -> str | None:
@@ -56,9 +59,9 @@ def contract(settings: Settings) -> Contract:
 
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
-    """Return why the model cannot be cut so; None where it can."""
+    """Return why the model cannot be sharded so; None where it can."""
     if workload.hf_config is not None:
-        return "it splits only the layers of suites.training.model"
+        return "it shards the layers of suites.training.model alone, not another model's"
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(workload, name)
         if size % workload.tp_size:
@@ -69,7 +72,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `tp_size` ranks takes it."""
+    """Return one of `tp_size` ranks' step."""
     return replace(
         step,
         ranks=step.workload.tp_size,
@@ -80,7 +83,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
-    """Split the model over all ranks; its forward still takes full batches and returns the full loss."""
+    """Return the model sharded over all ranks; its forward takes full batches and returns the full loss."""
     assert isinstance(model, Transformer)
     mesh = rank_mesh(next(model.parameters()).device.type)
     parallelize_module(model, mesh, plan(model), src_data_rank=None)
@@ -110,7 +113,7 @@ def plan(model: Transformer) -> dict[str, ParallelStyle]:
 
 
 class Whole(ParallelStyle):
-    """A module that every rank runs on full inputs, with its parameters as replicated DTensors."""
+    """Replicate a module: every rank runs it on full inputs, with its parameters as replicated DTensors."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def distribute(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
@@ -123,30 +126,30 @@ class Whole(ParallelStyle):
 
 
 class VocabularyParallelLoss(nn.Module):
-    """The model's loss from logits that stay cut by vocabulary, in both passes."""
+    """Compute the model's loss from logits that stay sharded by vocabulary, in both passes."""
 
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the mean cross-entropy, a plain scalar tensor that is the same on every rank."""
+        """Return the mean cross-entropy as a plain scalar tensor, the same on every rank."""
         with loss_parallel():
             loss: Any = self.model(tokens_BT, targets_BT)
         return LossParallelBackward.apply(loss.to_local())  # type: ignore[no-any-return,no-untyped-call]
 
 
 class LossParallelBackward(torch.autograd.Function):
-    """Passes the loss on; its backward enters `loss_parallel` until the whole backward pass has ended."""
+    """Pass the loss on; its backward enters `loss_parallel` until the full backward pass has ended."""
 
     @staticmethod
     def forward(context: Any, loss: Tensor) -> Tensor:
-        """Return the loss unchanged."""
+        """Return the loss itself."""
         return loss.view_as(loss)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        """Return the gradient unchanged."""
+        """Return the gradient itself."""
         entered = ExitStack()
         entered.enter_context(loss_parallel())
         torch.autograd.Variable._execution_engine.queue_callback(entered.close)

@@ -1,8 +1,11 @@
-"""ZeRO (arXiv 1910.02054) by deepspeed's engine: it spreads optimizer states, gradients, parameters.
+"""ZeRO (arXiv 1910.02054) by deepspeed's engine: it shards optimizer states, gradients and parameters.
 
 States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 2101.06840) or on a disk
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
 `deepspeed_fake.py`.
+
+It combines with every technique that has another role, but not with `compile`. deepspeed's mixed precision,
+with bf16 gradients, takes the place of autocast.
 """
 
 from __future__ import annotations
@@ -27,21 +30,21 @@ from suites.training.deepspeed_fake import values_not_read
 from suites.training.deepspeed_offload import Offload, cpu_adam
 from suites.training.model import blocks_of
 from suites.training.optimizers import Optimizer, make_torch_optimizer, tensors_in
-from suites.training.step import Level, TrainingStep, no_context
+from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
-ROLE = "how ranks share the model"
-EXCLUDES = {"compile": "deepspeed's engine is not compiled: its hooks on every module break the graph"}
+ROLE = Role.PARALLELISM
+EXCLUDES = {"compile": "deepspeed's engine runs as it comes; its hooks on every module break the graph"}
 
 DEFAULT_BUCKET = 500_000_000
-"""Elements of deepspeed's communication buckets by default; here no more than the model has parameters.
+"""Elements of deepspeed's communication buckets by default; here at most as many as the model's parameters.
 
-Else a small model's bytes would be those of the buckets alone: 2 GB in fp32.
+Otherwise a small model's bytes would be those of the buckets alone: 2 GB in fp32.
 """
 
 PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grads"}
-"""deepspeed's own mixed precision keeps bf16 gradients, whatever was requested."""
+"""The precision of a step before it, and with it: deepspeed's mixed precision has bf16 gradients."""
 
 NOTE = (
     "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements"
@@ -56,14 +59,15 @@ TOO_LARGE = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is sharded over ranks, and where it is stored.
+    """Choose what is sharded over ranks, and where it is stored.
 
-    `stage`: 1, optimizer states; 2, gradients too; 3, parameters too. `optimizer`: where fp32 states are
-    stored and updated: "device", "host" or "disk". `parameters`: where they are stored: "device", "host" or
-    "disk"; other than the device with stage 3 alone. `ratio`: the share of the states that is not on the
-    device (stage 3's Twin-Flow). `buckets`: elements that are sent at once: "model", all up to deepspeed's
-    default; "block", a block's or the largest parameter's, and prefetching a block ahead, as the defaults
-    are a part of a model of billions.
+    `stage`: 1 shards optimizer states; 2 gradients too; 3 parameters too.
+    `optimizer`: where fp32 states are stored and updated.
+    `parameters`: where parameters are stored; other than on the device with stage 3 alone.
+    `ratio`: the share of the states that is not on the device (stage 3's Twin-Flow).
+    `buckets`: the elements that are sent at once: "model", all up to deepspeed's default; "block", those of a
+    block or of the largest parameter, and a block is prefetched. deepspeed's defaults are made for a model of
+    billions of parameters, of which they are a small part.
     """
 
     stage: Literal[1, 2, 3] = 3
@@ -79,7 +83,7 @@ def unavailable() -> str | None:
 
 
 def contract(settings: Settings) -> Contract:
-    """Return `EXACT`: the mean over ranks in another order; mixed precision has its own contract."""
+    """Return `EXACT`: the mean over ranks, in another order; mixed precision has a contract of its own."""
     return EXACT
 
 
@@ -91,11 +95,13 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step as one of `dp_size` ranks takes it; deepspeed's own casts replace autocast."""
+    """Return one of `dp_size` ranks' step; deepspeed's mixed precision takes the place of autocast."""
     if settings.parameters != "device" and settings.stage != 3:
-        raise ValueError("zero: parameters can be offloaded with stage 3 only")
+        raise ValueError("zero: parameters can be stored on the host or a disk with stage 3 alone")
     if step.features.precision not in PRECISIONS:
-        raise Unavailable("zero over mixed_precision {gradients: fp32}: deepspeed keeps gradients in bf16")
+        raise Unavailable(
+            "zero has bf16 gradients of its own: it does not combine with mixed_precision: {gradients: fp32}"
+        )
     precision = PRECISIONS[step.features.precision]
     reason = TOO_LARGE if step.workload.shape.parameters > MOST_PARAMETERS else None
     if (settings.optimizer, settings.parameters) != ("device", "device"):
@@ -123,7 +129,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 class Sizes:
-    """Elements of the model: of a `block`, of the `largest` parameter, of `all`; `ranks` share them."""
+    """Count the model's elements: of a `block`, of the `largest` parameter, of `all`; `ranks` share them."""
 
     def __init__(self, model: nn.Module) -> None:
         counts = [one.numel() for one in model.parameters()]
@@ -161,7 +167,7 @@ def start_engine(
 
 
 def config(settings: Settings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
-    """Return deepspeed's defaults except clipping and sizes in elements, which suit billion-scale models."""
+    """Return deepspeed's defaults, except for clipping, and for sizes that are made for large models."""
     block = max(sizes.block, sizes.largest)
     bucket = min(DEFAULT_BUCKET, sizes.all) if settings.buckets == "model" else block
     bucket += bucket % 2  # its engine asks for an even number
@@ -187,7 +193,7 @@ def config(settings: Settings, precision: str, workload: Workload, sizes: Sizes)
 
 
 class Resident(nn.Module):
-    """A model whose parameters have the device and type that they shall have; fake ones cannot be moved."""
+    """Keep a model's parameters on their device and in their type; fake ones cannot be moved."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -202,7 +208,7 @@ class Resident(nn.Module):
 
 
 class EngineModel(nn.Module):
-    """The engine's forward pass; from here to the end of the step, linear layers are the engine's."""
+    """Run the engine's forward pass; from there to the end of the step, linear layers are the engine's."""
 
     fake: bool
     linear: Any
@@ -223,7 +229,7 @@ class EngineModel(nn.Module):
 
 
 class EngineOptimizer(Optimizer):
-    """The engine's step, which clips and lets the gradients go too."""
+    """Run the engine's step, which also clips and releases the gradients."""
 
     def __init__(self, engine: Any, optimizer: Any, fake: bool, linear: Any, offload: Offload):
         self._engine, self._optimizer, self._fake, self._linear = engine, optimizer, fake, linear
@@ -249,7 +255,7 @@ class EngineOptimizer(Optimizer):
         return [*shards, *tensors_in(self._optimizer)]
 
     def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
-        """Return what the engine holds now in places of its own, with the kind of memory that it is."""
+        """Return the tensors that the engine stores itself, with their kind of memory."""
         zero = self._engine.optimizer
         parameters = self._engine.module.parameters()
         shards = [(one.ds_tensor, "parameters") for one in parameters if hasattr(one, "ds_tensor")]
@@ -278,7 +284,7 @@ class EngineOptimizer(Optimizer):
         return self._offload.files_B()
 
     def close(self) -> None:
-        """End the engine; its files go."""
+        """End the engine and remove its files."""
         functional.linear = self._linear
         self._engine.destroy()
         self._offload.close()
