@@ -20,8 +20,9 @@ class LimitsSchema:
 class OptimizationSchema:
     """One optimization's YAML; see `harness.optimizations`.
 
-    `fields` declares what `settings` allow. `techniques` are applied in order. `applies_to`: for which
-    workloads it is planned, see `harness.applicability`. A variant has settings of its own, and may have
+    `fields` declares what `settings` allow. `techniques`: see docs/adding-a-technique.md. `applies_to`: for
+    which workloads it is planned, see `harness.applicability`. A variant has settings of its own, and may
+    have
     `title` and `techniques`.
     """
 

@@ -158,7 +158,7 @@ def check_modules(
 
 
 def _check_optimization(file: Path, settings: Sequence[str]) -> None:
-    declared = _find(file, "Settings")
+    declared = statement(file, "Settings")
     _refuse(file, UNCONFIGURED if declared is None else OPTIMIZATION)
     body = declared.body if isinstance(declared, ast.ClassDef) else []
     fields = {ast.unparse(one.target) for one in body if isinstance(one, ast.AnnAssign)}
@@ -174,9 +174,13 @@ def check_suite(package: Path, techniques: bool = False) -> None:
 
 
 def _refuse(file: Path, expected: Mapping[str, Function]) -> None:
-    faults = [fault for name, function in expected.items() if (fault := _fault(file, name, function))]
-    if faults:
-        raise ConfigError(f"{_shown(file)}: {'; '.join(faults)}. {SEE}")
+    if lacking := faults(file, expected):
+        raise ConfigError(f"{_shown(file)}: {'; '.join(lacking)}. {SEE}")
+
+
+def faults(file: Path, expected: Mapping[str, Function]) -> list[str]:
+    """Return what a module lacks of the functions that it should have; nothing where it is complete."""
+    return [fault for name, function in expected.items() if (fault := _fault(file, name, function))]
 
 
 def _shown(file: Path) -> str:
@@ -187,7 +191,7 @@ def _shown(file: Path) -> str:
 
 def _fault(file: Path, name: str, function: Function) -> str:
     signature = f"{name}({', '.join(function.parameters)})"
-    defined = _find(file, name)
+    defined = statement(file, name)
     if defined is None:
         return f"{signature} is missing" if function.required else ""
     if isinstance(defined, ast.FunctionDef) and not _takes(defined.args, len(function.parameters)):
@@ -202,7 +206,7 @@ def _takes(given: ast.arguments, count: int) -> bool:
     return positional - len(given.defaults) <= count <= most and None not in given.kw_defaults
 
 
-def _find(file: Path, name: str) -> ast.stmt | None:
+def statement(file: Path, name: str) -> ast.stmt | None:
     """Return the statement that gives a module its `name`, in the module that an import takes it from."""
     for node in _statements(file):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
@@ -213,7 +217,7 @@ def _find(file: Path, name: str) -> ast.stmt | None:
             original = next((one.name for one in node.names if (one.asname or one.name) == name), None)
             source = file_of(node.module or "") if original and not node.level else None
             if original:
-                return (_find(source, original) if source else None) or node
+                return (statement(source, original) if source else None) or node
     return None
 
 

@@ -1,8 +1,9 @@
 """Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
 
-A technique is `suites/training/techniques/<name>.py`. Its settings are the annotated fields of its class
-`Settings`; of those whose type is plain (int, float, str, bool, `Literal[...]`, each or None) the value is
-checked too.
+A technique is `suites/training/techniques/<name>.py`; docs/adding-a-technique.md lists what it has. Its
+settings are the annotated fields of its class `Settings`; of those whose type is plain (int, float, str,
+bool,
+`Literal[...]`, each or None) the value is checked too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.code_fingerprint import ROOT
+from harness.protocols import Function, faults, statement
 from harness.validation import ConfigError, check_value, unknown
 
 PACKAGE = "training.techniques"
@@ -22,6 +24,14 @@ PACKAGE = "training.techniques"
 TECHNIQUES = ROOT / "suites" / "training" / "techniques"
 
 PLAIN = ("int", "float", "str", "bool")
+
+TECHNIQUE = {
+    "contract": Function(("settings",)),
+    "apply": Function(("step", "settings")),
+    "applies_to": Function(("workload", "settings"), required=False),
+    "unavailable": Function((), required=False),
+}
+"""The functions of a technique; it also has LEVEL and Settings."""
 
 
 def checked_techniques(
@@ -35,6 +45,7 @@ def checked_techniques(
         name, settings = (one, {}) if isinstance(one, str) else _named(where, one)
         if name not in names(folder):
             raise unknown(f"{where}.{name}", name, names(folder))
+        check_module(folder / f"{name}.py")
         allowed = settings_of(folder / f"{name}.py")
         checked = {}
         for key, value in settings.items():
@@ -51,6 +62,26 @@ def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
         if settings is None or isinstance(settings, Mapping):
             return str(name), settings or {}
     raise ConfigError(f"{where}: {one!r}; expected a name, or {{name: {{setting: value}}}}")
+
+
+@cache
+def check_module(file: Path) -> None:
+    """Raise ConfigError, one line, where a technique's module lacks something."""
+    found = statement(file, "Settings")
+    missing = [] if statement(file, "LEVEL") else ["LEVEL is missing"]
+    if not isinstance(found, ast.ClassDef):
+        missing.append("class Settings is missing")
+    elif not any("dataclass" in ast.unparse(one) for one in found.decorator_list):
+        missing.append("class Settings is no dataclass")
+    else:
+        fields = (one for one in found.body if isinstance(one, ast.AnnAssign) and one.value is None)
+        missing += [f"Settings.{ast.unparse(one.target)} has no default" for one in fields]
+    missing += faults(file, TECHNIQUE)
+    if missing:
+        shown = Path(*file.parts[-4:])
+        raise ConfigError(
+            f"{shown}: {'; '.join(missing)}. docs/adding-a-technique.md lists what a technique has"
+        )
 
 
 def names(folder: Path = TECHNIQUES) -> list[str]:

@@ -14,6 +14,7 @@ from harness.validation import ConfigError
 SHARDED = '''"""Shard."""
 from dataclasses import dataclass
 from typing import Literal
+LEVEL = 1
 
 @dataclass(frozen=True)
 class Settings:
@@ -21,14 +22,25 @@ class Settings:
     mode: Literal["full", "half"] = "full"
     dtypes: dict[str, str] | None = None
     ratio: float = 1
+
+def contract(settings): ...
+def apply(step, settings): ...
 '''
+COMPILE = """LEVEL = 2
+@dataclass(frozen=True)
+class Settings:
+    pass
+
+def contract(settings): ...
+def apply(step, settings): ...
+"""
 PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "variants": {}}
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "sharded.py").write_text(SHARDED)
-    (tmp_path / "compile.py").write_text('"""No settings."""\n')
+    (tmp_path / "compile.py").write_text(COMPILE)
     (tmp_path / "__init__.py").write_text("")
     return tmp_path
 

@@ -69,6 +69,7 @@ def test_a_technique_keeps_its_contract(name, given):
     check(step_of(name, given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given", [["compile"], [{"compile": {"scope": "blocks"}}, "fsdp2", "mixed_precision"]], ids=str
 )
