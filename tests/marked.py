@@ -1,4 +1,4 @@
-"""Tells which processes a test has left: those whose environment bears its mark."""
+"""Finds the processes that a test has left, by a mark in their environment."""
 
 import os
 import time

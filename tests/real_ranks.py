@@ -67,7 +67,7 @@ SMALL = replace(
     max_position_embeddings=64,
     optimizer="adamw",
 )
-"""Large enough that what a walk misses shows as a share of the peak."""
+"""Large enough that what a dry run misses shows as a share of the peak."""
 
 
 HOST = Device("host", measured=True)

@@ -1,4 +1,4 @@
-"""That gloo's threads have let go: the allocator's account of collectives stays level."""
+"""Draining gloo: the allocator's account of repeated collectives stays level."""
 
 import pytest
 import torch

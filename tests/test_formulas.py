@@ -1,4 +1,4 @@
-"""The closed formulas, held against their sources' own examples and arithmetic done otherwise."""
+"""The closed formulas, compared with their sources' examples and independent sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP2: right on real ranks, and its walk held against real tensors under the fake process group."""
+"""FSDP2: correct on real ranks, and its dry run compared with real tensors."""
 
 from dataclasses import replace
 from math import prod

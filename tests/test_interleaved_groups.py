@@ -1,4 +1,4 @@
-"""Cells timed together, in real children: pairs stand beside one another, and each fault is one cell's."""
+"""Interleaved cells in real children: samples pair by round, and each fault ends one cell."""
 
 import pytest
 from toy.sweep import LIMITS, PACKAGE, cell, sweep

@@ -1,4 +1,4 @@
-"""Ranks that a launcher started beside rank 0: they answer as a pool's own, and end with it."""
+"""Ranks that a launcher started next to rank 0: they answer as a pool's own, and end with it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The floor beneath the device, and what is counted as crossing to it and back."""
+"""The memory tier below the device, and the traffic between them."""
 
 from __future__ import annotations
 

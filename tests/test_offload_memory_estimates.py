@@ -1,4 +1,4 @@
-"""What the offload suite foretells, held against its sources' own examples and arithmetic done otherwise."""
+"""The offload suite's memory estimates, compared with their sources' examples and independent sums."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a person is told of a sweep before it runs."""
+"""The plan as shown before a sweep runs."""
 
 from dataclasses import replace
 

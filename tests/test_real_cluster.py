@@ -1,4 +1,4 @@
-"""What the interconnect suite makes of the machines that a launcher started ranks on."""
+"""The interconnect suite on machines where a launcher started the ranks."""
 
 import pytest
 import torch

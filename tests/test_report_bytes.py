@@ -1,4 +1,4 @@
-"""The same findings give the same bytes, and what cannot be written or read is told."""
+"""The same findings give the same bytes; what cannot be written or read is reported."""
 
 from __future__ import annotations
 

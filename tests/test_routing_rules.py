@@ -1,4 +1,4 @@
-"""Which way packets go: what is refused, and the kernel's word against bytes counted on each link."""
+"""Routing rules: what is refused, and the kernel's routes against bytes counted on each link."""
 
 import itertools
 import subprocess

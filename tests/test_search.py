@@ -1,4 +1,4 @@
-"""The searches, held against a scan of every value; what they cost is counted in evaluations."""
+"""The searches, compared with a scan of every value; their cost is counted in evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: right on real ranks; its walk of one rank held against real tensors on one process."""
+"""Tensor parallelism: correct on real ranks; its dry run of one rank compared with real tensors."""
 
 from dataclasses import replace
 
