@@ -107,13 +107,17 @@ def test_the_lock_of_a_killed_compilation_is_removed_and_a_held_one_is_not(tmp_p
         assert (dead.exists(), held.exists()) == (False, True)
 
 
-def test_before_loading_dead_locks_go_of_what_is_compiled_next_to_it_too(monkeypatch, tmp_path):
+def test_before_loading_dead_locks_go_and_no_debug_information_is_made(monkeypatch, tmp_path):
     locks = [tmp_path / "py311_cpu" / name / "lock" for name in ("async_io", "pin_memory")]
     for lock in locks:
         lock.parent.mkdir(parents=True)
         lock.touch()
-    left = []
-    builder = SimpleNamespace(load=lambda verbose: left.append([lock.exists() for lock in locks]))
+    left, flags = [], []
+    builder = SimpleNamespace(cxx_args=lambda: ["-O3", "-g"])
+    builder.load = lambda verbose: (
+        left.append([lock.exists() for lock in locks]),
+        flags.append(builder.cxx_args()),
+    )
     builders = SimpleNamespace(AsyncIOBuilder=lambda: builder)
     monkeypatch.setitem(sys.modules, "deepspeed.ops.op_builder", builders)
     monkeypatch.setattr(deepspeed_ops, "choose_accelerator", lambda: None)
@@ -121,3 +125,4 @@ def test_before_loading_dead_locks_go_of_what_is_compiled_next_to_it_too(monkeyp
     monkeypatch.setenv("PATH", os.environ["PATH"])  # load() adds to it
     deepspeed_ops.load("async_io")
     assert left == [[False, False]]
+    assert flags == [["-O3", "-g", "-g0"]]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from harness.instruments.distributed.deepspeed_ops import load
 from harness.records import Unavailable
 from suites.training.optimizers import LEARNING_RATE
 from suites.training.workload import Resources, Workload
@@ -45,6 +46,7 @@ class Offload:
         self.locked_B = 0
         self._swap: tempfile.TemporaryDirectory[str] | None = None
         if "disk" in (optimizer, parameters):
+            load("async_io")
             self._swap = tempfile.TemporaryDirectory(dir=resources.folder or None)
         if (optimizer, parameters) != ("device", "device"):
             self._count_locked()
@@ -150,6 +152,7 @@ class Offload:
 
 def cpu_adam(parameters: list[nn.Parameter], workload: Workload) -> Any:
     """Return deepspeed's Adam for the host, as AdamW."""
+    load("cpu_adam")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     rate = LEARNING_RATE["adamw"] if workload.learning_rate is None else workload.learning_rate
