@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+# A file per worker, so that what its tests share is set up once; in the order of tests/conftest.py.
+PYTEST := $(VENV)/bin/pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder
 export DS_BUILD_OPS := 0
 
 .PHONY: reproduce check test setup system check-ruff check-types check-quick check-tests operators
@@ -26,15 +28,14 @@ check-types:
 
 # What starts no ranks, networks, engines or compilers.
 check-quick:
-	$(VENV)/bin/pytest -n $$(nproc) --dist loadfile -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # Once a machine, some minutes: what deepspeed would compile while a test waits for it.
 operators: setup
 	$(RUN) -m harness.instruments.distributed.deepspeed_ops
 
-# A file a worker: what its tests share is then set up once.
 check-tests:
-	$(VENV)/bin/pytest -n $$(nproc) --dist loadfile
+	$(PYTEST)
 
 setup: system $(VENV)/.done
 
