@@ -96,7 +96,10 @@ def losses_on_ranks(runs, folder):
 
     The ranks are started once, as many as a run needs at most, and do one run after the other.
     """
-    torch.multiprocessing.spawn(_do, args=(runs, str(folder)), nprocs=max(ranks for *_, ranks in runs))
+    torch.multiprocessing.set_forkserver_preload(["deepspeed"])  # imported once for all ranks
+    torch.multiprocessing.start_processes(
+        _do, (runs, str(folder)), nprocs=max(ranks for *_, ranks in runs), start_method="forkserver"
+    )
     return [
         [json.loads((folder / f"losses.{number}.{rank}").read_text()) for rank in range(ranks)]
         for number, (*_, ranks) in enumerate(runs)
