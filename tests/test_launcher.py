@@ -127,48 +127,50 @@ def mark(monkeypatch):
     return marked(monkeypatch)
 
 
-def test_they_answer_as_a_pools_own_in_one_pool_after_another(monkeypatch, mark):
-    with served(3, monkeypatch) as here:
-        for _ in range(2):
-            with pool_of(here) as pool:
-                assert pool.call("on_ranks:number") == [0, 1, 2]
-                assert pool.call("on_ranks:reduced", elements=10) == [[6.0 * i for i in range(10)]] * 3
-                assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 3
-                assert len(ranks(mark)) == 3
-            wait_for(lambda: not ranks(mark))
-    wait_until_none(mark)
+@pytest.fixture(scope="module")
+def started():
+    """Two servers next to rank 0 for the tests below, each with a pool of its own: one pool after another."""
+    with pytest.MonkeyPatch.context() as patch:
+        mark = marked(patch)
+        with served(3, patch) as here:
+            yield here, mark
+        wait_until_none(mark)
 
 
-def test_one_that_dies_is_reported_with_what_it_printed_and_the_next_pool_is_intact(monkeypatch, mark):
-    with served(2, monkeypatch) as here:
-        with (
-            pool_of(here) as pool,
-            pytest.raises(RankFailed, match="rank 1 was killed by SIGSEGV"),
-        ):
-            pool.call("on_ranks:misbehave", who=1, how="SIGSEGV", wait_s=0.1)
-        with pool_of(here) as pool:
-            assert pool.call("on_ranks:number") == [0, 1]
-    wait_until_none(mark)
+@pytest.fixture
+def pool(started):
+    """A pool of three ranks that answer, whatever ended the one before."""
+    here, mark = started
+    with pool_of(here) as pool:
+        assert pool.call("on_ranks:number") == [0, 1, 2]
+        assert len(ranks(mark)) == 3
+        yield pool
+    wait_for(lambda: not ranks(mark))
 
 
-def test_one_that_hangs_is_reported_within_the_limit_and_leaves_nothing(monkeypatch, mark):
-    with served(2, monkeypatch) as here:
-        with pool_of(here) as pool, pytest.raises(RankTimeout) as caught:
-            pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
-        said = str(caught.value)
-        assert said.startswith("rank 0 and rank 1 gave no answer to misbehave within 3 s")
-        assert "in _hang" in said.partition("\nrank 1; its stack:")[2]
-        wait_for(lambda: not ranks(mark))
-    wait_until_none(mark)
+def test_they_answer_as_a_pools_own(pool):
+    assert pool.call("on_ranks:reduced", elements=10) == [[6.0 * i for i in range(10)]] * 3
+    assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 3
 
 
-def test_a_relay_that_is_killed_takes_its_rank_along(monkeypatch, mark):
-    with served(2, monkeypatch) as here, pool_of(here) as pool:
-        os.kill(pool.pids[1], signal.SIGKILL)
-        wait_for(lambda: len(ranks(mark)) == 1)
-        with pytest.raises(RankFailed):
-            pool.call("on_ranks:number")
-    wait_until_none(mark)
+def test_one_that_dies_is_reported_with_what_it_printed(pool):
+    with pytest.raises(RankFailed, match="rank 1 was killed by SIGSEGV"):
+        pool.call("on_ranks:misbehave", who=1, how="SIGSEGV", wait_s=0.1)
+
+
+def test_one_that_hangs_is_reported_within_the_limit(pool):
+    with pytest.raises(RankTimeout) as caught:
+        pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
+    said = str(caught.value)
+    assert said.startswith("rank 0 and rank 1 and rank 2 gave no answer to misbehave within 3 s")
+    assert "in _hang" in said.partition("\nrank 1; its stack:")[2]
+
+
+def test_a_relay_that_is_killed_takes_its_rank_along(started, pool):
+    os.kill(pool.pids[1], signal.SIGKILL)
+    wait_for(lambda: len(ranks(started[1])) == 2)
+    with pytest.raises(RankFailed):
+        pool.call("on_ranks:number")
 
 
 def test_servers_end_with_whoever_started_them(monkeypatch, mark):
