@@ -28,7 +28,6 @@ WORKLOADS = {
 SHORT = [
     "suite.sampling.budget_s=0.02",
     "suite.sampling.rounds=2",
-    "suite.reference_workloads=[]",
     "repeats=1",
 ]
 
