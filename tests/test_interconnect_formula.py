@@ -1,26 +1,26 @@
 """What the interconnect_formula suite calculates, compared with sums done by hand."""
 
-from importlib import import_module
+from dataclasses import replace
 
 import pytest
+from variants import applied
 
 from harness.config import load
-from harness.records import Origin, Unavailable
+from harness.records import Origin, Unavailable, WrongResult
 from suites import interconnect_formula
 
 RUN = load(["suite=interconnect_formula"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
 
 
+def subject_of(workload, name):
+    fields = RUN.workloads[workload] if isinstance(workload, str) else workload
+    return applied("interconnect_formula", VARIANTS[name], interconnect_formula.build(fields, 1))
+
+
 def values_of(workload, name):
     """Return values by metric and method; `workload`: a name, or its fields."""
-    variant = VARIANTS[name]
-    fields = RUN.workloads[workload] if isinstance(workload, str) else workload
-    subject = interconnect_formula.build(fields, 1)
-    if name != "baseline":
-        module = import_module(f"suites.interconnect_formula.{variant.module}")
-        given = [module.Settings(**variant.settings)] if variant.settings else []
-        subject = module.apply(subject, *given)
+    subject = subject_of(workload, name)
     interconnect_formula.check(subject)
     readings = list(interconnect_formula.sample(subject))
     assert {one.origin for one in readings} == {Origin.CALCULATED}
@@ -55,6 +55,17 @@ def test_of_shards_within_nodes_gradients_alone_cross():
 def test_shards_that_a_node_cannot_hold_are_refused():
     with pytest.raises(Unavailable, match="140 GB of states for each of a node's 8 GPUs, which have 80 GB"):
         values_of("dense_70b", "hybrid_shard")
+
+
+@pytest.mark.parametrize("name", ["baseline", "hybrid_shard"])
+def test_a_step_that_sends_too_little_is_caught(monkeypatch, name):
+    """Here one that reduces nothing."""
+    subject = subject_of("gemma_12b", name)
+    interconnect_formula.check(subject)
+    silent = replace(subject.exchange, element_B=0.0, gradient_B=0.0)
+    monkeypatch.setattr(type(subject), "exchange", silent)
+    with pytest.raises(WrongResult, match=r"^a step takes .* s; no algorithm takes less than .* s$"):
+        interconnect_formula.check(subject)
 
 
 @pytest.mark.parametrize("workload", RUN.workloads)

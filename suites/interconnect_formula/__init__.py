@@ -6,16 +6,19 @@ computation is calibrated by one measured step, that of the run which Table III 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
-from harness.records import Json, Origin, Reading, Unavailable
+from harness.records import Json, Origin, Reading, WrongResult
 from suites.interconnect_formula.comm_model import (
+    BEST,
     Bounds,
     Cluster,
     Exchange,
     achieved_rate,
     compute_left,
     compute_seconds,
+    crossing_share,
     step_bounds,
     sufficient_rate,
 )
@@ -26,12 +29,6 @@ TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own
 values are not stated."""
 
-STATE_B = 16
-"""Bytes per parameter in mixed precision with Adam: arXiv 1910.02054, section 3.1."""
-
-GPU_B = 80e9
-"""Memory of an H100, by its data sheet."""
-
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline: FSDP2 over the workload's own link."""
@@ -40,14 +37,19 @@ def build(workload: Json, seed: int) -> Subject:
 
 
 def check(subject: Subject) -> None:
-    """Raise `Unavailable` for shards that do not fit into the GPUs of one node."""
-    ranks = subject.workload.ranks_per_node
-    share_B = STATE_B * subject.workload.parameters / ranks
-    if subject.hybrid_shard and share_B > GPU_B:
-        raise Unavailable(
-            f"parameters={subject.workload.parameters:g}: {share_B / 1e9:.0f} GB of states for each of a "
-            f"node's {ranks} GPUs, which have {GPU_B / 1e9:.0f} GB"
-        )
+    """Compare a step with the least that any algorithm computes and sends; raises `WrongResult`.
+
+    An update needs the sum of all nodes' gradients: at the least, the part that each node does not keep
+    crosses its link once.
+    """
+    workload, cluster = subject.workload, subject.workload.cluster
+    gradients_B = published_run.ELEMENT_B * workload.parameters / subject.gradient_accumulation_steps
+    least_B = crossing_share(cluster, BEST.traffic) * gradients_B
+    compute_s = compute_bounds(workload)
+    least_s = max(compute_s.at_best, least_B / subject.link_B_per_s)
+    step_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, compute_s).at_best
+    if not least_s <= step_s < math.inf:
+        raise WrongResult(f"a step takes {step_s:.4g} s; no algorithm takes less than {least_s:.4g} s")
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
@@ -98,7 +100,3 @@ def compute_bounds(workload: Workload) -> Bounds:
         return left
     rates = (achieved_rate(published.parameters, TOKENS_PER_GPU, seconds) for seconds in left)
     return Bounds(*(compute_seconds(workload.parameters, TOKENS_PER_GPU, rate) for rate in rates))
-
-
-def close(subject: Subject) -> None:
-    """Do nothing: nothing was opened."""
