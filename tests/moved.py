@@ -1,5 +1,6 @@
 """Moves bytes over a network of namespaces, counted where they come."""
 
+import math
 import subprocess
 import sys
 
@@ -56,3 +57,15 @@ def needs_namespaces():
         privileges()
     except Unavailable as error:
         pytest.skip(str(error))
+
+
+def quick_networks(patch):
+    """Patch what takes time on emulated networks, and what would depend on how busy the machine is.
+
+    Links may carry less than asked, and the interconnect suite's model is calibrated by few collectives.
+    """
+    patch.setattr("harness.instruments.network.emulated_network.RATE_TOLERANCE", math.inf)
+    patch.setattr("harness.instruments.network.emulated_network.PROBE_S", (0.05,))
+    patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)
+    patch.setattr("suites.interconnect.emulated_cluster.UPDATES", 3)
+    patch.setattr("suites.interconnect.emulated_cluster.CALIBRATION_B_PER_S", (2e10, 3.2e11))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import threading
 import time
 from collections import namedtuple
-from contextlib import closing
-from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
 from marked import marked, wait_until_none
-from moved import needs_namespaces
+from moved import needs_namespaces, quick_networks
+from variants import applied, tiny_run
 
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.instruments.network import emulated_network
@@ -24,47 +22,34 @@ from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 from harness.records import Unavailable, WrongResult
 from suites import fabric
 from suites.fabric import emulated, on_rank
-from suites.fabric.subject import Subject
+from suites.fabric.subject import Subject, Workload
 
-SMALL = {
-    "collective": "allreduce",
-    "buffer_B": 1 << 19,
-    "ranks": 4,
-    "racks": 2,
-    "nics_per_rack": 2,
-    "spines": 2,
-    "nic_B_per_s": 2.5e6,
-    "uplink_B_per_s": 2.5e6,
-    "placement": "shuffled",
-    "placements": 10,
-    "source": "",
-}
-POLICIES = {
-    "baseline": RoutingPolicy(),
-    "qp_scaling": RoutingPolicy(queue_pairs=4),
-    "e_ecmp": RoutingPolicy(hash_ports=True, queue_pairs=4),
-    "path_pinning": RoutingPolicy("pinned"),
-    "central_te": RoutingPolicy("central"),
-}
-SETTINGS = {"qp_scaling": {"queue_pairs": 4}, "e_ecmp": {"queue_pairs": 4}}
+RUN = tiny_run("fabric")
+TINY = RUN.workloads["allreduce_2_racks"]
+VARIANTS = {one.name: one for one in RUN.variants if one.settings.get("queue_pairs", 4) == 4}
+"""Each policy once: variants of one policy differ in the number of queue pairs."""
 
 
-def variant(name, workload=SMALL, seed=1):
-    subject = fabric.build(workload, seed)
-    if name == "baseline":
-        return subject
-    module = import_module(f"suites.fabric.{name}")
-    given = [module.Settings(**SETTINGS[name])] if name in SETTINGS else []
-    return module.apply(subject, *given)
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_each_variant_is_its_policy(name):
-    assert variant(name).policy == POLICIES[name]
+def subject_of(name, workload=TINY):
+    return applied("fabric", VARIANTS[name], fabric.build(workload, 1))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "policy"),
+    [
+        ("baseline", RoutingPolicy()),
+        ("qp_scaling.4_pairs", RoutingPolicy(queue_pairs=4)),
+        ("e_ecmp.4_pairs", RoutingPolicy(hash_ports=True, queue_pairs=4)),
+        ("path_pinning", RoutingPolicy("pinned")),
+        ("central_te", RoutingPolicy("central")),
+    ],
+)
+def test_a_variant_is_its_policy(name, policy):
+    assert subject_of(name).policy == policy
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
     [
         ({"ranks": 3}, "ranks=3: expected 4, one for each host"),
         ({"ranks": 1}, "no flows: a collective on 1 host does not touch the network"),
@@ -73,9 +58,9 @@ def test_each_variant_is_its_policy(name):
         ({"uplink_B_per_s": float("inf")}, "uplink rate inf B/s"),
     ],
 )
-def test_a_fabric_that_cannot_be_is_unavailable_in_one_line(change, said):
-    with pytest.raises(Unavailable, match=said) as error:
-        fabric.build({**SMALL, **change}, 1)
+def test_a_fabric_that_cannot_be_is_unavailable_in_one_line(change, reason):
+    with pytest.raises(Unavailable, match=reason) as error:
+        fabric.build({**TINY, **change}, 1)
     assert "\n" not in str(error.value)
 
 
@@ -119,7 +104,7 @@ def test_alltoall_sends_once_all_its_receives_stand():
 
 
 def test_a_message_that_does_not_split_evenly_is_unavailable():
-    subject = variant("e_ecmp", {**SMALL, "buffer_B": 4 * 4 * 4 * 9 + 16})
+    subject = subject_of("e_ecmp.4_pairs", {**TINY, "buffer_B": 4 * 4 * 4 * 9 + 16})
     with pytest.raises(
         Unavailable,
         match="buffer_B=592 does not split into numbers of 4 B for 4 ranks and 4 queue pairs each",
@@ -128,53 +113,45 @@ def test_a_message_that_does_not_split_evenly_is_unavailable():
 
 
 @pytest.fixture(scope="module")
-def any_rate():
-    """Accept links below the requested rate: other tests use the processor, and routes depend on no rate."""
+def alltoall():
+    """Yield a workload whose network and ranks all tests share; test_every_optimization.py tries `TINY`."""
     needs_namespaces()
+    workload = {**TINY, "collective": "alltoall"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(emulated_network, "RATE_TOLERANCE", math.inf)
-        patch.setattr(emulated_network, "PROBE_S", (0.05,))
-        yield
-
-
-@pytest.fixture(scope="module", params=on_rank.KINDS)
-def small(request, any_rate):
-    """Return a workload whose network and ranks are shared by all variants."""
-    workload = {**SMALL, "collective": request.param}
-    session = fabric.prepare(variant("baseline", workload))
+        quick_networks(patch)
+        session = fabric.prepare(subject_of("baseline", workload))
     yield workload
     fabric.close(session)
     assert fabric.shared_fabric.cache_info().currsize == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", POLICIES)
-def test_packets_go_where_the_kernel_says(name, small):
-    """Bytes that each uplink carried, each way, are those of the flows that the kernel says go there."""
-    session = fabric.prepare(variant(name, small))
-    subject = session.subject
+@pytest.mark.parametrize("name", VARIANTS)
+def test_packets_go_where_the_kernel_says(name, alltoall):
+    """An uplink's bytes are those of the flows that the kernel routes over it, and little else."""
+    session = fabric.prepare(subject_of(name, alltoall))
     try:
-        fabric.check(session)
-        for placement in range(3):
-            session.placement = placement
-            nic_HG = fabric.nics_of(subject, placement)
-            flows = flows_of(small["collective"], nic_HG, SMALL["buffer_B"], subject.policy.queue_pairs)
-            took, _, _ = fabric.run_collective(session)
-            expected_B = np.zeros((2, 2, 2))
-            for source, other, size_B, spine in zip(
-                flows.source, flows.destination, flows.size_B, took.spines, strict=True
-            ):
-                if spine >= 0:
-                    expected_B[0, source // 2, spine] += size_B
-                    expected_B[1, other // 2, spine] += size_B
-            assert expected_B.sum() > 0
-            # Heads of frames, and the other way's acknowledgements.
-            assert np.all(took.load_B >= expected_B)
-            assert np.all(took.load_B <= 1.1 * expected_B + 0.1 * expected_B.max())
-            least_s = expected_B.max() / SMALL["uplink_B_per_s"]
-            assert took.time_s > 0.9 * least_s
+        for session.placement in range(3):
+            fabric.check(session)
+            run, emulated, simulated = fabric.run_collective(session)
+            assert simulated.load_B.sum() > 0
+            # Heads of frames, and the other direction's acknowledgements.
+            assert np.all(emulated.load_B <= 1.1 * simulated.load_B + 0.1 * simulated.load_B.max())
+            assert run.time_s > 0.9 * simulated.load_B.max() / alltoall["uplink_B_per_s"]
     finally:
         fabric.close(session)
+
+
+@pytest.mark.parametrize(("direction", "where"), [(0, "to"), (1, "from")])
+def test_packets_that_go_elsewhere_are_caught(direction, where):
+    routed_B = np.full((2, 2, 2), 1000.0)
+    counted_B = 1.05 * routed_B
+    fabric.validate_routes(counted_B, routed_B)
+    counted_B[direction, 1, 0] -= 100
+    with pytest.raises(
+        WrongResult, match=f"^the uplink {where} spine0 of leaf1 carried 950 B of the 1000 B that are routed"
+    ):
+        fabric.validate_routes(counted_B, routed_B)
 
 
 @pytest.mark.slow
@@ -183,26 +160,24 @@ def test_links_that_carry_something_else_are_unavailable_and_leave_nothing(monke
     mark = marked(monkeypatch)
     monkeypatch.setattr(emulated_network, "RATE_TOLERANCE", -1)
     monkeypatch.setattr(emulated_network, "PROBE_S", (0.1,))
-    given = variant("baseline", SMALL)
+    given = subject_of("baseline")
     with pytest.raises(Unavailable, match=r"^link h0-leaf0 is shaped to 20 Mbit/s but carries"):
         emulated.EmulatedFabric(given.workload, given.workload.clos())
     wait_until_none(mark)
 
 
-@pytest.mark.usefixtures("any_rate")
 @pytest.mark.slow
-def test_a_rank_that_is_killed_in_mid_collective_ends_the_collective_and_leaves_nothing():
-    subject = variant("baseline", {**SMALL, "buffer_B": 1 << 23})
-    with closing(emulated.EmulatedFabric(subject.workload, subject.workload.clos())) as net:
-        nic_HG = fabric.nics_of(subject, 0)
-        flows = flows_of("allreduce", nic_HG, 1 << 23, 1)
-        victim = net.pool.pids[2]
-        threading.Timer(1.0, os.kill, (victim, signal.SIGKILL)).start()
-        begin_s = time.monotonic()
-        with pytest.raises(RankFailed, match="rank 2"):
-            net.run_collective(subject.workload, subject.policy, flows, list(map(int, nic_HG[:, 0])))
-        assert time.monotonic() - begin_s < emulated.TIMEOUT_S
-        assert len(net.pool) == 0
+def test_a_rank_that_is_killed_in_mid_collective_ends_the_collective_and_leaves_nothing(alltoall):
+    """After it the network of this file's tests has no ranks."""
+    subject = subject_of("baseline", {**TINY, "buffer_B": 1 << 23})
+    net, nic_HG = fabric.shared_fabric(Workload(**alltoall)), fabric.nics_of(subject, 0)
+    flows = flows_of("allreduce", nic_HG, 1 << 23, 1)
+    threading.Timer(1.0, os.kill, (net.pool.pids[2], signal.SIGKILL)).start()
+    begin_s = time.monotonic()
+    with pytest.raises(RankFailed, match="rank 2"):
+        net.run_collective(subject.workload, subject.policy, flows, list(map(int, nic_HG[:, 0])))
+    assert time.monotonic() - begin_s < emulated.TIMEOUT_S
+    assert len(net.pool) == 0
 
 
 def test_what_the_hypervisor_took_is_a_part_of_the_processors_time(monkeypatch):
@@ -229,7 +204,7 @@ def test_wrong_numbers_are_caught(kind):
 
 
 def test_conditions_name_the_policy():
-    subject = Subject(fabric.build(SMALL, 1).workload, 1, RoutingPolicy(hash_ports=True, queue_pairs=16))
+    subject = Subject(fabric.build(TINY, 1).workload, 1, RoutingPolicy(hash_ports=True, queue_pairs=16))
     found = fabric.conditions(fabric.Session(subject, None))
     assert found["hash"] == "addresses and ports"
     assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "4", "16")

@@ -1,17 +1,37 @@
-"""A variant applied to a subject as the worker does it: module, then techniques."""
+"""A suite's tiny workloads, and a variant applied as the worker does it: module, then techniques."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from harness import protocols
+from harness.config import Run, compose_suite, fill_defaults, load
 from harness.optimizations import Variant
 from harness.records import HostInfo
+from harness.validation import check_fields, check_relations
 
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
+
+
+@cache
+def tiny_run(suite: str) -> Run:
+    """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
+    config = compose_suite(suite, {})
+    fill_defaults(config)
+    plain: Any = OmegaConf.to_container(config.suite, resolve=True)
+    tiny = {}
+    for name, changes in plain["tiny"].items():
+        fields = {**plain["workloads"][name], **changes}
+        tiny[name] = check_fields(f"suite.tiny.{name}", fields, plain["fields"])
+        check_relations(f"suite.tiny.{name}", tiny[name], plain["fields"])
+    return replace(load([f"suite={suite}"])[0], workloads=tiny)
 
 
 def module_of(suite: str, variant: Variant) -> ModuleType | None:

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from harness.instruments.network.leaf_spine import placements
-from harness.instruments.network.leaf_spine.clos import IntArray
+from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
 from harness.instruments.network.leaf_spine.collectives import flows_of
 from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResult, simulate_routed
 from harness.instruments.network.topology import FRAME_B
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.fabric.emulated import CollectiveRun, EmulatedFabric
 from suites.fabric.on_rank import NUMBER_B
 from suites.fabric.subject import Subject, Workload
@@ -77,8 +79,28 @@ def validate_even_split(subject: Subject) -> None:
 
 
 def check(session: Session) -> None:
-    """Compare every rank's result with a closed formula, as each later collective does too."""
-    run_collective(session)
+    """Compare every rank's result with a closed formula, and the bytes of uplinks with their flows'.
+
+    Raises `WrongResult`. Each later collective compares results too.
+    """
+    _, emulated, simulated = run_collective(session)
+    validate_routes(emulated.load_B, simulated.load_B)
+
+
+def validate_routes(counted_B: FloatArray, routed_B: FloatArray) -> None:
+    """Raise `WrongResult` where an uplink carried less than the kernel routes over it.
+
+    `counted_B` are the bytes that interfaces counted, `routed_B` the payload of flows on the routes that the
+    kernel reports, each by direction, rack and spine. The former also have headers and acknowledgements.
+    """
+    wrong = np.argwhere(counted_B < routed_B)
+    if wrong.size:
+        direction, rack, spine = wrong[0]
+        raise WrongResult(
+            f"the uplink {('to', 'from')[direction]} spine{spine} of leaf{rack} carried "
+            f"{counted_B[direction, rack, spine]:.0f} B of the {routed_B[direction, rack, spine]:.0f} B that "
+            "are routed over it"
+        )
 
 
 def conditions(session: Session) -> Mapping[str, str]:
