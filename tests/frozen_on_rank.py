@@ -1,12 +1,10 @@
-"""What the ranks of tests/test_offload_bytes.py and test_offload_losses.py are asked to do beside the suite.
+"""What makes the ranks of tests/offload_ranks.py cheaper.
 
 Deepspeed's third stage and `harness.instruments.memory.allocator.watch` begin with collections of garbage,
-which
-look through all of torch and deepspeed each time.
+which look through all of torch and deepspeed each time.
 """
 
 import gc
-from unittest.mock import patch
 
 from suites.offload import on_rank
 
@@ -18,8 +16,7 @@ def freeze(memory):
     gc.freeze()
 
 
-def footprint(memory, **given):
-    """Return `on_rank.footprint`, with few bytes copied for the copy rate, which no test needs."""
+def settle(memory):
+    """Freeze, and copy few bytes to measure the rate of copies, which no test asks for."""
+    on_rank.COPIED_B = 2**10
     freeze(memory)
-    with patch.object(on_rank, "COPIED_B", 2**10):
-        return on_rank.footprint(memory, **given)

@@ -4,77 +4,97 @@ Suites and optimizations are found by their YAMLs and modules: a new one is trie
 """
 
 import math
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 
 import pytest
 import torch
-import yaml
-from omegaconf import OmegaConf
-from variants import applied, unavailable
+from moved import quick_networks
+from offload_ranks import lasting_ranks
+from variants import applied, tiny_run, unavailable
 
-from harness.config import compose_suite, fill_defaults, load, names
-from harness.optimizations import CONF
+from harness.config import names
 from harness.plan import is_planned
 from harness.protocols import close, prepared
-from harness.records import UNITS, Origin, Reading
-from harness.validation import check_fields, check_relations
+from harness.records import UNITS, Origin, Reading, Unavailable
 from harness.worker import host
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
 
-
-@cache
-def run_of(suite):
-    """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
-    config = compose_suite(suite, {})
-    fill_defaults(config)
-    plain = OmegaConf.to_container(config.suite, resolve=True)
-    run, tiny = load([f"suite={suite}"])[0], {}
-    for name, changes in plain["tiny"].items():
-        fields = {**plain["workloads"][name], **changes}
-        tiny[name] = check_fields(f"suite.tiny.{name}", fields, plain["fields"])
-        check_relations(f"suite.tiny.{name}", tiny[name], plain["fields"])
-    return replace(run, workloads=tiny)
-
-
 CASES = [
-    pytest.param((suite, workload), variant, id=f"{suite}-{workload}-{variant.name}")
+    pytest.param(suite, workload, variant, id=f"{suite}-{workload}-{variant.name}")
     for suite in names("suite")
-    for workload in run_of(suite).workloads
-    for variant in run_of(suite).variants
-    if is_planned(run_of(suite), variant, workload, GPU)
+    for workload in tiny_run(suite).workloads
+    for variant in tiny_run(suite).variants
+    if is_planned(tiny_run(suite), variant, workload, GPU)
 ]
 
 
+@contextmanager
+def skipped_where_unavailable() -> Iterator[None]:
+    """Skip with the reason that the harness records, where this host lacks what a cell needs."""
+    try:
+        yield
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_once():
+    """Ranks serve cell after cell, networks are measured quickly, and no link is slower on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch):
+        quick_networks(patch)
+        patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
+        yield
+
+
+class Baseline:
+    """The open baseline of one suite and workload: what variants share is started once."""
+
+    def __init__(self) -> None:
+        self.point, self.stack = ("", ""), ExitStack()
+
+    def open(self, suite: str, workload: str) -> None:
+        """Open this baseline, and close that of another suite or workload."""
+        if self.point == (suite, workload):
+            return
+        self.close()
+        module = import_module(f"suites.{suite}")
+        session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
+        self.stack.callback(close, module, session)
+        self.point = suite, workload
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.point = ("", "")
+        self.stack.close()
+
+
 @pytest.fixture(scope="module")
-def point(request):
-    """Return a suite and a workload, whose baseline stays open: what variants share is started once."""
-    suite, workload = request.param
-    module, fields = import_module(f"suites.{suite}"), run_of(suite).workloads[workload]
-    session = prepared(module, module.build(fields, 1))
-    yield suite, fields
-    close(module, session)
+def baseline(started_once):
+    opened = Baseline()
+    yield opened
+    opened.close()
 
 
-@pytest.mark.parametrize(("point", "variant"), CASES, indirect=["point"])
-def test_an_optimization_is_right_and_is_measured(point, variant):
-    suite, fields = point
+@pytest.mark.parametrize(("suite", "workload", "variant"), CASES)
+def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, variant):
     if reason := unavailable(suite, variant, host(torch)):
         pytest.skip(reason)
     module = import_module(f"suites.{suite}")
-    session = prepared(module, applied(suite, variant, module.build(fields, 1)))
-    try:
+    fields = tiny_run(suite).workloads[workload]
+    with skipped_where_unavailable(), ExitStack() as stack:
+        baseline.open(suite, workload)
+        session = prepared(module, applied(suite, variant, module.build(fields, 1)))
+        stack.callback(close, module, session)
         module.check(session)
         assert all(isinstance(value, str) for value in module.conditions(session).values())
-        said = list(module.read_once(session)) if hasattr(module, "read_once") else []
+        taken = list(module.read_once(session)) if hasattr(module, "read_once") else []
         if not hasattr(module, "timed") or module.timed(session):
-            said += list(module.sample(session))
-    finally:
-        close(module, session)
-    readings = [one for one in said if isinstance(one, Reading)]
+            taken += list(module.sample(session))
+    readings = [one for one in taken if isinstance(one, Reading)]
     assert readings
     assert {one.unit for one in readings} <= UNITS
     assert {one.origin for one in readings} <= set(Origin)
@@ -82,9 +102,17 @@ def test_an_optimization_is_right_and_is_measured(point, variant):
 
 
 @pytest.mark.parametrize("suite", names("suite"))
-def test_every_suite_has_tiny_workloads_on_which_every_optimization_is_tried(suite):
-    """Or says with `tiny: {}` that its own tests do, on ranks that are started once."""
-    assert "tiny" in yaml.safe_load((CONF / "suite" / f"{suite}.yaml").read_text())
-    run = run_of(suite)
-    tried = {v.name for v in run.variants for w in run.workloads if is_planned(run, v, w, gpu=True)}
-    assert not tried or tried == {variant.name for variant in run.variants}
+def test_every_optimization_applies_to_a_tiny_workload(suite):
+    """Or needs what this host lacks."""
+    run, module, tried = tiny_run(suite), import_module(f"suites.{suite}"), set()
+    for variant in run.variants:
+        if unavailable(suite, variant, host(torch)):
+            tried.add(variant.name)
+        for workload, fields in run.workloads.items():
+            if is_planned(run, variant, workload, gpu=True):
+                try:
+                    applied(suite, variant, module.build(fields, 1))
+                except Unavailable:
+                    continue
+                tried.add(variant.name)
+    assert tried == {variant.name for variant in run.variants}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from offload_arms import BF16, BLOCKS, COUNT, WORKLOAD, pools, subject_of
+from offload_ranks import BF16, BLOCKS, COUNT, WORKLOAD, pools, subject_of
 
 from harness.instruments.distributed.deepspeed_ops import missing
 
@@ -31,29 +31,30 @@ EXACT = ("baseline", "fsdp2", "host_update", "fsdp2_offload")  # deepspeed moves
 
 @pytest.fixture
 def steady(pools):
-    """Return what ranks told of a steady step."""
+    """What ranks return of a steady step."""
 
-    def told(name, workload=BF16):
-        return pools.call("frozen_on_rank:footprint", subject_of(name, workload))
+    def returned(name, workload=BF16):
+        pools.pool(workload.dp_size).call("frozen_on_rank:settle")
+        return pools.call("footprint", subject_of(name, workload))
 
-    return told
+    return returned
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", UP_AND_DOWN)
 def test_bytes_moved_are_those_by_hand(steady, name, precision):
-    told = steady(name, replace(WORKLOAD, precision=precision))
-    moved = tuple(sum(one[way] for one in told) / COUNT for way in ("up_B", "down_B"))
+    returned = steady(name, replace(WORKLOAD, precision=precision))
+    moved = tuple(sum(one[way] for one in returned) / COUNT for way in ("up_B", "down_B"))
     expected = UP_AND_DOWN[name][precision == "fp32"]
     slack = 1e-9 if name in EXACT else 2e-3
     assert moved == pytest.approx(expected, rel=slack, abs=slack)
 
 
 def test_the_least_traffic_to_the_byte_and_each_rank_its_share(steady):
-    told = steady("host_update")
-    assert sum(one["up_B"] for one in told) == sum(one["down_B"] for one in told) == 2 * COUNT
-    for one in told:
+    returned = steady("host_update")
+    assert sum(one["up_B"] for one in returned) == sum(one["down_B"] for one in returned) == 2 * COUNT
+    for one in returned:
         assert one["up_B"] == one["down_B"]
         assert one["up_B"] == pytest.approx(COUNT, rel=0.1)
 
@@ -62,9 +63,9 @@ def test_the_least_traffic_to_the_byte_and_each_rank_its_share(steady):
 def test_parameters_that_lie_on_the_host_are_fetched_for_each_pass(steady):
     """Gradients up once more (2); parameters for the forward pass (2), and for the backward pass those that
     it does not find there still."""
-    told = steady("zero3_offload_params")
-    assert 4 * COUNT <= sum(one["up_B"] for one in told) <= 6.01 * COUNT
-    assert sum(one["down_B"] for one in told) == pytest.approx(6 * COUNT, rel=2e-3)
+    returned = steady("zero3_offload_params")
+    assert 4 * COUNT <= sum(one["up_B"] for one in returned) <= 6.01 * COUNT
+    assert sum(one["down_B"] for one in returned) == pytest.approx(6 * COUNT, rel=2e-3)
 
 
 ON_HOST = {  # in bf16, in fp32
@@ -79,8 +80,8 @@ ON_HOST = {  # in bf16, in fp32
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", ON_HOST)
 def test_bytes_on_the_host_are_those_by_hand(steady, name, precision):
-    told = steady(name, replace(WORKLOAD, precision=precision))
-    held = sum(one["host_B"] for one in told) / COUNT
+    returned = steady(name, replace(WORKLOAD, precision=precision))
+    held = sum(one["host_B"] for one in returned) / COUNT
     assert held == pytest.approx(ON_HOST[name][precision == "fp32"], rel=1e-9 if name in EXACT else 2e-3)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.distributed as dist
-from offload_arms import placed
+from offload_ranks import placed
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.allocator import watch

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offload_arms import placed
+from offload_ranks import placed
 from torch import nn
 
 from harness.instruments.memory.allocator import watch

@@ -1,16 +1,17 @@
-"""Makes the trainers of a rank wrong from now on, for tests that a check sees it."""
+"""Makes the trainers of a rank wrong, for tests that a check sees it."""
 
 import torch.distributed as dist
 
 from suites.training.trainer import Trainer
 
+RIGHT = Trainer.__init__
+
 
 def spoil(memory, times, apart):
-    """Scale every gradient by `times`; with `apart`, rank 1 begins from other parameters."""
-    make = Trainer.__init__
+    """Scale every gradient by `times`, until `mend`; with `apart`, rank 1 begins from other parameters."""
 
     def spoilt(trainer, *arguments, **named):
-        make(trainer, *arguments, **named)
+        RIGHT(trainer, *arguments, **named)
         if trainer.step.ranks == 1:  # plain PyTorch, which it is compared with
             return
         for parameter in trainer.plain.parameters():
@@ -19,3 +20,8 @@ def spoil(memory, times, apart):
             next(trainer.plain.parameters()).data.mul_(1.5)
 
     Trainer.__init__ = spoilt
+
+
+def mend(memory):
+    """Make trainers right again."""
+    Trainer.__init__ = RIGHT

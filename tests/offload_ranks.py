@@ -1,22 +1,21 @@
-"""The offload suite's variants on real ranks that last for a file's tests: what several test files share."""
+"""The offload suite's variants on real ranks that last for a file's tests, shared by several test files."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
-import yaml
+from variants import applied
 
+from harness.config import load
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import Place, Pool
-from harness.optimizations import CONF
-from suites.offload import on_rank
-from suites.offload.ranks import COMPILE_S
+from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, Workload, baseline
 from suites.training.techniques import build_step
 
@@ -43,28 +42,14 @@ REST = 2 * 64 * 64 + 64  # embedding and head, last norm
 BLOCKS = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64)
 COUNT = BLOCKS + REST
 
-TORCH = ("baseline", "fsdp2", "fsdp2_offload", "host_update")
-DEEPSPEED = (
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero1_offload",
-    "zero2_offload",
-    "zero3_offload",
-    "zero3_offload_params",
-    "zero_infinity",
-    "partial_offload",
-)
-ARMS = (*TORCH, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEPSPEED))
+VARIANTS = {variant.name: variant for variant in load(["suite=offload"])[0].variants}
 
 
 def subject_of(name, workload=WORKLOAD):
     """The variant's subject, by its YAML; skips where this machine lacks what it needs."""
     if name == "baseline":
         return baseline(workload, SEED)
-    entry = yaml.safe_load((CONF / f"suite/offload/{name}.yaml").read_text())
-    techniques = entry.get("techniques") or list(entry["variants"].values())[-1]["techniques"]
-    subject = baseline(workload, SEED).with_techniques(techniques)
+    subject = applied("offload", VARIANTS[name], baseline(workload, SEED))
     skip_without(subject)
     return subject
 
@@ -109,33 +94,34 @@ def placed(workload, placement, seed=SEED):
 
 
 class Pools:
-    """Ranks that last for all tests here, and what they told once."""
+    """Ranks that last for all tests here, and what they returned once."""
 
     def __init__(self, stack):
-        self.stack, self.pools, self.told = stack, {}, {}
+        self.stack, self.pools, self.returned = stack, {}, {}
 
     def call(self, function, subject, **arguments):
         """Of `on_rank`, or of the module named before a colon."""
         function = function if ":" in function else f"{on_rank.__name__}:{function}"
         step, folder = subject.step.described, subject.workload.offload_dir
         key = json.dumps([function, step, folder, arguments])
-        if key not in self.told:
+        if key not in self.returned:
             pool = self.pool(subject.step.workload.dp_size)
-            pool.call(f"{on_rank.__name__}:compile_operators", COMPILE_S, step=step)
-            self.told[key] = pool.call(function, step=step, folder=folder, **arguments)
-        return self.told[key]
+            pool.call(f"{on_rank.__name__}:compile_operators", ranks.COMPILE_S, step=step)
+            self.returned[key] = pool.call(function, step=step, folder=folder, **arguments)
+        return self.returned[key]
 
     def losses(self, function, subject, **arguments):
         """Of each step, the mean over ranks."""
-        told = self.call(function, subject, **arguments)
-        each = [one["loss"] if isinstance(one, dict) else one for one in told]
+        returned = self.call(function, subject, **arguments)
+        each = [one["loss"] if isinstance(one, dict) else one for one in returned]
         return [fmean(step) for step in zip(*each, strict=True)]
 
     def pool(self, count):
         if count not in self.pools or len(self.pools[count]) == 0:
             common = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "OMP_NUM_THREADS": "1"}
             places = [Place((), {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
-            self.pools[count] = self.stack.enter_context(Pool(places, "127.0.0.1", timeout_s=200))
+            backend = ranks.backend_of(count)
+            self.pools[count] = self.stack.enter_context(Pool(places, "127.0.0.1", backend, timeout_s=200))
         return self.pools[count]
 
 
@@ -143,3 +129,31 @@ class Pools:
 def pools():
     with ExitStack() as stack:
         yield Pools(stack)
+
+
+class Lent:
+    """A pool for one cell, which does not end with it."""
+
+    def __init__(self, pool):
+        self.pool, self.call = pool, pool.call
+
+    def __len__(self):
+        return len(self.pool)
+
+    def close(self):
+        pass
+
+
+@contextmanager
+def lasting_ranks(patch):
+    """Within this context all cells of the offload suite with as many ranks have the same ones."""
+    with ExitStack() as stack:
+        pools = Pools(stack)
+
+        def lent(places, *_):
+            pool = pools.pool(len(places))
+            pool.call("frozen_on_rank:settle")
+            return Lent(pool)
+
+        patch.setattr(ranks, "Pool", lent)
+        yield
