@@ -106,6 +106,7 @@ def test_files_of_ranks_that_were_killed_go_too(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # on a busy machine; each cell has its own limit
 def test_cells_through_the_harness(tmp_path):
     folder = tmp_path / "swap"
     folder.mkdir()
