@@ -1,6 +1,7 @@
 """A memory cgroup: its limit bites, its account counts, and nothing of it is left however its maker ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from marked import wait_for
 
 from harness.records import Unavailable
 from suites.offload import cgroup as module
-from suites.offload.cgroup import PAGE_B, PREFIX, Cgroup, can_leave, hierarchy
+from suites.offload.cgroup import NUMBERS, PAGE_B, PREFIX, Cgroup, can_leave, hierarchy
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20
@@ -49,7 +50,11 @@ sys.stdin.readline()
 MAKER = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-from cgroup import Cgroup, hierarchy  # not as suites.offload.cgroup: that imports torch
+import re
+import cgroup  # not as suites.offload.cgroup: that imports torch
+from cgroup import Cgroup, hierarchy
+cgroup.PREFIX = sys.argv[2]
+cgroup.NAME = re.compile(cgroup.PREFIX + cgroup.NUMBERS)
 group = Cgroup()
 group.enter()
 print(group.path, flush=True)
@@ -138,10 +143,10 @@ def test_what_fits_comes_once(mapped):
     assert account.private_B + account.file_pages * PAGE_B < account.held_B
 
 
-def made_by(how):
+def made_by(how, prefix=PREFIX):
     """Start a process that makes a group and is in it; return it and the group's folder."""
     process = subprocess.Popen(
-        [sys.executable, "-c", MAKER, how],
+        [sys.executable, "-c", MAKER, how, prefix],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -174,16 +179,20 @@ def test_nothing_is_left_after_its_whole_process_group_is_killed(number):
 
 
 @needs_cgroup
-def test_the_next_start_removes_what_was_left_and_only_that():
-    process, folder = made_by("wait")
+def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
+    """Under names of its own: another run of the harness on this machine would remove the group first."""
+    prefix = f"harness-test-{os.getpid()}-"
+    monkeypatch.setattr(module, "PREFIX", prefix)
+    monkeypatch.setattr(module, "NAME", re.compile(prefix + NUMBERS))
+    process, folder = made_by("wait", prefix)
     for guard in guards(folder):
         os.kill(guard, signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)
     process.communicate()
     assert folder.is_dir(), "nobody was left to remove it"
-    other, kept = made_by("wait")
-    stranger = folder.with_name("another-program")
+    other, kept = made_by("wait", prefix)
+    stranger = folder.with_name(f"another-program-{os.getpid()}")
     stranger.mkdir()
     try:
         Cgroup().close()

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from harness.records import Unavailable
 
 PREFIX = "harness-memory-"
-NAME = re.compile(rf"{PREFIX}(\d+)-(\d+)-\d+")
+NUMBERS = r"(\d+)-(\d+)-\d+"
+NAME = re.compile(PREFIX + NUMBERS)
 """Group name: the maker's process id, its start in ticks after boot (ids are reused), and a number."""
 
 PAGE_B = os.sysconf("SC_PAGE_SIZE")
