@@ -112,8 +112,9 @@ def read(argv: Sequence[str]) -> Command:
         words = words[1:]
     if len(shown) > 1:
         raise ConfigError(f"{shown[0]} and {shown[1]}: one at a time")
-    _need(flags, "--resolve", "--cfg")
-    _need(flags, "--package", "--cfg")
+    for name, example in (("--resolve", "--resolve"), ("--package", "--package KEY")):
+        if name in flags and "--cfg" not in flags:
+            raise ConfigError(f"{name}: only with --cfg: use --cfg job {example}")
     name = shown[0] if shown else ""
     return Command(tuple(words), name, flags.get(name, ""), flags.get("--package", ""), "--resolve" in flags)
 
@@ -140,8 +141,3 @@ def _flag(word: str, left: deque[str]) -> tuple[str, str]:
     if not value or (allowed and value not in allowed):
         raise ConfigError(f"{name} {value}".rstrip() + f": expected {' or '.join(allowed) or 'a key'}")
     return name, value
-
-
-def _need(flags: dict[str, str], name: str, other: str) -> None:
-    if name in flags and other not in flags:
-        raise ConfigError(f"{name}: only with {other}")

@@ -18,38 +18,10 @@ from typing import Any, NamedTuple
 
 from harness.plan import PLAN
 from harness.records import SCHEMA
+from harness.renamed import CONDITIONS, MODEL_FIELDS, SETTINGS, SUITE_FIELDS, SUITE_SETTINGS
 from harness.store import RECORDS, StoreError, replace_file
 
 logger = logging.getLogger(__name__)
-
-MODEL_FIELDS = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-    "positions": "max_position_embeddings",
-    "tied": "tie_word_embeddings",
-    "batch": "micro_batch_size",
-    "micro_batches": "gradient_accumulation_steps",
-    "clip_norm": "max_grad_norm",
-    "tensor_ranks": "tp_size",
-    "optimizer_loop": "optimizer_impl",
-}
-"""Fields of a workload that took Hugging Face's names in version 2."""
-
-SUITE_FIELDS: Mapping[str, Mapping[str, str]] = {
-    "memory": {"ranks": "dp_size", "train": "measurable", "program": "simulated_device"},
-    "offload": {"ranks": "dp_size", "folder": "offload_dir", "budget_B": "device_memory_budget_B"},
-}
-"""Further fields of one suite's workloads."""
-
-SETTINGS = {"plain_steps": "warmup_steps"}
-"""Settings of optimizations."""
-
-CONDITIONS = {"kernels": {"batch": "micro_batch_size"}}
-"""Conditions of one suite's records."""
 
 Data = dict[str, Any]
 
@@ -81,12 +53,6 @@ DROPPED_FIELDS = {
     "fabric_flows": ("emulated",),
 }  # fmt: skip
 """Fields that a suite's workloads no longer have."""
-
-SUITE_SETTINGS = {
-    "interconnect": {"outer_rate": "outer_learning_rate"},
-    "interconnect_formula": {"batches": "gradient_accumulation_steps"},
-}
-"""Settings of one suite's optimizations."""
 
 
 def from_1_to_2(data: Data) -> Data:

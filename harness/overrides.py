@@ -13,7 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.validation import ConfigError, describe, shown, unknown
 
-ADD_OR_DELETE = "+ adds and ~ leaves out suite.workloads.NAME, nothing else"
+WORKLOADS = ["suite", "workloads"]
+"""Path of what `+` may add to and `~` may leave out of."""
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -27,23 +28,29 @@ def parse(words: Sequence[str]) -> list[Override]:
             detail = f" ({first_line(error)})" if "=" in word else ""
             raise ConfigError(f"{word!r}: expected KEY=VALUE{detail}") from None
         if override.is_sweep_override():
-            raise ConfigError(
-                f"{word!r}: a list of choices; the harness runs the whole matrix itself: "
-                "use workloads=[a,b] only=[x,y] repeats=N"
-            )
-        if override.key_or_group.split(".")[0] == "hydra":
+            raise ConfigError(f"{word}: expected one value, not several choices: {_several(override)}")
+        if override.key_or_group.replace("/", ".").split(".")[0] == "hydra":
             raise ConfigError(
                 f"{override.key_or_group}: Hydra composes the configuration and runs nothing; "
                 "results go to out=FOLDER"
             )
         if override.package is not None:
             raise ConfigError(f"{word}: where a group goes is fixed; use {override.key_or_group}=NAME")
-        if override.is_delete() and "." not in override.key_or_group:
-            raise ConfigError(f"{word}: {ADD_OR_DELETE}")
+        if override.is_delete() and override.key_or_group.split(".")[:-1] != WORKLOADS:
+            raise ConfigError(f"{word}: only a workload can be left out, by ~suite.workloads.NAME")
         if "claims" in override.key_or_group.split("."):
             raise ConfigError(f"{override.key_or_group}: claims are read-only; they quote the paper")
         overrides.append(override)
     return overrides
+
+
+def _several(override: Override) -> str:
+    """Return what to type in place of a list of choices."""
+    if override.key_or_group in ("only", "workloads"):
+        choices = override.input_line.partition("=")[2]
+        return f"use {override.key_or_group}=[{choices}]"
+    every = "suite=all, or " if override.key_or_group == "suite" else ""
+    return f"use {every}one command for each"
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
@@ -60,15 +67,20 @@ def apply_override(config: DictConfig, override: Override) -> None:
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
         )
     *path, leaf = key.split(".")
-    adds = override.is_add() or (override.is_force_add() and path == ["suite", "workloads"])
-    if (override.is_add() or override.is_delete()) and path != ["suite", "workloads"]:
-        raise ConfigError(f"{override.input_line}: {ADD_OR_DELETE}")
+    adds = path == WORKLOADS and (override.is_add() or override.is_force_add())
     for depth, part in enumerate(path):
         if not isinstance(holder, DictConfig) or part not in holder:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
+    if override.is_add() and not adds:
+        plain = override.input_line.removeprefix("+")
+        raise ConfigError(f"{override.input_line}: {key} exists already: use {plain}")
+    if path == WORKLOADS and isinstance(value, dict):
+        for name in value:
+            if name not in config.suite.fields:
+                raise unknown(f"{key}.{name}", name, keys_of(config.suite.fields))
     if isinstance(OmegaConf.select(config, key), ListConfig) and not isinstance(value, list):
         example = value if isinstance(value, str) else "a,b"
         raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[{example}]")

@@ -10,6 +10,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.renamed import present_name
+
 TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -25,10 +27,10 @@ class ConfigError(Exception):
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
-    """Return the error for a name that is none of `allowed`, with the nearest one where there is one."""
+    """Return the error for a name that is none of `allowed`, with the one that replaced it or the nearest."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    meant = present_name(name, names) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
+    hint = f"; did you mean {meant}?" if meant else ""
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
 
 

@@ -1,13 +1,16 @@
 """What the command line may say, and how it is refused."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 from test_launcher import SRUN
 
+from harness import renamed
 from harness.code_fingerprint import ROOT
-from harness.config import load
+from harness.config import compose_suite, load, names
 from harness.validation import ConfigError
 from harness.workloads import check_names
 
@@ -17,8 +20,8 @@ REFUSED = [
     (["memory"], "expected KEY=VALUE; did you mean suite=memory?"),
     (["suite=memory", "repeats"], "expected KEY=VALUE"),
     (["suite=memory", "memory"], "did you mean suite=memory?"),
-    (["~suite"], "nothing else"),
-    (["suite=memory", "suite=kernels,memory"], "runs the whole matrix itself"),
+    (["~suite"], "only a workload can be left out, by ~suite.workloads.NAME"),
+    (["suite=memory", "suite=kernels,memory"], "use suite=all, or one command for each"),
     (["suite=memory", "hydra.run.dir=x"], "results go to out=FOLDER"),
     (["suite=memory", "executor@there=local"], "use executor=NAME"),
     (["suite=memory", "plan=maybe"], "expected true or false"),
@@ -63,10 +66,30 @@ REFUSED = [
     (["suite=memory", "executor=slrum"], "no such name"),
     (["suite=memory", "executor.workers=0"], "at least 1"),
     (["suite=memory", "hardware=h300"], "did you mean h200"),
-    (["suite=memory", "seed=1,2"], "use workloads=[a,b] only=[x,y] repeats=N"),
+    (["suite=memory", "seed=1,2"], "use one command for each"),
+    (["suite=memory", "only=fsdp2,zero1"], "use only=[fsdp2,zero1]"),
+    (["suite=memory", "seed={a:1}"], "expected a whole number"),
     (["suite=memory", "suite.claims.table_1.value=3"], "claims are read-only"),
-    (["suite=memory", "+anything=1"], "nothing else"),
-    (["suite=memory", "~limits"], "nothing else"),
+    (["suite=memory", "+anything=1"], "no such name"),
+    (["suite=memory", "++anything=1"], "no such name"),
+    (["suite=memory", "+seed=1"], "seed exists already: use seed=1"),
+    (["suite=memory", "+suite.workloads.gpt_5m.seq_len=8"], "use suite.workloads.gpt_5m.seq_len=8"),
+    (["suite=memory", "~limits"], "only a workload can be left out"),
+    (["suite=memory", "~suite.workloads.gpt_5m.seq_len"], "only a workload can be left out"),
+    (["suite=memory", "hydra/launcher=joblib"], "Hydra composes the configuration and runs nothing"),
+    (["suite=memory", "suite.workloads.gpt_5m.batch=2"], "did you mean micro_batch_size?"),
+    (["suite=memory", "++suite.workloads.gpt_5m.heads=2"], "did you mean num_attention_heads?"),
+    (
+        ["suite=memory", "suite.workloads.gpt_5m={ffn:8}"],
+        "ffn: no such name; did you mean intermediate_size?",
+    ),
+    (["suite=memory", "+suite.workloads.new={tied:true}"], "tied: no such name; did you mean tie_word_emb"),
+    (["suite=offload", "suite.workloads.llama_5m.ranks=2"], "did you mean dp_size?"),
+    (["suite=memory", "suite.given={seq_len:8}"], "suite.given: no such name; did you mean hf_defaults?"),
+    (
+        ["suite=interconnect", "suite.optimizations.local_sgd.techniques=[{local_sgd: {outer_rate: 1}}]"],
+        "did you mean outer_learning_rate?",
+    ),
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
@@ -91,6 +114,29 @@ def test_a_mistake_is_refused_in_one_line(words, said):
     # The line names the key that was wrong.
     if words[1:]:
         assert words[-1].lstrip("+~").split("=")[0].split(".")[-1] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "word", ["limits.timeout_s=5", "++limits.timeout_s=5", "limits={timeout_s:5}", "++limits={timeout_s: 5}"]
+)
+def test_every_form_of_a_value_that_hydra_reads_sets_it(word):
+    assert load(["suite=congestion", word])[0].limits.timeout_s == 5
+
+
+@pytest.mark.parametrize("word", ["suite=congestion", "+suite=congestion", "++suite=congestion"])
+def test_every_form_of_a_choice_that_hydra_reads_makes_it(word):
+    assert load([word])[0].suite == "congestion"
+
+
+def test_every_name_that_a_former_name_is_answered_with_is_a_key_of_some_suite():
+    keys = {
+        key
+        for suite in names("suite")
+        for key in re.findall(r"(\w+):", OmegaConf.to_yaml(compose_suite(suite, {})))
+    }
+    tables = [renamed.MODEL_FIELDS, renamed.CONF_KEYS, *renamed.SUITE_FIELDS.values()]
+    tables += [renamed.SETTINGS, *renamed.SUITE_SETTINGS.values()]
+    assert {new for table in tables for new in table.values()} <= keys
 
 
 def test_a_refusal_exits_with_2_and_prints_one_line():
