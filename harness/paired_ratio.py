@@ -33,8 +33,11 @@ def compare(
 ) -> Ratio:
     """Return ours over base, of pairs where there are any; `basis` says what the ratio rests on.
 
-    A pair is the samples of both variants of one index in one repeat. Repeats in which not both ended well
-    are left out: after a crash, the rest of a group runs in another process. `draws`: see `statistics.ratio`.
+    A pair is the samples of both variants of one index in one repeat: those of one round. Where one side has
+    more rounds in some of the repeats, its last ones there have no partner; `left_out` counts them. Where it
+    has more in every repeat, the two were sampled differently and do not pair. Repeats in which not both
+    ended well are left out: after a crash, the rest of a group runs in another process. `draws`: see
+    `statistics.ratio`.
 
     - `exact`: every sample of each side is the same, as counted bytes are; there is no interval to give.
     - `single`: one sample on each side, so there is no interval.
@@ -56,11 +59,17 @@ def compare(
         ratio = mine[0] / theirs[0]
         basis = "single" if len(mine) == len(theirs) == 1 else "exact"
         return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
-    pairs = [(own[repeat], other[repeat]) for repeat in sorted(own.keys() & other.keys())]
-    if len(pairs) >= least_processes and all(len(one) == len(two) for one, two in pairs) and pairs:
-        paired = _ratio(tuple(one for one, _ in pairs), tuple(two for _, two in pairs), draws)
+    both = sorted(own.keys() & other.keys())
+    if len(both) >= least_processes and any(len(own[repeat]) == len(other[repeat]) for repeat in both):
+        rounds = [min(len(own[repeat]), len(other[repeat])) for repeat in both]
+        first, second = (
+            tuple(side[repeat][:count] for repeat, count in zip(both, rounds, strict=True))
+            for side in (own, other)
+        )
+        paired = _ratio(first, second, draws)
         if math.isfinite(paired.high):
-            return paired
+            every = sum(len(own[repeat]) + len(other[repeat]) for repeat in both)
+            return paired._replace(left_out=every - 2 * sum(rounds))
     return _of_ranges(mine, theirs, min(len(own), len(other)))
 
 

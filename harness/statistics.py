@@ -54,6 +54,7 @@ class Ratio(NamedTuple):
     processes: int
     rounds: int  # of all processes
     basis: str = "pairs"  # pairs | exact | single | ranges: see `harness.paired_ratio.compare`
+    left_out: int = 0  # samples of these processes that have no partner
 
 
 def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draws: bool = False) -> Ratio:

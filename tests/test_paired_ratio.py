@@ -10,6 +10,7 @@ from synthetic import made
 
 from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.records import Record
+from harness.report.speedup import Comparison
 
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
 
@@ -46,9 +47,9 @@ def test_one_process_is_compared_by_its_ranges_where_more_are_asked_for() -> Non
 
 def test_what_never_differs_is_exact_and_one_sample_is_single() -> None:
     once = compare([record("fast", (3.0,))], [record("baseline", (4.0,))], "time", "warm")
-    assert once == (0.75, 0.75, 0.75, 1, 1, "single")
+    assert once == (0.75, 0.75, 0.75, 1, 1, "single", 0)
     twice = compare([record("fast", (3.0, 3.0))], [record("baseline", (4.0, 4.0, 4.0))], "time", "warm")
-    assert twice == (0.75, 0.75, 0.75, 1, 2, "exact")
+    assert twice == (0.75, 0.75, 0.75, 1, 2, "exact", 0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,27 @@ def test_what_never_differs_is_exact_and_one_sample_is_single() -> None:
 def test_samples_that_do_not_pair_are_compared_by_medians_and_ends(
     ours: list[Record], base: list[Record]
 ) -> None:
-    assert compare(ours, base, "time", "warm") == (2 / 3, 1 / 4, 3 / 2, 1, 3, "ranges")
+    assert compare(ours, base, "time", "warm") == (2 / 3, 1 / 4, 3 / 2, 1, 3, "ranges", 0)
+
+
+def test_a_repeat_with_more_samples_on_one_side_keeps_the_pairs_that_it_has() -> None:
+    """ln 4 = (ln 2 + ln 8)/2 and ln 16: mean ln 8, standard error (ln 16 - ln 4)/2 = ln 2; t(1) = 12.706."""
+    ours = [record("fast", (2.0, 8.0), 0), record("fast", (32.0, 48.0, 99.0), 1)]
+    base = [record("baseline", (1.0, 1.0), 0), record("baseline", (2.0, 3.0), 1)]
+    found = compare(ours, base, "time", "warm")
+    assert found.value == pytest.approx(8.0)
+    assert (found.low, found.high) == pytest.approx((8 / 2**12.7062047, 8 * 2**12.7062047))
+    assert found[3:] == (2, 4, "pairs", 1)
+    assert compare(base, ours, "time", "warm").left_out == 1
+
+
+def test_the_footnote_of_a_comparison_counts_samples_without_a_partner() -> None:
+    ratio = compare(
+        of((0.5, 0.6)), [*of((1.0,), "baseline"), record("baseline", DRIFT[:6], 1)], "time", "warm"
+    )
+    found = Comparison(ratio, "pays", "s", "measured", "cell")
+    assert found.footnote == "2 samples have no partner in the same round and are left out"
+    assert found._replace(ratio=ratio._replace(left_out=0)).footnote == ""
 
 
 def test_a_repeat_that_did_not_end_well_is_in_no_ratio() -> None:

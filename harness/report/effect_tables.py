@@ -8,7 +8,7 @@ from typing import Any
 from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex
 from harness.report.spec import Block, Spec
-from harness.report.speedup import LOOKS, NO_INTERVAL, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
+from harness.report.speedup import LOOKS, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
 from harness.report.tables import Notes, Table, TableCell, missing, reasoned, show
 from harness.report.training_metrics import DERIVED, SHOWN_IN, TOKENS, title
 
@@ -156,8 +156,8 @@ def timed_variants(
 
 
 def footnotes(index: ResultIndex, notes: Notes, workload: str, variant: str, comparison: Comparison) -> str:
-    """Return the marks of what a reader must know of a ratio: without an interval, or with slow bf16."""
-    texts = (NO_INTERVAL.get(comparison.ratio.basis), index.note(workload, variant, SLOW_BF16))
+    """Return the marks of what a reader must know of a ratio: of its samples, or of slow bf16."""
+    texts = (comparison.footnote, index.note(workload, variant, SLOW_BF16))
     return "".join(f" {notes.mark(text)}" for text in texts if text)
 
 

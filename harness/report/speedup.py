@@ -59,6 +59,14 @@ class Comparison(NamedTuple):
         return marked(f"{shown} ({brackets})" if brackets else shown, self.origin)
 
     @property
+    def footnote(self) -> str:
+        """What a reader of the ratio must know of its samples; "" for nothing."""
+        count = self.ratio.left_out
+        noun = "sample has" if count == 1 else "samples have"
+        uneven = f"{count} {noun} no partner in the same round and {'is' if count == 1 else 'are'} left out"
+        return NO_INTERVAL.get(self.ratio.basis, uneven if count else "")
+
+    @property
     def has_ends(self) -> bool:
         """Return whether low and high add anything to the ratio."""
         return self.ratio.basis in ("pairs", "ranges")
