@@ -118,8 +118,38 @@ def test_the_datasheets_of_conf_name_their_devices_and_what_was_probed_is_read(t
     known = peaks(tmp_path)
     assert known.measured == {"fp32": 1.5e11}
     rate, name = known.of({**GPU, "device_name": "NVIDIA H200"})
-    assert (rate, name) == (989.5e12, "NVIDIA H200's datasheet, dense bf16")
+    assert (rate, name) == (989.4e12, "NVIDIA H200 SXM's datasheet, dense bf16")
     assert (
         known.of({"device": "cuda", "device_name": "NVIDIA A100-SXM4-80GB", "precision": "fp32"})[0]
         == 19.5e12
     )
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 480GB",
+     "NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
+)  # fmt: skip
+def test_a_device_of_the_same_family_with_other_rates_has_no_peak(tmp_path: Path, device: str) -> None:
+    assert (
+        peaks(tmp_path).of({**GPU, "device_name": device}) == f"conf/hardware/ has no bf16 rate of {device}"
+    )
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB"])
+def test_a_device_of_conf_is_known_by_the_name_that_its_driver_reports(tmp_path: Path, device: str) -> None:
+    assert not isinstance(peaks(tmp_path).of({**GPU, "device_name": device}), str)
+
+
+def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths(tmp_path: Path) -> None:
+    for sheet in peaks(tmp_path).datasheets:
+        assert sheet.rates["bf16"] == sheet.rates["fp16"] == 2 * sheet.rates["tf32"], sheet.name
+        assert sheet.rates["fp32"] < sheet.rates["tf32"], sheet.name
+
+
+def test_tokens_per_s_times_the_time_of_a_step_are_the_tokens_of_the_step() -> None:
+    index, found = derived(step(GPU, parameters=7e9))
+    time, tokens = (index.get("step", "baseline", name, "") for name in ("time", "tokens_per_step"))
+    assert time
+    assert tokens
+    assert found["tokens_per_s_per_device"] * 8 * time.median == pytest.approx(tokens.median)
