@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Sequence
 
 from harness.records import Status, Unavailable, WrongResult
+from harness.units import counted
 
 DISTRIBUTION = "throughput-harness"
 TAIL_LINES = 20
@@ -63,7 +64,8 @@ def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, st
     """
     text = printed.decode("utf-8", "replace")
     if returncode == -signal.SIGKILL and oom_kills > 0:
-        reason = f"killed by SIGKILL while the kernel's out-of-memory killer ended {oom_kills} process(es)"
+        ended = counted(oom_kills, "process", "processes")
+        reason = f"killed by SIGKILL while the kernel's out-of-memory killer ended {ended}"
         return Status.OUT_OF_MEMORY, reason + last_lines(text)
     if returncode >= 0:
         return Status.CRASHED, f"exit code {returncode} before the cell ended{last_lines(text)}"

@@ -50,10 +50,12 @@ def read_workload_file(path: str | Path) -> dict[str, Any]:
 def _text(file: Path) -> str:
     try:
         if file.stat().st_size > LARGEST_FILE_B:
-            raise ValueError(f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is no config.json")
+            raise ValueError(
+                f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is not a config.json"
+            )
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: is not text in UTF-8, so it is no config.json") from error
+        raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
     except OSError as error:
         raise ValueError(
             f"{file}: {error.strerror or error}; give a config.json or the folder of one"

@@ -137,10 +137,10 @@ def _measured(group: Group) -> HostProbe | None:
         )  # fmt: skip
         return HostProbe(**json.loads(done.stdout.strip().rpartition("\n")[2]))
     except subprocess.TimeoutExpired:
-        logger.warning("the host probe took longer than %g s; going on without it", TIMEOUT_S)
+        logger.warning("the host probe took longer than %g s; continuing without it", TIMEOUT_S)
     except (ValueError, TypeError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        logger.warning("the host probe failed, going on without it: %s", last)
+        logger.warning("the host probe failed, continuing without it: %s", last)
     return None
 
 

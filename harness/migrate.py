@@ -2,8 +2,7 @@
 
 Only names change, never a measured value: each version lists what it renamed. Records of a suite that became
 two are moved into a folder next to the first, but those of variants that it does not have, which are counted
-and named. Each file is replaced in one step, so that an interrupted run
-can be repeated.
+and named. Each file is replaced in one step, so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from harness.plan import PLAN
 from harness.records import SCHEMA
 from harness.renamed import CONDITIONS, MODEL_FIELDS, SETTINGS, SUITE_FIELDS, SUITE_SETTINGS
 from harness.store import RECORDS, StoreError, replace_file
+from harness.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +132,8 @@ def _write(folder: Path, lines: Sequence[str]) -> None:
         if len(kept) < len(moved):
             names = sorted({cells[line]["optimization"] for line in set(moved) - set(kept)})
             logger.warning(
-                "%s: %d records of variants that %s does not have are left out: %s",
-                folder, len(moved) - len(kept), split.suite, ", ".join(names),
+                "%s: left out %s of variants that %s does not have: %s",
+                folder, counted(len(moved) - len(kept), "record"), split.suite, ", ".join(names),
             )  # fmt: skip
         target = folder.with_name(split.suite if folder.name == name else f"{folder.name}_{split.suite}")
         _split_off(folder, target, split.suite, {cells[line]["id"]: line for line in kept})
@@ -180,7 +180,9 @@ def main(folders: Sequence[str]) -> int:
         return 2
     for folder in folders:
         try:
-            print(f"{folder}: {migrate(Path(folder))} records rewritten to schema version {SCHEMA}")
+            print(
+                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten to schema version {SCHEMA}"
+            )
         except StoreError as error:
             print(f"harness: {error}", file=sys.stderr)
             return 1

@@ -28,7 +28,9 @@ def parse(words: Sequence[str]) -> list[Override]:
             detail = f" ({first_line(error)})" if "=" in word else ""
             raise ConfigError(f"{word!r}: expected KEY=VALUE{detail}") from None
         if override.is_sweep_override():
-            raise ConfigError(f"{word}: expected one value, not several choices: {_several(override)}")
+            raise ConfigError(
+                f"{word}: expected one value, not several choices: {_several(override.key_or_group, word)}"
+            )
         if override.key_or_group.replace("/", ".").split(".")[0] == "hydra":
             raise ConfigError(
                 f"{override.key_or_group}: Hydra composes the configuration and runs nothing; "
@@ -44,12 +46,11 @@ def parse(words: Sequence[str]) -> list[Override]:
     return overrides
 
 
-def _several(override: Override) -> str:
-    """Return what to type in place of a list of choices."""
-    if override.key_or_group in ("only", "workloads"):
-        choices = override.input_line.partition("=")[2]
-        return f"use {override.key_or_group}=[{choices}]"
-    every = "suite=all, or " if override.key_or_group == "suite" else ""
+def _several(key: str, word: str) -> str:
+    """Return what to type in place of `word`, a list of choices for `key`."""
+    if key in ("only", "workloads"):
+        return f"use {key}=[{word.partition('=')[2]}]"
+    every = "suite=all, or " if key == "suite" else ""
     return f"use {every}one command for each"
 
 
@@ -75,8 +76,8 @@ def apply_override(config: DictConfig, override: Override) -> None:
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
     if override.is_add() and not adds:
-        plain = override.input_line.removeprefix("+")
-        raise ConfigError(f"{override.input_line}: {key} exists already: use {plain}")
+        word = str(override.input_line)
+        raise ConfigError(f"{word}: {key} exists already: use {word.removeprefix('+')}")
     if path == WORKLOADS and isinstance(value, dict):
         for name in value:
             if name not in config.suite.fields:

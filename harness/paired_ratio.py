@@ -44,7 +44,7 @@ def compare(
     - `pairs`: the 95 % interval over at least `least_processes` repeats, or over the rounds of a single one.
     - `ranges`: samples that do not pair; the ratio of the medians, and the ends of all samples.
 
-    Raises `NoPairsError` where a side has no sample, or one that is no number above 0.
+    Raises `NoPairsError` where a side has no sample, or one that is not a positive number.
     """
     from harness.statistics import Ratio
 
@@ -54,7 +54,7 @@ def compare(
         raise NoPairsError(f"there is no repeat in which both variants have {what}")
     mine, theirs = ([value for one in side.values() for value in one] for side in (own, other))
     if not all(math.isfinite(value) and value > 0 for value in (*mine, *theirs)):
-        raise NoPairsError(f"{metric} has a sample that is no number above 0")
+        raise NoPairsError(f"{metric} has a sample that is not a positive number")
     if len({*mine}) == len({*theirs}) == 1:
         ratio = mine[0] / theirs[0]
         basis = "single" if len(mine) == len(theirs) == 1 else "exact"

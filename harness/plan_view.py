@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from harness.config import Run
 from harness.estimate import Estimate, Source, as_time
 from harness.records import Cell, Group, Record, Status
+from harness.units import counted
 
 NAMES = 6
 """Names of cells in one line; of more, their number is given."""
@@ -22,7 +23,7 @@ def announcement(
     """
     cells = [cell for group in groups for cell in group.cells]
     done = len(cells) - len(estimate.cells) - len(not_tried)
-    counts = f"{run.suite}: {_count(len(cells), 'cell')}" + (f", {done} done already" if done else "")
+    counts = f"{run.suite}: {counted(len(cells), 'cell')}" + (f", {done} done already" if done else "")
     if not estimate.cells:
         lines = [f"{counts}: nothing to run"]
     else:
@@ -30,13 +31,13 @@ def announcement(
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
     if estimate.unknown:
         each = "may take" if len(estimate.unknown) == 1 else "may each take"
-        lines.append(f"{_count(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
+        lines.append(f"{counted(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
     if not_tried:
         names = _names([cell for cell in cells if cell.id in not_tried])
-        lines.append(f"{_count(len(not_tried), 'cell')} planned as unavailable: {names}")
+        lines.append(f"{counted(len(not_tried), 'cell')} planned as unavailable: {names}")
         lines += sorted(set(not_tried.values()))[:NAMES]
     return lines
 
@@ -54,9 +55,9 @@ def plan_lines(
     for cell in cells:
         of_workload[cell.workload].append(cell)
     whole = len(cells) == len(of_workload) * len(run.variants) * run.repeats
-    matrix = f"{_count(len(of_workload), 'workload')} × {_count(len(run.variants), 'variant')}"
+    matrix = f"{counted(len(of_workload), 'workload')} × {counted(len(run.variants), 'variant')}"
     where = "" if whole else " where they apply"
-    yield f"{run.suite}: {matrix}{where} × {_count(run.repeats, 'repeat')}, into {run.out}"
+    yield f"{run.suite}: {matrix}{where} × {counted(run.repeats, 'repeat')}, into {run.out}"
     yield f"variants: {', '.join(variant.name for variant in run.variants)}"
     yield ""
     width = max((len(name) for name in ("workload", *of_workload)), default=0)
@@ -73,7 +74,7 @@ def plan_lines(
     ends = Counter(records[cell.id].status for cell in done if cell.id in records)
     if done:
         ended = ", ".join(f"{count} {status}" for status, count in ends.items())
-        yield f"skipped: {_count(len(done), 'cell')} done already ({ended}), in {run.out}"
+        yield f"skipped: {counted(len(done), 'cell')} done already ({ended}), in {run.out}"
     yield from _unavailable([records[cell.id] for cell in done if cell.id in records])
     yield "nothing was run: plan=true"
 
@@ -82,7 +83,7 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
     """Yield why cells could not run, each reason once."""
     reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
     for reason, count in reasons.most_common(NAMES):
-        yield f"unavailable: {_count(count, 'cell')}: {reason}"
+        yield f"unavailable: {counted(count, 'cell')}: {reason}"
 
 
 def _duration(estimate: Estimate) -> str:
@@ -90,13 +91,13 @@ def _duration(estimate: Estimate) -> str:
     if len(estimate.unknown) == len(estimate.cells):
         return "no estimate: there is no earlier run"
     words = {
-        Source.SAME_HOST: "{} earlier {} on this kind of host",
-        Source.OTHER_HOST: "{} {} of a run on another host",
-        Source.OTHER_FIELDS: "{} {} of the same name whose fields differ",
-        Source.BUDGET: "the sampling budget of {} {}",
+        Source.SAME_HOST: "{} of a run on this kind of host",
+        Source.OTHER_HOST: "{} of a run on another host",
+        Source.OTHER_FIELDS: "{} of the same name whose fields differ",
+        Source.BUDGET: "the sampling budget of {}",
     }
     sources = [
-        text.format(count, "cell" if count == 1 else "cells")
+        text.format(counted(count, "cell"))
         for source, text in words.items()
         if (count := estimate.sources[source])
     ]
@@ -107,7 +108,3 @@ def _names(cells: Sequence[Cell]) -> str:
     names = list(dict.fromkeys(f"{cell.workload} {cell.optimization}" for cell in cells))
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -28,6 +28,7 @@ from harness.executors import (
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
 from harness.skip_rules import NOT_TRIED, SkipRules
 from harness.store import Store
+from harness.units import counted
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def run(
                 _note(drafts, event)
             on_event(event)
     if cells:
-        raise RuntimeError(f"the executor left {len(cells)} cells without an end: {', '.join(cells)}")
+        raise RuntimeError(f"the executor did not end {counted(len(cells), 'cell')}: {', '.join(cells)}")
 
 
 def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) -> Iterator[Group]:

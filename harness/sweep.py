@@ -24,6 +24,7 @@ from harness.runner import pending, run
 from harness.slow_bf16 import fit_to_host
 from harness.store import RECORDS, Store, read_records
 from harness.techniques import PACKAGE
+from harness.units import counted
 
 
 class Prepared(NamedTuple):
@@ -100,7 +101,7 @@ def total_line(estimates: Sequence[Estimate]) -> str:
     unknown = sum(len(one.unknown) for one in estimates)
     about = f"about {as_time(sum(one.seconds for one in estimates))}" if cells > unknown else "no estimate"
     more = f", {unknown} of them without an earlier run" if unknown else ""
-    return f"{len(estimates)} suites: {cells} cells to run{more}: {about}"
+    return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {about}"
 
 
 def _records(suite_run: Run) -> dict[str, Record]:

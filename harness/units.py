@@ -78,6 +78,11 @@ def without_unit(value: float, unit: str, shown: str, signed: bool = False) -> s
     return text.replace("-", "−")
 
 
+def counted(count: int, one: str, more: str = "") -> str:
+    """Return `1 cell` or `2 cells`; `more` is the word for several where it is not `one` with an s."""
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
 def times(value: float) -> str:
     """Return a ratio above zero with three significant digits, `1.41×`; near one to the thousandth."""
     if 0.9 < value < 1.1:

@@ -69,7 +69,7 @@ def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
 def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
     one, two = cell("nothing"), cell("hang")
     executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
-    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"1 cells without an end: {two.id}"):
+    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"did not end 1 cell: {two.id}"):
         run([group(one, two)], store, executor, Limits(1.0), describe())
     assert [record.cell for record in read_records(tmp_path)] == [one]
 

@@ -103,7 +103,7 @@ def test_where_bf16_is_slow_the_suite_is_asked_once_per_variant_and_answers_for_
 def test_a_child_that_fails_is_a_warning_and_no_end(monkeypatch, tmp_path, kernels, caplog):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert probe(groups_of(kernels), tmp_path, describe()) is None
-    assert "the host probe failed, going on without it: exit code 1" in caplog.text
+    assert "the host probe failed, continuing without it: exit code 1" in caplog.text
 
 
 def test_the_child_measures_and_speaks_json():

@@ -84,7 +84,7 @@ def test_the_footnote_of_a_comparison_counts_samples_without_a_partner() -> None
         of((0.5, 0.6)), [*of((1.0,), "baseline"), record("baseline", DRIFT[:6], 1)], "time", "warm"
     )
     found = Comparison(ratio, "pays", "s", "measured", "cell")
-    assert found.footnote == "2 samples have no partner in the same round and are left out"
+    assert found.footnote == "left out: 2 samples without a counterpart in the other variant"
     assert found._replace(ratio=ratio._replace(left_out=0)).footnote == ""
 
 
@@ -98,7 +98,7 @@ def test_a_repeat_that_did_not_end_well_is_in_no_ratio() -> None:
 
 @pytest.mark.parametrize("bad", [(0.0,), (math.nan,), (-1.0, 1.0), (math.inf,)])
 def test_a_sample_that_is_no_number_above_0_is_refused(bad: tuple[float, ...]) -> None:
-    with pytest.raises(NoPairsError, match="no number above 0"):
+    with pytest.raises(NoPairsError, match="not a positive number"):
         compare([record("fast", bad)], of((1.0,), "baseline"), "time", "warm")
     with pytest.raises(NoPairsError, match="no repeat in which both variants have time by cold"):
         compare(of((1.0,)), of((1.0,), "baseline"), "time", "cold")

@@ -24,7 +24,7 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
     # the limit cuts two cells of 115 s in processes of their own; cell 0 is known by nothing
     assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
         "toy: 4 cells, 4 to run: about 5 min "
-        "(from 2 earlier cells on this kind of host, 1 cell of a run on another host)",
+        "(from 2 cells of a run on this kind of host, 1 cell of a run on another host)",
         "1 cell without an earlier run may take up to limits.timeout_s=100",
         "expected to run into limits.timeout_s=100: a fast.x, b baseline",
     ]

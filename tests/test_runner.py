@@ -186,7 +186,7 @@ def test_a_process_that_the_kernel_cannot_end_is_given_up(tmp_path, monkeypatch,
     monkeypatch.setattr(child, "kill_by_tmpdir", lambda folder: None)
     records = sweep(tmp_path, [group(*cells)], Limits(3.0))  # within less a busy machine starts no cell
     assert [records[one.id].status for one in cells] == ["timed_out", "ok"]
-    assert "does not die when killed; going on without it" in caplog.text
+    assert "did not end when killed; continuing without it" in caplog.text
 
 
 def test_what_a_cell_before_it_printed_is_not_a_cells_last_words(tmp_path):

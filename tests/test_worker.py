@@ -98,7 +98,7 @@ def test_a_missing_extra_says_how_to_get_it(monkeypatch):
             b"",
             1,
             "out_of_memory",
-            "killed by SIGKILL while the kernel's out-of-memory killer ended 1 process(es)",
+            "killed by SIGKILL while the kernel's out-of-memory killer ended 1 process",
         ),
         (-11, b"", 1, "crashed", "killed by SIGSEGV"),
         (

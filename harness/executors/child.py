@@ -102,7 +102,7 @@ class Child:
             self._request_stack_dump()
             self._kill()
         else:
-            logger.warning("process %d does not die when killed; going on without it", self._process.pid)
+            logger.warning("process %d did not end when killed; continuing without it", self._process.pid)
             self.dead = True
 
     def _request_stack_dump(self) -> None:

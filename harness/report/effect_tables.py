@@ -47,14 +47,14 @@ def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
 
 
 def training_columns(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the columns of a training step: those with a value in any row, and the peak in GiB."""
+    """Return the columns of a training step: what is derived from its tokens, and a recorded peak in GiB."""
     where = fields["where"]
     derived = {
         metric: {"title": title(metric, index, where), "unit": SHOWN_IN[metric]}
         for metric in DERIVED
         if index.select(TOKENS, where)
     }
-    if fields["metric"] == "peak_memory":
+    if fields["metric"] == "peak_memory" or not index.select("peak_memory", where):
         return derived
     return {**derived, "peak_memory": {"title": "Peak per device, GiB", "unit": "GiB"}}
 

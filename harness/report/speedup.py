@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.report.result_index import ResultIndex, Value
 from harness.report.tables import Notes, TableCell, percent, reasoned
-from harness.units import marked, times
+from harness.units import counted, marked, times
 
 if TYPE_CHECKING:
     from harness.statistics import Ratio
@@ -60,11 +60,15 @@ class Comparison(NamedTuple):
 
     @property
     def footnote(self) -> str:
-        """What a reader of the ratio must know of its samples; "" for nothing."""
+        """What a reader must know of the samples that the ratio rests on; "" for nothing."""
+        return NO_INTERVAL.get(self.ratio.basis, self.left_out)
+
+    @property
+    def left_out(self) -> str:
+        """Which samples are in no pair; "" for none."""
         count = self.ratio.left_out
-        noun = "sample has" if count == 1 else "samples have"
-        uneven = f"{count} {noun} no partner in the same round and {'is' if count == 1 else 'are'} left out"
-        return NO_INTERVAL.get(self.ratio.basis, uneven if count else "")
+        samples = counted(count, "sample")
+        return f"left out: {samples} without a counterpart in the other variant" if count else ""
 
     @property
     def has_ends(self) -> bool:
@@ -148,4 +152,5 @@ def change(index: ResultIndex, notes: Notes, value: Value, baseline: str) -> Tab
         percent(end - 1, True).removesuffix(" %") for end in (comparison.ratio.low, comparison.ratio.high)
     ]
     text = f"{shown} ({ends[0]} … {ends[1]})" if comparison.has_ends and ends[0] != ends[1] else shown
-    return TableCell(marked(text, value.origin), value.cell)
+    note = f" {notes.mark(comparison.left_out)}" if comparison.left_out else ""
+    return TableCell(marked(text, value.origin), value.cell, note=note)

@@ -16,7 +16,7 @@ from harness.report.spec import Block
 from harness.report.speedup import Comparison, compared, noise_of
 from harness.report.tables import percent
 from harness.report.verdicts import count_outcomes
-from harness.units import times
+from harness.units import counted, times
 
 SHOWN = 4
 """So many of those that pay are named in the summary."""
@@ -57,7 +57,7 @@ def _pays(data: ReportData) -> SummaryCard | None:
         return None
     paying = _paying(data, block)
     lines = [(name, text) for _, name, text in sorted(paying)]
-    rest = f"{len(lines) - SHOWN} more pay. " if len(lines) > SHOWN else ""
+    rest = f"{counted(len(lines) - SHOWN, 'more pays', 'more pay')}. " if len(lines) > SHOWN else ""
     remark = f"{rest}{block.title}." if lines else "No variant pays."
     return SummaryCard(PAYS, tuple(lines[:SHOWN]), remark, block.id)
 
@@ -116,12 +116,17 @@ def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
     reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
     rest = [verdict for verdict in verdicts if verdict.outcome == "unavailable"]
     gpu = sum(bool(NEEDS_GPU.search(reasons.get(one.cell, ""))) or _names_a_gpu(one) for one in rest)
+    have = "has" if len(compared_) == 1 else "have"
     text = (
-        f"{len(compared_)} of {len(verdicts)} interpretations have a value here, {stated} of them under the "
-        "claim's own conditions."
+        f"{len(compared_)} of {counted(len(verdicts), 'interpretation')} {have} a value here, {stated} of "
+        "them under the claim's own conditions."
     )
-    parts = [f"{gpu} need a GPU"] if gpu else []
-    parts += [f"{len(rest) - gpu} were not run or have no value"] if len(rest) > gpu else []
+    parts = [f"{counted(gpu, 'needs', 'need')} a GPU"] if gpu else []
+    parts += (
+        [f"{counted(len(rest) - gpu, 'was not run or has', 'were not run or have')} no value"]
+        if len(rest) > gpu
+        else []
+    )
     return f"{text} {' and '.join(parts)}." if parts else text
 
 
@@ -133,7 +138,7 @@ def cells_line(records: Sequence[Record]) -> str:
     """Return how many cells have a result, how many failed, and how many need what this machine lacks."""
     ended = [record.status for record in records]
     well = ended.count(Status.OK)
-    text = f"{well} cells have a result."
+    text = f"{counted(well, 'cell has', 'cells have')} a result."
     lacking = [record for record in records if record.status == Status.UNAVAILABLE]
     gpu = sum(bool(NEEDS_GPU.search(record.reason)) for record in lacking)
     failed = {s: ended.count(s) for s in Status if s not in (Status.OK, Status.UNAVAILABLE) and s in ended}
@@ -141,9 +146,11 @@ def cells_line(records: Sequence[Record]) -> str:
         named = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
         text += f" Failed: {named}."
     if gpu:
-        text += f" {gpu} need a GPU."
+        text += f" {counted(gpu, 'needs', 'need')} a GPU."
     if len(lacking) > gpu:
-        text += f" {len(lacking) - gpu} do not apply to their workload or lack a library here."
+        one = "does not apply to its workload or lacks a library here"
+        more = "do not apply to their workload or lack a library here"
+        text += f" {counted(len(lacking) - gpu, one, more)}."
     return text
 
 
@@ -162,7 +169,9 @@ def _trust(data: ReportData) -> SummaryCard | None:
         ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
     )
     name = data.spec.name("method", row.method)
-    remark = f"{name}, compared with real runs in {row.cells} cells. {block.fields['headline_note']}"
+    remark = (
+        f"{name}, compared with real runs in {counted(row.cells, 'cell')}. {block.fields['headline_note']}"
+    )
     return SummaryCard(TRUST, lines, remark.strip(), block.id)
 
 
@@ -183,9 +192,10 @@ def _noise(index: ResultIndex, block: Block) -> SummaryCard:
         ("judged different", f"{apart} of {len(noises)}"),
     )
     processes = sorted({one.processes for one in noises})
-    count = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
+    fewest = f"{processes[0]} to " if len(processes) > 1 else ""
+    count = fewest + counted(processes[-1], "process", "processes")
     remark = (
-        f"The same code as two variants on {len(noises)} workloads, in {count} processes each; at 95 % "
-        "one in twenty is expected to be judged different by chance."
+        f"The same code as two variants on {counted(len(noises), 'workload')}, in {count} each; at 95 % one "
+        "in twenty is expected to be judged different by chance."
     )
     return SummaryCard(TRUST, lines, remark, block.id)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from harness.records import Record, Status
 from harness.report.result_index import ResultIndex, Value, why
 from harness.report.spec import Block, Spec
-from harness.units import best_unit, human, marked, without_unit
+from harness.units import best_unit, counted, human, marked, without_unit
 
 
 class TableCell(NamedTuple):
@@ -78,7 +78,7 @@ def _workloads(spec: Spec, records: Sequence[Record]) -> str:
 
 def _repeats(records: Sequence[Record]) -> str:
     several = len(records) > 1 and records[0].status != Status.UNAVAILABLE
-    return f" ({len(records)} repeats)" if several else ""
+    return f" ({counted(len(records), 'repeat')})" if several else ""
 
 
 def percent(share: float, signed: bool = False) -> str:

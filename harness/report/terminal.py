@@ -12,7 +12,7 @@ from harness.report.spec import Block
 from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, TableCell
 from harness.report.verdicts import verdict_table
-from harness.units import LEGEND
+from harness.units import LEGEND, counted
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
 WIDTH = 100
@@ -85,6 +85,8 @@ def _print(console: object, made: Table) -> None:
         grid.add_row(*(Words(cell.text + cell.note, style=LOOKS.get(cell.look, "")) for cell in row))
     console.print(grid)
     if more:
-        console.print(Words(f"{more} more columns are in the report", style="dim"))
+        console.print(
+            Words(f"{counted(more, 'more column is', 'more columns are')} in the report", style="dim")
+        )
     for i, note in enumerate(made.notes, 1):
         console.print(Words(f"[{i}] {note}", style="dim"))

@@ -168,6 +168,8 @@ def basis(block: Block, index: ResultIndex, peaks: Peaks) -> str:
     )
     parts = [f"FLOPs per step: {'; '.join(counts)}."] if counts else []
     parts += [f"Peak: {'; '.join(used)}."] if used else []
+    if cells and not index.select("peak_memory", block.fields["where"]):
+        parts.append("Peak memory per device was not recorded.")
     if not cells:
         parts = ["Tokens/s, TFLOP/s and MFU per device are left out: no time of these steps was recorded."]
     return " ".join(parts)

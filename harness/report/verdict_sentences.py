@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.claim_model import Claim, Difference, Interpretation, Step, Verdict
 from harness.monotonic_claims import failing_steps, undecided_steps
-from harness.units import human
+from harness.units import counted, human
 
 STATS = {"min": "the minimum", "max": "the maximum", "mean": "the mean"}
 
@@ -58,16 +58,12 @@ def _basis(verdict: Verdict) -> str:
     """Return what the value rests on, in words."""
     if verdict.basis in STATS:
         interval = " and its 95 % interval" if verdict.basis == "mean" else ""
-        return f"{STATS[verdict.basis]} of {_counted(verdict.samples, 'sample', 's')}{interval}"
+        return f"{STATS[verdict.basis]} of {counted(verdict.samples, 'sample')}{interval}"
     return "" if verdict.basis in ("samples", "bounds") else _rounds(verdict.processes, verdict.samples)
 
 
 def _rounds(processes: int, rounds: int) -> str:
-    return f"{_counted(processes, 'process', 'es')}, {_counted(rounds, 'round', 's')}"
-
-
-def _counted(count: int, what: str, more: str) -> str:
-    return f"{count} {what}{more if count != 1 else ''}"
+    return f"{counted(processes, 'process', 'processes')}, {counted(rounds, 'round')}"
 
 
 def _end(claim: Claim, interpretation: Interpretation, outcome: str) -> str:
