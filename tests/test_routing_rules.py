@@ -44,7 +44,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), source_address=("
         (RouteRule("h0", "h2", 0), "at h0 to h2: 'h0' is not a switch"),
         (RouteRule("leaf0", "h9", 4), "at leaf0 to h9: there is no host 'h9'; allowed: h0, h1, h2, h3"),
         (RouteRule("leaf0", "h2", 4, "h9"), "there is no host 'h9'"),
-        (RouteRule("leaf0", "h2", 8), "at leaf0 to h2: link 8 is none of its links, 0, 1, 4, 5, 6, 7"),
+        (RouteRule("leaf0", "h2", 8), "at leaf0 to h2: link 8 is not one of its links, 0, 1, 4, 5, 6, 7"),
         (RouteRule("leaf0", "h2", 1), "at leaf0 to h2: by h1 packets come no nearer"),
         (
             RouteRule("leaf0", "h1", 5),

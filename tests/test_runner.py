@@ -166,13 +166,13 @@ def test_a_cell_past_its_limit_is_ended_with_all_it_started(tmp_path):
     acts = ("hang", "hang_in_c", "leave_daemon_and_hang", "hang_at_exit")
     cells = [cell(act) for act in acts]
     cpu_s = time.process_time()
-    records = sweep(tmp_path, [group(*cells)], Limits(1.0))
+    records = sweep(tmp_path, [group(*cells)], Limits(4.0))  # a busy machine ends no cell within less
     assert [records[one.id].status for one in cells] == ["timed_out"] * 3 + ["ok"]
     for one in cells[:3]:
-        assert records[one.id].reason.startswith("over its limit of 1 s; last printed:\n")
+        assert records[one.id].reason.startswith("over its limit of 4 s; last printed:\n")
         assert f"in {one.workload.replace('leave_daemon_and_hang', 'hang_in_c')}" in records[one.id].reason
         assert samples(records[one.id]) == 1
-        assert 0.5 < records[one.id].duration_s < 3
+        assert 2 < records[one.id].duration_s < 12
     assert time.process_time() - cpu_s < 1.0  # it waits, and does not spin
     assert_nothing_is_left(tmp_path)
 

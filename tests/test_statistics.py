@@ -120,11 +120,11 @@ def test_ratio_of_draws_is_the_t_interval_of_their_mean() -> None:
     locations = logs.reshape(3, 7).mean(axis=1)
     apart = stats.t.interval(0.95, 2, locations.mean(), stats.sem(locations))
     assert list(ratio(*several, draws=True)[1:3]) == pytest.approx(np.exp(apart))
-    assert ratio([[2.0]], [[1.0]], draws=True) == (2.0, 0.0, math.inf, 1, 1, "pairs")
+    assert ratio([[2.0]], [[1.0]], draws=True) == (2.0, 0.0, math.inf, 1, 1, "pairs", 0)
 
 
 def test_ratio_of_one_round_is_known_to_nobody() -> None:
-    assert ratio([[2.0]], [[1.0]]) == (2.0, 0.0, math.inf, 1, 1, "pairs")
+    assert ratio([[2.0]], [[1.0]]) == (2.0, 0.0, math.inf, 1, 1, "pairs", 0)
 
 
 def test_ratio_ignores_a_shared_drift_and_rounds_that_took_ten_times_as_long() -> None:

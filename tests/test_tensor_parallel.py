@@ -139,5 +139,5 @@ def test_a_model_that_cannot_be_cut_is_refused(changes, words):
 def test_another_model_is_refused():
     config = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 10}
     pytest.importorskip("transformers", reason="the extra `hf` brings it")
-    with pytest.raises(Unavailable, match="splits only the layers"):
+    with pytest.raises(Unavailable, match="it shards the layers of suites"):
         sharded("tensor_parallel", replace(TINY, hf_config=config))
