@@ -52,6 +52,13 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return any(isinstance(inner, FakeTensor) for inner in inner_tensors(tensor))
 
 
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Return the tensor's device; `Tensor.device` of a fake one is an operation of its own."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
+
+
 def errors_for_want_of_values() -> tuple[type[Exception], ...]:
     """Return the errors that an operation on fake tensors raises where its result depends on values."""
     from torch._subclasses import fake_tensor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,7 @@ from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
 from suites.memory.measure import measure_peak
 from suites.memory.subject import Subject, Workload, subject_of
-from suites.memory.thresholds import thresholds
+from suites.memory.thresholds import PeakOf, thresholds
 from suites.training import correctness, techniques
 from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
 from suites.training.estimates import Counts, count
@@ -70,14 +71,15 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}
-    for reading in chain(formulas(subject, counts), simulated(subject), measured(subject, peaks)):
+    peak_of = cache(peak_of_rank)
+    for reading in chain(formulas(subject, counts), simulated(subject, peak_of), measured(subject, peaks)):
         yield reading
         if isinstance(reading, Reading) and reading.metric == "peak_memory":
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond)
     if not subject.measurable:
-        yield from thresholds(subject, counts, peak_of_rank)
+        yield from thresholds(subject, counts, peak_of)
 
 
 def tokens_per_step(subject: Subject) -> int:
@@ -116,10 +118,10 @@ def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) 
         yield Reading("gpus", "1", devices, origin, method)
 
 
-def simulated(subject: Subject) -> Iterator[Reading | Note]:
-    """Return the peak of a dry run, in all and by kind."""
+def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
+    """Return the peak of a dry run, in all and by kind; `peak_of` does it."""
     try:
-        peak = peak_of_rank(subject)
+        peak = peak_of(subject)
     except Unavailable as reason:
         yield Note(f"fake_step: {reason}")
         return
@@ -148,7 +150,7 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
         yield Note(f"measured: a step {reason}")
         return
     with among_ranks(subject.step):
-        real_steps = measure_peak(subject.step, device)
+        real_steps = measure_peak(subject.step, device, steady_steps=1)
     for peak in real_steps.peaks:
         yield from peak_and_gpus(subject, peak.live_B, Origin.MEASURED, "measured")
         yield Reading("resident_memory", "B", peak.resident_B, Origin.MEASURED, "measured")

@@ -106,7 +106,19 @@ def trace(
     device: Device = HOST,
     num_hidden_layers: int | None = None,
 ) -> dict[OpSite, Snapshot]:
-    """Return the second step's largest snapshot at each site, with that many layers."""
+    """Return the second step's largest snapshot at each site, with that many layers.
+
+    The first step is there for the optimizer's state. Where gradients alone make it, zeros take the place of
+    a forward and backward pass, unless the second step then gives gradients to fewer parameters.
+    """
+    moments = _second_step(step, device, num_hidden_layers, passes=False)
+    return _second_step(step, device, num_hidden_layers, passes=True) if moments is None else moments
+
+
+def _second_step(
+    step: TrainingStep, device: Device, num_hidden_layers: int | None, passes: bool
+) -> dict[OpSite, Snapshot] | None:
+    """Return as `trace`; None where a first step without `passes` had gradients that the second had not."""
     program = program_of(device)
     log = program.make_log()
     with logged(log, program.random_states), program.operations():
@@ -114,6 +126,7 @@ def trace(
         trainer = Trainer(program.prepare(step), CPU, num_hidden_layers)
         for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
             log.label(tensor, "parameters")
+        gradients: list[int] = []  # how many, in each step
 
         def mark(phase: str) -> None:
             for gradient in live_gradients(trainer.model):
@@ -121,14 +134,20 @@ def trace(
             for tensor, kind in trainer.optimizer.tensors_by_kind():
                 log.label(tensor, kind)
             log.enter_phase(phase)
+            if phase == "optimizer":
+                gradients.append(len(live_gradients(trainer.model)))
 
         trainer.mark = mark
-        trainer.train_step()
+        if not passes and trainer.optimizer.set_gradients_to_zeros():
+            trainer.update()
+        else:
+            trainer.train_step()
         for tensor in trainer.optimizer.state_tensors():
             log.label(tensor, "optimizer_states")
         since = len(log.ledger.events)
         trainer.train_step()
-    return log.ledger.largest(since)
+    first, second = gradients
+    return log.ledger.largest(since) if first == second else None
 
 
 class Program(NamedTuple):

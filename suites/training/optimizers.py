@@ -83,6 +83,10 @@ class Optimizer:
         """Release the gradients; `keep`: set them to zero in place."""
         raise NotImplementedError
 
+    def set_gradients_to_zeros(self) -> bool:
+        """Prepare `step` without a backward pass; return False where it needs one, as by default."""
+        return False
+
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of all gradients together."""
         raise NotImplementedError
@@ -126,6 +130,10 @@ class TorchOptimizer(Optimizer):
         """Release the gradients, or set them to zero in place."""
         self.inner.zero_grad(set_to_none=not keep)
 
+    def set_gradients_to_zeros(self) -> bool:
+        """Give each parameter that is trained a gradient of zeros."""
+        return give_zeros(self.parameters)
+
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of all `.grad` together."""
         torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
@@ -139,6 +147,13 @@ def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) 
     """Return the workload's own optimizer over all parameters; the default of a `TrainingStep`."""
     parameters = list(model.parameters())
     return TorchOptimizer(parameters, make_torch_optimizer(parameters, workload))
+
+
+def give_zeros(parameters: Parameters) -> bool:
+    """Give each parameter that is trained a gradient of zeros; return True."""
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    return True
 
 
 def tensors_in(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -97,12 +97,12 @@ class TrainingStep:
     given: Workload
     workload: Workload
     seed: int
-    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), hash=False)
     features: Features = Features()
     ranks: int = 1
     contract: Contract = EXACT
     attention: str = "explicit"
-    functions: Functions = field(default_factory=dict)
+    functions: Functions = field(default_factory=dict, hash=False)
     model_dtype: torch.dtype = torch.float32
     make_model: MakeModel | None = None
     wraps: tuple[Wrap, ...] = ()

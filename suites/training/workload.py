@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +31,9 @@ class Workload:
     tie_word_embeddings: bool = False
     bias: bool = False
     dropout: float = 0.0
-    hf_config: dict[str, Any] | None = None  # a Hugging Face config.json, in place of the shape above
+    hf_config: dict[str, Any] | None = field(
+        default=None, hash=False
+    )  # a Hugging Face config.json, in place of the shape above
     gradient_accumulation_steps: int = 1
     max_grad_norm: float | None = None
     dp_size: int = 1  # ranks that data-parallel techniques spread over

@@ -38,6 +38,9 @@ FEWEST = 400
 """Below so many multiplications per matrix, torch computes a batched product by a loop of its own, which is
 fast and copies no operand (ATen/native/LinearAlgebra.cpp, `bmm_out_or_baddbmm_`)."""
 
+STAND_INS = ("mm", "addmm", "bmm", "baddbmm")
+"""Operations that `Bf16Products` has methods for."""
+
 WATCHED = (
     "addmm_",
     "baddbmm_",
@@ -71,13 +74,7 @@ class Bf16Products:
 
     def kernels(self) -> dict[str, Callable[..., Any]]:
         """Return the CPU kernel of each operation: a function of (dispatch keys, arguments …)."""
-        stand_ins: dict[str, Callable[..., Tensor]] = {
-            "mm": self.mm,
-            "addmm": self.addmm,
-            "bmm": self.bmm,
-            "baddbmm": self.baddbmm,
-        }
-        replaced = {name: self._guarded(name, stand_in) for name, stand_in in stand_ins.items()}
+        replaced = {name: self._guarded(name, getattr(self, name)) for name in STAND_INS}
         return replaced | {name: self._guarded(name, None) for name in WATCHED}
 
     def _guarded(self, name: str, stand_in: Callable[..., Tensor] | None) -> Callable[..., Any]:
@@ -93,6 +90,10 @@ class Bf16Products:
             return kernel(keys, *args, **kwargs)
 
         return run
+
+    def replaces(self, operation: Any, args: Sequence[Any]) -> bool:
+        """Return whether a call of one of torch's operations is computed by a stand-in."""
+        return operation.name() in {f"aten::{name}" for name in STAND_INS} and is_replaceable(args)
 
     def mm(self, left: Tensor, right: Tensor) -> Tensor:
         """Return `left` `right`."""

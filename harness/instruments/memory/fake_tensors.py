@@ -100,6 +100,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # -- called by torch
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: nothing is compiled under a dry run, and to say so costs each operation time."""
+        return False
+
     def __enter__(self) -> StorageLog:
         self._fake_mode = torch_internals.active_fake_mode()
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -111,6 +116,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operation, then log the storages of its results."""
         if any(torch_internals.is_distributed_tensor(kind) for kind in types):
             return NotImplemented  # its operations on local tensors follow
+        if func is torch.ops.prim.device.default:
+            return func(*args)  # an attribute, read as often as everything else together
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # as in a real run; its fake version would make a new tensor
         self._in_place = None
@@ -147,7 +154,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see(self, tensor: torch.Tensor, kind: str | None = None) -> int | None:
         """Return the number of the tensor's storage, logged if it is new; None for one without storage."""
-        if tensor.device.type == "meta":
+        if torch_internals.device_of(tensor).type == "meta":
             return None  # deepspeed keeps shapes so
         try:
             storage = tensor.untyped_storage()

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from harness.instruments.memory.allocator import memory_events, memory_profile
 from harness.instruments.memory.bf16_products import fast_bf16_products
@@ -91,29 +91,38 @@ def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
 
 
 def _ask(calls: Sequence[Call]) -> list[int]:
-    """Run each call twice, the second time under the allocator's profiler."""
-    with torch.no_grad(), fast_bf16_products(), memory_profile() as profile:
+    """Run each call twice, the second time under the allocator's profiler.
+
+    Calls that `fast_bf16_products` replaces are not run: a replacement allocates its result alone.
+    """
+    with torch.no_grad(), fast_bf16_products() as products, memory_profile() as profile:
         for call in calls:
-            args, kwargs = _real_arguments(call)
-            call.operation(*args, **kwargs)
+            args, kwargs = tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)
+            replaced = products is not None and products.replaces(call.operation, args)
+            if not replaced:
+                fill(args)
+                call.operation(*args, **kwargs)
             with torch.profiler.record_function(f"{_MARK}begin"):
                 pass
-            result = call.operation(*args, **kwargs)
+            result = None if replaced else call.operation(*args, **kwargs)
             with torch.profiler.record_function(f"{_MARK}end"):
                 pass
             del args, kwargs, result
     return _read(profile)
 
 
-def _real_arguments(call: Call) -> Any:
-    return tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)
-
-
 def _real(leaf: Any) -> Any:
+    """Return a tensor for a `Tensorlike`, with no values yet; other leaves as they are."""
     if not isinstance(leaf, Tensorlike):
         return leaf
-    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
-    return tensor.fill_(0.5) if leaf.dtype.is_floating_point else tensor.zero_()
+    return torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
+
+
+def fill(args: Sequence[Any]) -> None:
+    """Give tensors values that any operation accepts."""
+    for one in tree_leaves(args):
+        if isinstance(one, torch.Tensor):
+            one.fill_(0.5 if one.dtype.is_floating_point else 0)
 
 
 def _read(profile: Any) -> list[int]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from suites.training.contract import Contract, Within
-from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer
+from suites.training.optimizers import Optimizer, TorchOptimizer, give_zeros, make_torch_optimizer
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -120,6 +120,10 @@ class NarrowGradients(Masters):
         for parameter in self.parameters:
             parameter.grad = None
 
+    def set_gradients_to_zeros(self) -> bool:
+        """Give each parameter a bf16 gradient of zeros."""
+        return give_zeros(self.parameters)
+
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the bf16 gradients."""
         torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
@@ -154,6 +158,10 @@ class WideGradients(Masters):
     def zero_grad(self, keep: bool = False) -> None:
         """Set the sums to zero; their memory stays."""
         self._optimizer.zero_grad(keep=True)
+
+    def set_gradients_to_zeros(self) -> bool:
+        """Return True: the sums are zeros at first."""
+        return True
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the sums."""
