@@ -52,6 +52,13 @@ class Suite(Protocol[Built, Session]):
         """
 
 
+class Preloads(Protocol):
+    """A suite whose cells import, when they need it, what takes long to import."""
+
+    def preload(self) -> None:
+        """Import it, and compute nothing: the executor forks children after this."""
+
+
 class Prepares(Protocol[Given, Started]):
     """A suite that has something to start."""
 
@@ -120,6 +127,7 @@ class Function(NamedTuple):
 
 
 SUITE = {
+    "preload": Function((), required=False),
     "build": Function(("workload", "seed")),
     "prepare": Function(("subject",), required=False),
     "check": Function(("session",)),

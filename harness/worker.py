@@ -76,12 +76,14 @@ class Emitter:
             line = line[os.write(self._fd, line) :]
 
 
-def main() -> None:
-    """Run the group on standard input; leave the rest to a fresh process once a cell has damaged this one."""
+def main(over: list[bool] | None = None) -> None:
+    """Run the group on standard input; leave the rest to a fresh process once a cell has damaged this one.
+
+    `over`: from `end_group_at_exit`, where that was called before.
+    """
     emit, lifeline = Emitter(int(sys.argv[1])), int(sys.argv[2])
     die_with_parent(lifeline)
-    over: list[bool] = []
-    atexit.register(_end_group, over)  # registered first, so the last to run
+    over = end_group_at_exit() if over is None else over
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(all_threads=False)
     faulthandler.register(
@@ -100,6 +102,16 @@ def main() -> None:
         if run_cell(cell, group["package"], limits, emit) not in HARMLESS:
             break
     over.append(True)
+
+
+def end_group_at_exit() -> list[bool]:
+    """Return a list; where it is not empty at this process's exit, the process's whole group is killed.
+
+    Called before any suite is imported, so that this is the last of the exit handlers to run.
+    """
+    over: list[bool] = []
+    atexit.register(_end_group, over)
+    return over
 
 
 def _end_group(over: list[bool]) -> None:
@@ -201,12 +213,23 @@ def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
     """Return the suite, and the optimization's module: None where it has none, as the baseline."""
     name = f"{package}.{cell.suite}"
     suite = importlib.import_module(name)
+    preload(suite)
     if suite.__file__ is not None:
         check_suite(Path(suite.__file__).parent, "techniques" in cell.config)
     alone = cell.module in (BASELINE, AGAIN) or "techniques" in cell.config
     if alone and importlib.util.find_spec(f"{name}.{cell.module}") is None:
         return suite, None
     return suite, importlib.import_module(f"{name}.{cell.module}")
+
+
+def preload(suite: Any) -> None:
+    """Import what the suite's cells import later, so that a memory limit counts from after it in any child.
+
+    Where that fails, a cell that needs it reports the failure.
+    """
+    if hasattr(suite, "preload"):
+        with suppress(Exception):
+            suite.preload()
 
 
 def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:

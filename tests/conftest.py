@@ -27,7 +27,8 @@ STARTS = {
     """,
     "whole sweeps": """
         test_adding_a_technique test_cgroup test_examples test_interleaved_groups test_main
-        test_private_memory test_protocols test_reference test_resume test_runner test_worker
+        test_private_memory test_protocols test_reference test_resume test_runner test_template
+        test_worker
     """,
 }
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from harness import failure_classification
 from harness.executors import CellFinished, CellStarted, CellTurn, Event, event_from_json, now
+from harness.executors.template import Forked, Template
 from harness.records import Group, Limits, Status
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ STACK_GRACE_S = 0.3
 COMPILED = "compiled"
 EXIT_GRACE_S = 10.0
 """How long a process may take to exit after its last cell (at most a cell's own limit), or once killed."""
+STATUS_UNKNOWN = "its exit status is unknown: the process that had forked it was killed before"
 
 
 class Child:
@@ -47,6 +49,7 @@ class Child:
         temporary: Path,
         selector: selectors.BaseSelector,
         threads: int = 1,
+        template: Template | None = None,
     ) -> None:
         self.dead = False
         self._group = group
@@ -61,7 +64,9 @@ class Child:
         self._killed_s = math.inf
         self._line = self._tail = b""
         self._oom_kills = oom_kills()
-        self._process, self._events, self._output, self._lifeline = _start(group, limits, temporary, threads)
+        self._process, self._events, self._output, self._lifeline = _start(
+            group, limits, temporary, threads, template
+        )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._open = {self._events, self._output, self._pidfd}
         for fd in self._open:
@@ -171,6 +176,9 @@ class Child:
         if self._overdue:
             printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
             status, reason = Status.TIMED_OUT, f"over its limit of {self._limits.timeout_s:g} s{printed}"
+        elif self._process.returncode is None:
+            printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
+            status, reason = Status.CRASHED, f"{STATUS_UNKNOWN}{printed}"
         else:
             killed = oom_kills() - self._oom_kills
             status, reason = failure_classification.of_exit(self._process.returncode, printed_by_it, killed)
@@ -202,29 +210,36 @@ class Child:
 
 
 def _start(
-    group: Group, limits: Limits, temporary: Path, threads: int
-) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    """Start a worker; return it with this process's ends of its events, output and lifeline."""
+    group: Group, limits: Limits, temporary: Path, threads: int, template: Template | None
+) -> tuple[subprocess.Popen[bytes] | Forked, int, int, int]:
+    """Start a worker; return it with this process's ends of its events, output and lifeline.
+
+    Where the template does not answer, the worker is started without it.
+    """
     temporary.mkdir(parents=True)
     events, events_write = os.pipe2(os.O_CLOEXEC)
     output, output_write = os.pipe2(os.O_CLOEXEC)
     lifeline_read, lifeline = os.pipe2(os.O_CLOEXEC)
     job = json.dumps({"limits": limits, **group._asdict()})
     stdin = os.memfd_create("group")
-    theirs = (events_write, output_write, lifeline_read, stdin)
+    theirs = (stdin, output_write, events_write, lifeline_read)
+    process: subprocess.Popen[bytes] | Forked | None = None
     try:
         with open(stdin, "w", closefd=False) as file:
             file.write(job)
         os.lseek(stdin, 0, os.SEEK_SET)
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "harness.worker", str(events_write), str(lifeline_read)],
-            stdin=stdin,
-            stdout=output_write,
-            stderr=output_write,
-            env=_environ(temporary, threads),
-            pass_fds=(events_write, lifeline_read),
-            start_new_session=True,
-        )
+        if template is not None:
+            process = template.fork(temporary, theirs)
+        if process is None:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "harness.worker", str(events_write), str(lifeline_read)],
+                stdin=stdin,
+                stdout=output_write,
+                stderr=output_write,
+                env=child_environ(temporary, threads),
+                pass_fds=(events_write, lifeline_read),
+                start_new_session=True,
+            )
     except BaseException:
         for fd in (events, output, lifeline):
             os.close(fd)
@@ -237,7 +252,7 @@ def _start(
     return process, events, output, lifeline
 
 
-def _environ(temporary: Path, threads: int) -> dict[str, str]:
+def child_environ(temporary: Path, threads: int) -> dict[str, str]:
     """Return the child's environment: this process's, its own temporary files, its share of cores, this
     harness.
 

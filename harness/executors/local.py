@@ -13,11 +13,14 @@ from itertools import count
 from pathlib import Path
 
 from harness.executors import Event
-from harness.executors.child import Child, kill_by_tmpdir
+from harness.executors.child import Child, child_environ, kill_by_tmpdir
+from harness.executors.template import Template
 from harness.records import Group, Limits
 from harness.store import StoreError
 
 TEMPORARY = ".tmp"
+GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Device files of GPUs: NVIDIA's, AMD's, and those under Windows."""
 
 
 class LocalExecutor:
@@ -32,6 +35,7 @@ class LocalExecutor:
         self._threads = max(1, len(os.sched_getaffinity(0)) // workers)
         self._temporary = folder.resolve() / TEMPORARY
         self._numbers = count()
+        self._templates: dict[str, Template | None] = {}
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
@@ -55,14 +59,44 @@ class LocalExecutor:
             finally:
                 for child in children:
                     child.clear()
+                for template in filter(None, self._templates.values()):
+                    template.close()
+                self._templates.clear()
                 self._clear()
 
     def _start(self, group: Group, limits: Limits, selector: selectors.BaseSelector) -> Child:
-        temporary = self._temporary / str(next(self._numbers))
+        temporary = self._new_folder()
         try:
-            return Child(group, limits, temporary, selector, self._threads)
+            return Child(group, limits, temporary, selector, self._threads, self._template(group))
         except OSError as error:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
+
+    def _template(self, group: Group) -> Template | None:
+        """Return the process that forks this group's child; None where the child is started by itself.
+
+        So is the first of a suite, which may be the only one. So is every child on a host with a GPU: CUDA
+        cannot be used in a fork of a process in which an import has touched it. So are interleaved groups:
+        repeats in forks of one process would share its memory layout and hash seed, which affect times, and
+        the interval over repeats would not contain that.
+        """
+        if group.sampling is not None or any(map(os.path.exists, GPUS)):
+            return None
+        suite = f"{group.package}.{group.cells[0].suite}"
+        if suite not in self._templates:
+            self._templates[suite] = None
+            return None
+        template = self._templates[suite]
+        if template is None or template.lost:
+            if template is not None:
+                template.close()
+            folder = self._new_folder()
+            template = Template(suite, folder, child_environ(folder, self._threads))
+            self._templates[suite] = template
+        return template if template.ready else None
+
+    def _new_folder(self) -> Path:
+        """Return a new folder's path; all have one length, as `Template.fork` needs."""
+        return self._temporary / f"{next(self._numbers):06d}"
 
     def _clear(self) -> None:
         kill_by_tmpdir(self._temporary)

@@ -6,6 +6,7 @@ so nothing is allocated until a method asks for it.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,13 +23,19 @@ from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
 from suites.training import correctness, techniques
 from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
-from suites.training.estimates import Counts, count
+from suites.training.estimates import Counts, count, estimator
 from suites.training.trainer import build_model
 
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
     "bf16; the resident memory includes 12 MB for that"
 )
+
+
+def preload() -> None:
+    """Import what the cells import when they need it and that takes long, once for all forked children."""
+    importlib.import_module("torch._dynamo")
+    estimator(2)
 
 
 def build(workload: Json, seed: int) -> Subject:
