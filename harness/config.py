@@ -169,11 +169,11 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
 def fill_defaults(config: DictConfig) -> None:
     """Let every workload have every field that has a default, so that a word may change it."""
     fields = config.suite.fields
+    given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
     for name, workload in config.suite.workloads.items():
         if not isinstance(workload, DictConfig):
             continue  # refused later, by name
-        given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
-        config.suite.workloads[name] = {**given, **workload}
+        config.suite.workloads[name] = {**given, **cast("dict[str, Any]", OmegaConf.to_container(workload))}
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:

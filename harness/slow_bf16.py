@@ -12,6 +12,7 @@ from harness.config import Run
 from harness.host_probe import HostProbe
 from harness.optimizations import BASELINES
 from harness.records import Group
+from harness.units import counted
 
 
 def fit_to_host(
@@ -33,7 +34,7 @@ def fit_to_host(
     if not replaced:
         return kept, ()
     names = [name for name in run.slow_bf16_workloads if name in compared]
-    count = f"{len(replaced)} cell" + ("" if len(replaced) == 1 else "s")
+    count = counted(len(replaced), "cell")
     return kept, (f"slow bf16 leaves out {count}, replaced by smaller workloads: {', '.join(names)}",)
 
 

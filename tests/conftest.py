@@ -2,8 +2,12 @@
 
 import gc
 import os
+import pickle
+from functools import cache
 
 import pytest
+
+from harness import config
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of which have a thread a core
@@ -45,6 +49,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Let Hydra compose each suite's YAML files once per process: it takes about a second."""
+    compose = config.compose_suite
+
+    @cache
+    def pickled(name, chosen, *others):
+        return pickle.dumps(compose(name, dict(chosen)))
+
+    def composed(name, chosen):
+        others = (str(config.CONF), tuple(config.with_yaml(name)), tuple(config.optimizations(name)))
+        return pickle.loads(pickled(name, tuple(sorted(chosen.items())), *others))
+
+    config.compose_suite = composed
+    yield
+    config.compose_suite = compose
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
-from toy.sweep import environ
+from example_project import assert_checked, project_with, python
 
 from harness.code_fingerprint import ROOT
 from harness.instruments.network.emulated_network import privileges
@@ -34,26 +31,7 @@ SHORT = [
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A copy of the project with the example's files added; none is replaced."""
-    folder = tmp_path_factory.mktemp("project")
-    for name in ("harness", "conf", "suites"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in EXAMPLE.rglob("*.*"):
-        if "__pycache__" not in file.parts:
-            target = folder / file.relative_to(EXAMPLE)
-            assert not target.exists(), f"{target} exists already"
-            shutil.copy(file, target)
-    return folder
-
-
-def python(folder, *words):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**environ(), "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    return project_with(EXAMPLE, tmp_path_factory.mktemp("project"))
 
 
 @pytest.mark.timeout(600)
@@ -83,13 +61,7 @@ def test_the_technique_of_the_guide_passes_the_projects_own_checks(project):
         "from suites.training.techniques import Technique, chunked_loss\n"
         "checked: Technique[chunked_loss.Settings] = chunked_loss\n"
     )
-    for words in (
-        ["-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), file],
-        ["-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"), file],
-        ["-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "uses.py", file],
-    ):
-        done = python(project, *words)
-        assert done.returncode == 0, done.stdout + done.stderr
+    assert_checked(project, [file], ["uses.py", file])
 
 
 def test_the_guide_names_each_suite_with_a_workload():

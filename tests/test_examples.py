@@ -2,12 +2,10 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
+from example_project import assert_checked, project_with, python
 
 from harness.code_fingerprint import ROOT
 from harness.protocols import OPTIMIZATION, SUITE
@@ -19,27 +17,7 @@ GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """Return a copy of the project with the example's files added; none is replaced."""
-    folder = tmp_path_factory.mktemp("project")
-    for name in ("harness", "conf", "suites"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in EXAMPLE.rglob("*.*"):
-        if "__pycache__" not in file.parts:
-            target = folder / file.relative_to(EXAMPLE)
-            assert not target.exists(), f"{target} exists already"
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(file, target)
-    return folder
-
-
-def python(folder, *words):
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    return project_with(EXAMPLE, tmp_path_factory.mktemp("project"))
 
 
 def test_the_suite_of_the_guide_runs_and_its_report_shows_its_numbers(project):
@@ -87,13 +65,7 @@ def test_a_wrong_packing_is_a_wrong_result(project):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_suite_of_the_guide_passes_the_projects_own_checks(project):
-    for words in (
-        ["-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "suites/packing"],
-        ["-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml"), "suites/packing"],
-        ["-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "suites.packing"],
-    ):
-        done = python(project, *words)
-        assert done.returncode == 0, done.stdout + done.stderr
+    assert_checked(project, ["suites/packing"], ["-p", "suites.packing"])
 
 
 def test_the_suite_of_the_guide_is_short():

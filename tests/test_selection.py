@@ -110,7 +110,7 @@ def test_the_quick_run_of_memory_reports_the_papers_table_first():
     assert list(whole.workloads)[:5] == claimed
     assert whole == run
     assert first.left_out[-1] == "still to be run: gpt_5m, llama_12m, gpt_25m_sgd"
-    assert "gpt_300m" in run.left_out[0]
+    assert "gpt_60m_wide" in run.left_out[0]
     assert run.left_out[-1] == "the rest: python -m harness suite=memory"
     table_1 = [claim for claim in load_claims("memory") if claim.id.startswith("table_1")]
     claimed_variants = {name for c in table_1 for one in c.interpretations for name in one.variants}
