@@ -70,6 +70,19 @@ def test_as_measured(name):
     assert_as_measured(SET_UPS[name])
 
 
+@pytest.mark.parametrize("techniques", ["", "bf16_grads"])
+def test_a_parameter_without_gradient_gets_no_state(techniques):
+    """As in a real step; the dry run's first step has gradients of zeros for all."""
+
+    def with_unused(model, resources):
+        model.unused = nn.Parameter(torch.zeros(700, 700, dtype=next(model.parameters()).dtype))
+        model.frozen = nn.Parameter(torch.zeros(300, 300), requires_grad=False)
+        return model
+
+    step = make_step(SHORT_LLAMA, techniques)
+    assert_as_measured(replace(step, wraps=(*step.wraps, with_unused)))
+
+
 workloads = st.builds(
     lambda num_attention_heads, groups, size, **rest: replace(
         GPT,

@@ -111,14 +111,14 @@ def trace(
     The first step is there for the optimizer's state. Where gradients alone make it, zeros take the place of
     a forward and backward pass, unless the second step then gives gradients to fewer parameters.
     """
-    moments = _second_step(step, device, num_hidden_layers, passes=False)
-    return _second_step(step, device, num_hidden_layers, passes=True) if moments is None else moments
+    moments, alike = _second_step(step, device, num_hidden_layers, passes=False)
+    return moments if alike else _second_step(step, device, num_hidden_layers, passes=True)[0]
 
 
 def _second_step(
     step: TrainingStep, device: Device, num_hidden_layers: int | None, passes: bool
-) -> dict[OpSite, Snapshot] | None:
-    """Return as `trace`; None where a first step without `passes` had gradients that the second had not."""
+) -> tuple[dict[OpSite, Snapshot], bool]:
+    """Return as `trace`, and whether both steps had as many gradients. `passes`: run the first one's, too."""
     program = program_of(device)
     log = program.make_log()
     with logged(log, program.random_states), program.operations():
@@ -138,6 +138,7 @@ def _second_step(
                 gradients.append(len(live_gradients(trainer.model)))
 
         trainer.mark = mark
+        passes = passes or step.keep_gradients  # they would hide which parameters get none
         if not passes and trainer.optimizer.set_gradients_to_zeros():
             trainer.update()
         else:
@@ -147,7 +148,7 @@ def _second_step(
         since = len(log.ledger.events)
         trainer.train_step()
     first, second = gradients
-    return log.ledger.largest(since) if first == second else None
+    return log.ledger.largest(since), first == second
 
 
 class Program(NamedTuple):
