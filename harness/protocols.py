@@ -53,7 +53,7 @@ class Suite(Protocol[Built, Session]):
 
 
 class Preloads(Protocol):
-    """A suite whose cells import, when they need it, what takes long to import."""
+    """A suite with slow imports that its cells need."""
 
     def preload(self) -> None:
         """Import it, and compute nothing: the executor forks children after this."""

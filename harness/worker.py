@@ -222,6 +222,7 @@ def _load(cell: Cell, package: str) -> tuple[Any, ModuleType | None]:
     return suite, importlib.import_module(f"{name}.{cell.module}")
 
 
+@cache
 def preload(suite: Any) -> None:
     """Import what the suite's cells import later, so that a memory limit counts from after it in any child.
 

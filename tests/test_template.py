@@ -13,7 +13,7 @@ import psutil
 import pytest
 from toy.sweep import PACKAGE, cell, environ, group, sweep
 
-from harness.executors import CellFinished, CellStarted, local
+from harness.executors import CellFinished, CellStarted, local, template
 from harness.executors.child import STATUS_UNKNOWN
 from harness.records import Group, Limits, Sampling, measurement
 
@@ -180,7 +180,7 @@ def test_on_a_host_with_a_gpu_each_child_is_started_by_itself(tmp_path, log, by_
 def test_interleaved_groups_are_started_by_themselves(tmp_path):
     executor = local.create(tmp_path)
     together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
-    assert [executor._template(together) for _ in range(3)] == [None] * 3
+    assert [executor._template(together, alone=True) for _ in range(3)] == [None] * 3
 
 
 def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):
@@ -231,6 +231,24 @@ def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch)
     readings = [getattr(event, "reading", ("",)) for event in executor.run(groups(), Limits(20.0))]
     forked = [reading.value for reading in readings if reading[0] == "forked"]
     assert forked == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_signal_during_a_fork_ends_the_template_and_its_child(tmp_path, monkeypatch):
+    """The answer that was not read is not taken for the next one's."""
+    answers = []
+
+    def answer(template, patience_s, own=template.Template._answer):
+        answers.append(template)
+        if len(answers) == 2:  # the first says that it is ready
+            raise KeyboardInterrupt
+        return own(template, patience_s)
+
+    monkeypatch.setattr(template.Template, "_answer", answer)
+    groups = [group(cell("nothing")), group(cell("hang"))]
+    with pytest.raises(KeyboardInterrupt):
+        list(local.create(tmp_path / "out").run(groups, Limits(20.0)))
+    assert answers[1]._lifeline < 0
+    wait_until(lambda: marked(tmp_path / "out") == [])
 
 
 def test_exit_handlers_run_and_then_the_group_ends(tmp_path, log):

@@ -36,7 +36,7 @@ STACK_GRACE_S = 0.3
 COMPILED = "compiled"
 EXIT_GRACE_S = 10.0
 """How long a process may take to exit after its last cell (at most a cell's own limit), or once killed."""
-STATUS_UNKNOWN = "its exit status is unknown: the process that had forked it was killed before"
+STATUS_UNKNOWN = "its exit status is unknown: the process that forked it ended first"
 
 
 class Child:
@@ -204,8 +204,10 @@ class Child:
 
     def _kill(self) -> None:
         """Kill the group, unless its number may have been reused."""
+        process = self._process
+        gone = process.gone if isinstance(process, Forked) else process.returncode is not None
         with suppress(ProcessLookupError):
-            if self._process.returncode is None:
+            if not gone:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 

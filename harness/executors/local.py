@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import selectors
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -18,9 +19,13 @@ from harness.executors.template import Template
 from harness.records import Group, Limits
 from harness.store import StoreError
 
+logger = logging.getLogger(__name__)
+
 TEMPORARY = ".tmp"
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of GPUs: NVIDIA's, AMD's, and those under Windows."""
+MOST_TEMPLATES = 3
+"""Of one suite in one sweep; after that its children are started by themselves."""
 
 
 class LocalExecutor:
@@ -36,6 +41,7 @@ class LocalExecutor:
         self._temporary = folder.resolve() / TEMPORARY
         self._numbers = count()
         self._templates: dict[str, Template | None] = {}
+        self._begun = Counter[str]()  # templates, by suite
 
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
         """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
@@ -48,7 +54,7 @@ class LocalExecutor:
             try:
                 while True:
                     while len(children) < self.workers and (group := _next(left, waiting)) is not None:
-                        children.append(self._start(group, limits, selector))
+                        children.append(self._start(group, limits, selector, alone=not children))
                     if not children:
                         break
                     yield from _attend(children, selector)
@@ -64,20 +70,21 @@ class LocalExecutor:
                 self._templates.clear()
                 self._clear()
 
-    def _start(self, group: Group, limits: Limits, selector: selectors.BaseSelector) -> Child:
+    def _start(self, group: Group, limits: Limits, selector: selectors.BaseSelector, alone: bool) -> Child:
         temporary = self._new_folder()
         try:
-            return Child(group, limits, temporary, selector, self._threads, self._template(group))
+            return Child(group, limits, temporary, selector, self._threads, self._template(group, alone))
         except OSError as error:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
 
-    def _template(self, group: Group) -> Template | None:
+    def _template(self, group: Group, alone: bool) -> Template | None:
         """Return the process that forks this group's child; None where the child is started by itself.
 
-        So is the first of a suite, which may be the only one. So is every child on a host with a GPU: CUDA
-        cannot be used in a fork of a process in which an import has touched it. So are interleaved groups:
-        repeats in forks of one process would share its memory layout and hash seed, which affect times, and
-        the interval over repeats would not contain that.
+        The first child of a suite is started by itself, because it may be the only one. On a host with a GPU
+        every child is: CUDA cannot be used in a fork of a process in which an import has touched it.
+        Interleaved groups are too: repeats in forks of one process would share its memory layout and hash
+        seed, which affect times, and the interval over repeats would not contain that. While others run,
+        their time limits are due, and no time is spent waiting for the imports.
         """
         if group.sampling is not None or any(map(os.path.exists, GPUS)):
             return None
@@ -86,13 +93,18 @@ class LocalExecutor:
             self._templates[suite] = None
             return None
         template = self._templates[suite]
-        if template is None or template.lost:
-            if template is not None:
-                template.close()
+        if template is not None and template.lost:
+            template.close()
+            logger.warning("the process that forks the children of %s ended", suite)
+            template = None
+        if template is None:
+            self._begun[suite] += 1
+            if self._begun[suite] > MOST_TEMPLATES:
+                return None
             folder = self._new_folder()
             template = Template(suite, folder, child_environ(folder, self._threads))
             self._templates[suite] = template
-        return template if template.ready else None
+        return template if template.is_ready(wait=alone) else None
 
     def _new_folder(self) -> Path:
         """Return a new folder's path; all have one length, as `Template.fork` needs."""

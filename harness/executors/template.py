@@ -7,7 +7,6 @@ The local executor's side is `Template` and `Forked`. The process itself is
 from __future__ import annotations
 
 import ctypes
-import errno
 import importlib
 import json
 import os
@@ -25,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 START_S = 120.0
-"""How long the imports may take; a suite that takes longer gets no template. The executor waits, and attends
-to its other children after that."""
+"""How long the imports may take; a suite that takes longer gets no template."""
 
 ANSWER_S = 30.0
 """How long a fork may take, or an exit status; after that the template is given up."""
@@ -45,26 +43,29 @@ class Forked:
     def __init__(self, template: Template, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.gone = False  # it has ended, and its number may be reused
         self._template = template
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has been reaped."""
-        if self.returncode is None:
+        """Send a signal, unless it has ended."""
+        if not self.gone:
             os.kill(self.pid, number)
 
     def wait(self, timeout: float) -> int | None:
         """Return its exit status as `subprocess` does; raises TimeoutExpired where it does not end."""
-        if self.returncode is None and _ends(self.pid, timeout):
-            self.returncode = self._template.reap(self.pid)
-        elif self.returncode is None:
+        if self.gone:
+            return self.returncode
+        if not _ends(self.pid, timeout):
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        self.gone = True
+        self.returncode = self._template.reap(self.pid)
         return self.returncode
 
 
 class Template:
-    """A process that has imported `suite`; `ready` is whether it has.
+    """A process that imports `suite`, and then forks.
 
-    Where an import fails or something else is in the way, it is not: the cells' own processes report that.
+    Where an import fails it is never ready: the cells' own processes report that.
     """
 
     def __init__(self, suite: str, temporary: Path, environ: Mapping[str, str]) -> None:
@@ -90,30 +91,33 @@ class Template:
         finally:
             theirs.close()
             os.close(read)
-        try:
-            self.ready = self._answer(START_S) is not None
-        except BaseException:
-            self.close()
-            raise
+        self._ready = False
+        self._deadline_s = time.monotonic() + START_S
+
+    def is_ready(self, wait: bool) -> bool:
+        """Return whether it has imported the suite and lives; `wait` until it has or its time is over."""
+        patience_s = max(0.0, self._deadline_s - time.monotonic())
+        if not self._ready and self._lifeline >= 0:
+            if select.select([self._socket], [], [], patience_s if wait else 0.0)[0]:
+                self._ready = self._answer(ANSWER_S) is not None
+            elif wait or not patience_s:
+                self.close()
+        return self._ready and not self.lost
 
     @property
     def lost(self) -> bool:
         """Return whether it was ready once and is no more."""
-        return self.ready and (self._lifeline < 0 or self._process.poll() is not None)
+        return self._ready and (self._lifeline < 0 or self._process.poll() is not None)
 
     def fork(self, temporary: Path, fds: Sequence[int]) -> Forked | None:
-        """Return a child with these: standard input, output, events, lifeline; None where none comes.
+        """Fork a child with these: standard input, output, events, lifeline.
 
-        Raises OSError where the kernel refuses a process.
+        Return None where the template does not answer, or the kernel refuses a fork.
         """
         if len(os.fsencode(temporary)) != len(os.fsencode(self._temporary)):
             return None
         answer = self._ask({"TMPDIR": str(temporary)}, fds)
-        if answer is None:
-            return None
-        if "errno" in answer:
-            raise OSError(answer["errno"], os.strerror(answer["errno"]))
-        return Forked(self, answer["pid"])
+        return Forked(self, answer["pid"]) if answer is not None and "pid" in answer else None
 
     def reap(self, pid: int) -> int | None:
         """Return the exit status of a child that has ended; None where this process is gone."""
@@ -134,11 +138,15 @@ class Template:
             self._process.wait(timeout=EXIT_GRACE_S)
 
     def _ask(self, request: Mapping[str, Any], fds: Sequence[int] = ()) -> Any:
-        with suppress(OSError):
+        try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
             return self._answer(ANSWER_S)
-        self.close()
-        return None
+        except OSError:
+            self.close()
+            return None
+        except BaseException:  # a signal: the answer that is still to come would be taken for the next one's
+            self.close()
+            raise
 
     def _answer(self, patience_s: float) -> Any:
         """Return its next answer; None, and it is ended, where none comes."""
@@ -165,7 +173,7 @@ def _ends(pid: int, patience_s: float) -> bool:
 def main() -> None:
     """Import the suite and what it preloads, then become each child in turn, by a fork.
 
-    Whatever is in the way ends the process before it is ready.
+    Any failure ends the process before it is ready.
     """
     from harness import worker
 
@@ -198,7 +206,7 @@ def _serve(connection: socket.socket, lifeline: int, tmpdir: int) -> tuple[int, 
         try:
             pid = os.fork()
         except OSError as error:
-            connection.send(json.dumps({"errno": error.errno or errno.EAGAIN}).encode())
+            connection.send(json.dumps({"refused": str(error)}).encode())
             pid = -1
         if pid == 0:
             stdin, output, events, childs_lifeline = fds
@@ -233,7 +241,7 @@ def _become_child(temporary: str, stdin: int, output: int, tmpdir: int) -> None:
 def _initial_tmpdir() -> int:
     """Return the address of TMPDIR's value in the environment with which this process began (proc(5)).
 
-    Raises OSError where the kernel does not tell.
+    Raises OSError where the kernel does not report it.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third on
     begin = int(fields[50 - 3])

@@ -35,7 +35,7 @@ IN_FP32 = (
 def preload() -> None:
     """Import what the cells import when they need it and that takes long, once for all forked children."""
     importlib.import_module("torch._dynamo")
-    estimator(2)
+    estimator(2)  # deepspeed's, and so deepspeed
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -39,19 +39,22 @@ def fewest_power_of_two(peak_at: Callable[[int], float], capacity_B: float, uppe
 
 
 def fewest_of(
-    peak_at: Callable[[int], float], capacity_B: float, candidates: Sequence[int], known: int | None = None
+    peak_at: Callable[[int], float],
+    capacity_B: float,
+    candidates: Sequence[int],
+    evaluated: int | None = None,
 ) -> int | None:
     """Return as `fewest_ranks`, among increasing `candidates`, such as those that divide a number of heads.
 
-    `known`: one whose peak costs nothing, because it has been evaluated before; the search starts there.
+    `evaluated`: one whose peak costs nothing, because `peak_at` has it; the search starts there.
     """
     if not candidates:
         raise ValueError("no number of ranks to choose from")
     peak_at = cache(peak_at)
-    if known in candidates:
-        middle = candidates.index(known)
-        fits = peak_at(known) <= capacity_B
-        candidates = candidates[: middle + 1] if fits else candidates[middle:]
+    if evaluated in candidates:
+        at = candidates.index(evaluated)
+        fits = peak_at(evaluated) <= capacity_B
+        candidates = candidates[: at + 1] if fits else candidates[at:]
     if peak_at(candidates[0]) <= capacity_B:
         return candidates[0]
     if peak_at(candidates[-1]) > capacity_B:

@@ -64,7 +64,7 @@ def ranks_that_suffice(
 
     allowed = allowed_ranks(subject)
     powers = [ranks for ranks in allowed if ranks & (ranks - 1) == 0]
-    fewest = fewest_of(peak_at, capacity_B, allowed, known=subject.step.ranks)
+    fewest = fewest_of(peak_at, capacity_B, allowed, evaluated=subject.step.ranks)
     enough = [ranks for ranks in powers if fewest is not None and ranks >= fewest]
     power = fewest_of(peak_at, capacity_B, enough[:1]) if enough else None
     for metric, count in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):

@@ -111,14 +111,16 @@ def trace(
     The first step is there for the optimizer's state. Where gradients alone make it, zeros take the place of
     a forward and backward pass, unless the second step then gives gradients to fewer parameters.
     """
-    moments, alike = _second_step(step, device, num_hidden_layers, passes=False)
-    return moments if alike else _second_step(step, device, num_hidden_layers, passes=True)[0]
+    moments, same_gradients = _second_step(step, device, num_hidden_layers, full_first_step=False)
+    if same_gradients:
+        return moments
+    return _second_step(step, device, num_hidden_layers, full_first_step=True)[0]
 
 
 def _second_step(
-    step: TrainingStep, device: Device, num_hidden_layers: int | None, passes: bool
+    step: TrainingStep, device: Device, num_hidden_layers: int | None, full_first_step: bool
 ) -> tuple[dict[OpSite, Snapshot], bool]:
-    """Return as `trace`, and whether both steps had as many gradients. `passes`: run the first one's, too."""
+    """Return as `trace`, and whether the first step is as it should be: full, or with as many gradients."""
     program = program_of(device)
     log = program.make_log()
     with logged(log, program.random_states), program.operations():
@@ -138,17 +140,19 @@ def _second_step(
                 gradients.append(len(live_gradients(trainer.model)))
 
         trainer.mark = mark
-        passes = passes or step.keep_gradients  # they would hide which parameters get none
-        if not passes and trainer.optimizer.set_gradients_to_zeros():
-            trainer.update()
-        else:
+        if step.keep_gradients:  # zeros would stay, and hide which parameters get none
+            full_first_step = True
+        if full_first_step or not trainer.optimizer.set_gradients_to_zeros():
+            full_first_step = True
             trainer.train_step()
+        else:
+            trainer.update()
         for tensor in trainer.optimizer.state_tensors():
             log.label(tensor, "optimizer_states")
         since = len(log.ledger.events)
         trainer.train_step()
     first, second = gradients
-    return log.ledger.largest(since), first == second
+    return log.ledger.largest(since), full_first_step or first == second
 
 
 class Program(NamedTuple):

@@ -84,7 +84,10 @@ class Optimizer:
         raise NotImplementedError
 
     def set_gradients_to_zeros(self) -> bool:
-        """Prepare `step` without a backward pass; return False where it needs one, as by default."""
+        """Prepare `step` without a backward pass; return False where it needs one, as by default.
+
+        A dry run then skips the first step's passes. Whatever a pass makes and keeps needs False.
+        """
         return False
 
     def clip_grad_norm(self, max_norm: float) -> None:

@@ -15,9 +15,9 @@ FEWEST_WITH_RANKS = 3  # prefetching crosses layers
 
 
 def layers_to_walk(layers: int, ranks: int) -> int | None:
-    """Return the number of layers to trace, and again with one more; None where there are no more in all."""
+    """Return the number of layers to trace, and again with one more; None where there are too few to gain."""
     fewest = FEWEST_WITH_RANKS if ranks > 1 else FEWEST
-    return None if layers <= fewest + fewest + 1 else fewest
+    return None if layers <= fewest + 1 else fewest
 
 
 def extrapolate_layers(

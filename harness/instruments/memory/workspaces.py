@@ -100,7 +100,7 @@ def _ask(calls: Sequence[Call]) -> list[int]:
             args, kwargs = tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)
             replaced = products is not None and products.replaces(call.operation, args)
             if not replaced:
-                fill(args)
+                fill((args, kwargs))
                 call.operation(*args, **kwargs)
             with torch.profiler.record_function(f"{_MARK}begin"):
                 pass
@@ -118,9 +118,9 @@ def _real(leaf: Any) -> Any:
     return torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
 
 
-def fill(args: Sequence[Any]) -> None:
+def fill(arguments: Any) -> None:
     """Give tensors values that any operation accepts."""
-    for one in tree_leaves(args):
+    for one in tree_leaves(arguments):
         if isinstance(one, torch.Tensor):
             one.fill_(0.5 if one.dtype.is_floating_point else 0)
 
