@@ -86,7 +86,7 @@ ONE_RANK = (
     "mixed_checkpointed",
 )
 SHARDED = ("fsdp2", "fsdp2_mixed_checkpointed")
-SIZES = {"llama_1b": 1.1e9, "llama_7b": 6.7e9, "gpt3_175b": 174.6e9, "gpt_5m": 5e6, "gpt_300m": 3e8}
+SIZES = {"llama_1b": 1.1e9, "llama_7b": 6.7e9, "gpt3_175b": 174.6e9, "gpt_5m": 5e6, "gpt_60m_wide": 6e7}
 
 
 @cache

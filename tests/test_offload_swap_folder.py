@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from harness.code_fingerprint import ROOT
+from harness.instruments.distributed.deepspeed_ops import missing
 from harness.records import Unavailable
 from suites.offload import swap_folder
 from suites.training.deepspeed_offload import Offload
@@ -70,6 +71,8 @@ def test_names_of_another_form_are_somebody_elses(tmp_path):
 @pytest.mark.parametrize("root", [True, False])
 def test_a_disk_that_fills_in_mid_step_is_reported_in_one_line(monkeypatch, tmp_path, root):
     """What is kept for root counts for root alone."""
+    if reason := missing("async_io"):
+        pytest.skip(reason)
     cpu = torch.device("cpu")
     offload = Offload(3, "disk", "device", 1.0, Resources(cpu, HostMemory(cpu), str(tmp_path)))
     offload.refuse_full_disk()
