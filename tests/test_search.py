@@ -81,6 +81,18 @@ def test_fewest_power_of_two(fixed_B: int, spread_B: int, capacity_B: int, upper
         assert least <= found < 2 * least
 
 
+@given(whole, whole, st.integers(1, 10**12), st.integers(1, 300), st.integers(1, 400))
+def test_a_known_peak_changes_no_answer(
+    fixed_B: int, spread_B: int, capacity_B: int, upper: int, evaluated: int
+) -> None:
+    def peak_at(ranks: int) -> float:
+        return fixed_B + spread_B / ranks
+
+    candidates = range(1, upper + 1)
+    found = fewest_of(peak_at, capacity_B, candidates, evaluated)
+    assert found == scan(peak_at, capacity_B, list(candidates))
+
+
 def test_fewest_of_given_numbers() -> None:
     divisors = [1, 2, 3, 4, 6, 8, 12, 24]
     assert fewest_of(lambda n: 100 / n, 20, divisors) == 6

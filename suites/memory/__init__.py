@@ -33,9 +33,9 @@ IN_FP32 = (
 
 
 def preload() -> None:
-    """Import what the cells import when they need it and that takes long, once for all forked children."""
+    """Import the slow modules that cells need: torch._dynamo and deepspeed."""
     importlib.import_module("torch._dynamo")
-    estimator(2)  # deepspeed's, and so deepspeed
+    estimator(2)
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -126,7 +126,7 @@ def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) 
 
 
 def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Return the peak of a dry run, in all and by kind; `peak_of` does it."""
+    """Return the peak of a dry run by `peak_of`, in total and by kind."""
     try:
         peak = peak_of(subject)
     except Unavailable as reason:

@@ -99,6 +99,10 @@ class ManagedOptimizer(TorchOptimizer):
             self.memory.close()
             raise
 
+    def set_gradients_to_zeros(self) -> bool:
+        """Return False: its gradients are in managed memory, where a backward pass puts them."""
+        return False
+
     def moved(self) -> dict[str, int]:
         """Return major_faults, pages_in, pages_out and page_B so far; empty on a GPU, and without a bound.
 

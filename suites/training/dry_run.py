@@ -140,10 +140,9 @@ def _second_step(
                 gradients.append(len(live_gradients(trainer.model)))
 
         trainer.mark = mark
-        if step.keep_gradients:  # zeros would stay, and hide which parameters get none
-            full_first_step = True
-        if full_first_step or not trainer.optimizer.set_gradients_to_zeros():
-            full_first_step = True
+        full = full_first_step or step.keep_gradients  # whose zeros would hide which parameters get none
+        full = full or not trainer.optimizer.set_gradients_to_zeros()
+        if full:
             trainer.train_step()
         else:
             trainer.update()
@@ -152,7 +151,7 @@ def _second_step(
         since = len(log.ledger.events)
         trainer.train_step()
     first, second = gradients
-    return log.ledger.largest(since), full_first_step or first == second
+    return log.ledger.largest(since), full or first == second
 
 
 class Program(NamedTuple):

@@ -31,9 +31,8 @@ class Workload:
     tie_word_embeddings: bool = False
     bias: bool = False
     dropout: float = 0.0
-    hf_config: dict[str, Any] | None = field(
-        default=None, hash=False
-    )  # a Hugging Face config.json, in place of the shape above
+    # A Hugging Face config.json, in place of the shape above.
+    hf_config: dict[str, Any] | None = field(default=None, hash=False)
     gradient_accumulation_steps: int = 1
     max_grad_norm: float | None = None
     dp_size: int = 1  # ranks that data-parallel techniques spread over
