@@ -38,15 +38,19 @@ STARTS = {
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these files, and put files with slow tests first.
+    """Mark the tests of these files, put files with slow tests first, and keep a file on one worker.
 
-    Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
+    Workers take groups in this order (--no-loadscope-reorder), so none gets a slow one at the end. A test
+    that names its own group leaves its file's.
     """
     slow = {file for files in STARTS.values() for file in files.split()}
     for item in items:
         if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
 

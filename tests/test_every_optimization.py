@@ -24,7 +24,13 @@ pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
 
 CASES = [
-    pytest.param(suite, workload, variant, id=f"{suite}-{workload}-{variant.name}")
+    pytest.param(
+        suite,
+        workload,
+        variant,
+        id=f"{suite}-{workload}-{variant.name}",
+        marks=pytest.mark.xdist_group(f"{suite} of test_every_optimization"),
+    )
     for suite in names("suite")
     for workload in tiny_run(suite).workloads
     for variant in tiny_run(suite).variants
