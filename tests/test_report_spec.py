@@ -8,7 +8,8 @@ import pytest
 
 from harness.config import load
 from harness.report.language import reference
-from harness.report.spec import KIND_DOCS, KINDS, REPORTS, load_spec
+from harness.report.schema import KIND_DOCS, KINDS
+from harness.report.spec import REPORTS, load_spec
 from harness.validation import ConfigError
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from harness.report import spec
+from harness.report import schema
 
 HEAD = """# The language of conf/report/
 
@@ -35,19 +35,19 @@ blocks:
 """
 
 TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "NAMES": spec.NAMES,
-    "COLUMN": spec.COLUMN,
-    "AXIS": spec.AXIS,
-    "MARK": spec.MARK,
+    "NAMES": schema.NAMES,
+    "COLUMN": schema.COLUMN,
+    "AXIS": schema.AXIS,
+    "MARK": schema.MARK,
 }
 
 
 def reference() -> str:
     """Return the page."""
-    parts = [HEAD, "## The file", _table(spec.FILE), "## A BLOCK", _table(spec.BLOCK)]
+    parts = [HEAD, "## The file", _table(schema.FILE), "## A BLOCK", _table(schema.BLOCK)]
     parts += ["## Kinds of blocks"]
-    for kind, fields in spec.KINDS.items():
-        parts += [f"### {kind}", spec.KIND_DOCS[kind]]
+    for kind, fields in schema.KINDS.items():
+        parts += [f"### {kind}", schema.KIND_DOCS[kind]]
         parts += [_table(fields)] if fields else []
     for name, fields in TERMS.items():
         parts += [f"## {name}", _table(fields)]

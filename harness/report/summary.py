@@ -161,7 +161,8 @@ def _trust(data: ReportData) -> SummaryCard | None:
         return None if timed is None else _noise(data.index, timed)
     row = next((r for r in error_rows(block, data.index) if r.method == block.fields["headline"]), None)
     if row is None:
-        return SummaryCard(TRUST, (), "Nothing was measured in this run to validate its estimates.", block.id)
+        remark = "No cell of this run has a measured value yet with which an estimate can be compared."
+        return SummaryCard(TRUST, (), remark, block.id)
     lines = (
         ("median |error|", percent(row.median)),
         ("worst error", percent(row.worst, True)),

@@ -1,0 +1,251 @@
+"""Declare every field of conf/report/<suite>.yaml, with its description.
+
+docs/report-language.md is generated from these by harness/report/language.py; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_Fields = Mapping[str, Mapping[str, Any]]
+
+
+def _text(doc: str) -> dict[str, Any]:
+    return {"type": "str", "default": "", "doc": doc}
+
+
+def _must(doc: str) -> dict[str, Any]:
+    return {"type": "str", "doc": doc}
+
+
+def _yes_no(doc: str) -> dict[str, Any]:
+    return {"type": "bool", "default": False, "doc": doc}
+
+
+def _map(doc: str) -> dict[str, Any]:
+    return {"type": "dict", "default": {}, "doc": doc}
+
+
+KEYS = ("workload", "optimization", "method")
+_KEY = {"type": "str", "one_of": list(KEYS), "doc": "what the rows are: workload, optimization or method"}
+_WHERE = _map(
+    "the cells that it covers: `workload`, `optimization`, `method` to a pattern or a list of patterns "
+    "(`fsdp*`, `!zero*`), any other key to the value of that field of the workload"
+)
+_WORKLOAD = _text(
+    "the workload that it covers, or the first one that was run; its title and text name it by `{workload}`"
+)
+_TERMINAL = _yes_no("print it on the terminal too")
+_METHOD = _must('the method of the metric; "" where it has only one')
+_BASELINE = _must("the variant that the others are compared with")
+_NOISE = _text("the variant that repeats the baseline: their difference is the noise")
+_DRAWS = _yes_no("rounds are independent random draws, not repeated timings of the same work")
+_PAIRED: _Fields = {
+    "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
+    "method": _METHOD,
+    "baseline": _BASELINE,
+    "noise": _NOISE,
+    "draws": _DRAWS,
+}
+_ROOFLINE: _Fields = {
+    "where": _WHERE,
+    "metric": {"type": "str", "default": "time", "doc": "the metric that is a time"},
+    "method": _METHOD,
+    "bytes": _must("the metric that counts the bytes that must move"),
+    "flops": _must("the metric that counts floating-point operations"),
+    "baseline": _must("the variant that reached the rates of this host"),
+    "bandwidth": {"type": "list", "doc": "workloads that copy: the first that was timed gives the bandwidth"},
+    "rates": {
+        "type": "dict",
+        "doc": "precision to workloads that multiply matrices: the first gives its rate",
+    },
+    "precision": _must("the condition of a cell that names its precision"),
+}
+_EFFECTS: _Fields = {
+    "where": _WHERE,
+    "workload": _WORKLOAD,
+    "metric": _must("the metric"),
+    "method": _METHOD,
+    "unit": _must("the unit to show it in; `auto` chooses the one that reads best"),
+    "baseline": _BASELINE,
+    "noise": _NOISE,
+    "draws": _DRAWS,
+    "equal_within": {
+        "type": "float",
+        "at_least": 0,
+        "default": 0.0,
+        "doc": "without `noise`: relative differences up to this count as none",
+    },
+    "better": {
+        "type": "str",
+        "default": "lower",
+        "one_of": ["lower", "higher", "neither"],
+        "doc": "which values of the metric are better",
+    },
+}
+FILE: _Fields = {
+    "suite": _must("the suite's name"),
+    "title": _must("the title of the report"),
+    "question": _must("the question that the suite answers, in a paragraph"),
+    "names": _map("titles, by NAMES; names that are listed come first, in this order"),
+    "optimization_order": {"type": "list", "default": [], "doc": "variants that come first, in this order"},
+    "caveats": {
+        "type": "list",
+        "default": [],
+        "doc": "limits of the results, a sentence or two each, shown at the end",
+    },
+    "blocks": {
+        "type": "list",
+        "doc": "the tables and figures in their order, each a BLOCK with the fields of its kind",
+    },
+}
+NAMES: _Fields = {
+    "workload": _map("identifier to title; along an axis, text in brackets is left out"),
+    "method": _map("identifier to title"),
+    "metric": _map("identifier to title"),
+}
+BLOCK: _Fields = {
+    "kind": _must("one of the kinds below"),
+    "id": _must("its anchor on the page, and the name of its figure's file"),
+    "title": _must("its heading"),
+    "text": _text("a paragraph above it"),
+}
+KIND_DOCS: Mapping[str, str] = {
+    "verdicts": "Every claim, its interpretations and their verdicts.",
+    "table": "Rows by the values of one key; each column is a COLUMN.",
+    "effects": "Every variant compared with the baseline: its metric, the change, the effect.",
+    "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
+    "speedups": "The speed-up of each variant, in a column each, on each workload, in a row each.",
+    "isolated_vs_e2e": "Each variant's speed-up on one workload next to that on another.",
+    "roofline": "Each time next to its bound: bytes / bandwidth or FLOPs / rate, whichever is longer.",
+    "roofline_plot": "FLOP/s over FLOPs per byte, a point per workload and variant, under the roofs.",
+    "errors": "How far each method is off: median, worst, and how often it underestimates.",
+    "error_strip": "The error of each method, a point per cell, about zero.",
+    "failures": "Every cell that did not end `ok`, with its reason.",
+    "bars": "One bar per variant, stacked by metric, the shortest first.",
+    "lines": "One line per variant over its workloads, or per workload over its variants; logarithmic axes.",
+    "line_over_steps": "A metric over the training steps, a line per variant.",
+    "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
+}
+KINDS: Mapping[str, _Fields] = {
+    "verdicts": {},
+    "table": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "rows": _KEY,
+        "heading": _text("the heading of the first column"),
+        "columns": {"type": "list", "doc": "a COLUMN each"},
+        "terminal": _TERMINAL,
+    },
+    "effects": {
+        **_EFFECTS,
+        "conditions": _map("conditions of the record to show: name to heading"),
+        "extra_metrics": _map("other metrics to show: metric to heading, or to {title, unit, method}"),
+        "training": _yes_no(
+            "its rows are training steps: add tokens/s, TFLOP/s, MFU and peak GiB per device"
+        ),
+        "terminal": _TERMINAL,
+    },
+    "effect_plot": {**_EFFECTS, "x_title": _text("the title of the axis")},
+    "speedups": {
+        **_PAIRED,
+        "where": _WHERE,
+        "heading": _text("the heading of the first column"),
+        "terminal": _TERMINAL,
+    },
+    "isolated_vs_e2e": {
+        **_PAIRED,
+        "where": _WHERE,
+        "heading": _text("the heading of the first column"),
+        "rows": {"type": "dict", "doc": "label to {isolated, end_to_end}: two workloads"},
+        "isolated": _must("the heading of the first"),
+        "end_to_end": _must("the heading of the second"),
+        "terminal": _TERMINAL,
+    },
+    "roofline": {**_ROOFLINE, "terminal": _TERMINAL},
+    "roofline_plot": _ROOFLINE,
+    "errors": {
+        "where": _WHERE,
+        "metric": _must("a relative error"),
+        "headline": _text("the method named in the summary"),
+        "headline_note": _text("a remark that the summary adds to it"),
+        "terminal": _TERMINAL,
+    },
+    "error_strip": {
+        "where": _WHERE,
+        "metric": _must("a relative error"),
+        "x_title": _text("the title of the axis"),
+    },
+    "failures": {},
+    "bars": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "method": _METHOD,
+        "stacks": {"type": "dict", "doc": "metric to its label, in the order of the stack"},
+        "x_title": _text("the title of the axis"),
+    },
+    "lines": {
+        "where": _WHERE,
+        "line": {
+            "type": "str",
+            "default": "optimization",
+            "one_of": ["optimization", "workload"],
+            "doc": "what each line represents",
+        },
+        "x": {"type": "dict", "doc": "an AXIS"},
+        "y": {"type": "dict", "doc": "an AXIS"},
+        "references": _map("labelled horizontal lines: label to value"),
+        "mark": _map("marks a point of each line with a ring: a MARK"),
+    },
+    "line_over_steps": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "metric": _must("the metric, whose samples are the steps"),
+        "x_title": _text("the title of the x axis"),
+        "y_title": _text("the title of the y axis"),
+    },
+    "every_metric": {"terminal": _TERMINAL},
+}
+COLUMN: _Fields = {
+    "title": _text("its heading; with `by`, `{}` stands for the name"),
+    "by": {"type": "str", "default": "", "one_of": ["", *KEYS], "doc": "a column for each value of this key"},
+    "metric": _text("the metric; either this or `claim`"),
+    "method": _text("its method"),
+    "workload": _text("the workload, where the rows do not name it"),
+    "optimization": _text("the variant, where the rows do not name it"),
+    "unit": {"type": "str", "default": "1", "doc": "the unit to show it in; `auto` chooses"},
+    "statistic": {
+        "type": "str",
+        "default": "median",
+        "one_of": ["median", "mean", "min", "max"],
+        "doc": "of all its samples",
+    },
+    "per": _text("a metric to divide by"),
+    "relative_to": _text("a variant: show the change against it"),
+    "signed": _yes_no("write + before positive values"),
+    "notes": _yes_no("a footnote with what the suite noted on the method"),
+    "also": _map("a second value, in brackets: a COLUMN"),
+    "claim": _text("instead of a metric, the id of a claim, with {workload} in it: the quoted value"),
+}
+PAIR: _Fields = {"isolated": _must("a workload"), "end_to_end": _must("a workload")}
+MARK: _Fields = {
+    "metric": _must("a metric along x, of the first cell of the line that has it"),
+    "method": _text("its method"),
+    "title": _text("what the ring means, shown in its tooltip"),
+}
+AXIS: _Fields = {
+    "metric": _text("the metric; either this or `field`"),
+    "field": _text("a field of the workload"),
+    "method": _text("the metric's method"),
+    "per": _text("a metric to divide by"),
+    "against": _text("a variant: the speed-up over it, with its interval"),
+    "draws": _DRAWS,
+    "ticks": {
+        "type": "str",
+        "default": "names",
+        "one_of": ["names", "values"],
+        "doc": "of x: the names of the points, or round values",
+    },
+    "title": _must("the title of the axis"),
+}
