@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -39,21 +40,33 @@ STARTS = {
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these files, put files with slow tests first, and keep a file on one worker.
+    """Mark the tests of these files, and put files with slow tests first.
 
-    Workers take groups in this order (--no-loadscope-reorder), so none gets a slow one at the end. A test
-    that names its own group leaves its file's.
+    Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
     """
     slow = {file for files in STARTS.values() for file in files.split()}
     for item in items:
         if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a file to one worker, so that what its tests share is set up once; but some by their suite.
+
+    A parameter that begins with `<suite>|` says that a test shares things with tests of that suite alone.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySuite(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            name, _, _ = nodeid.partition("|")
+            return super()._split_scope(nodeid) if name == nodeid else name
+
+    return BySuite(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ from offload_ranks import lasting_ranks
 from variants import applied, tiny_run, unavailable
 
 from harness.config import names
+from harness.optimizations import AGAIN
 from harness.plan import is_planned
 from harness.protocols import close, prepared
 from harness.records import UNITS, Origin, Reading, Unavailable
@@ -23,19 +24,22 @@ from harness.worker import host
 pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
 
-CASES = [
-    pytest.param(
-        suite,
-        workload,
-        variant,
-        id=f"{suite}-{workload}-{variant.name}",
-        marks=pytest.mark.xdist_group(f"{suite} of test_every_optimization"),
-    )
-    for suite in names("suite")
-    for workload in tiny_run(suite).workloads
-    for variant in tiny_run(suite).variants
-    if is_planned(tiny_run(suite), variant, workload, GPU)
-]
+
+def cases(suite):
+    """Yield each workload with its optimizations; where one has several settings, each on one workload.
+
+    Not with `baseline_again`, the baseline under another name.
+    """
+    run, tried = tiny_run(suite), set()
+    for workload in run.workloads:
+        optimizations = set()
+        for variant in run.variants:
+            name = variant.name.partition(".")[0]
+            new = variant.name not in tried or name not in optimizations
+            if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
+                tried.add(variant.name)
+                optimizations.add(name)
+                yield pytest.param(suite, workload, variant, id=f"{suite}|{workload}-{variant.name}")
 
 
 @contextmanager
@@ -85,7 +89,9 @@ def baseline(started_once):
     opened.close()
 
 
-@pytest.mark.parametrize(("suite", "workload", "variant"), CASES)
+@pytest.mark.parametrize(
+    ("suite", "workload", "variant"), [case for suite in names("suite") for case in cases(suite)]
+)
 def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, variant):
     if reason := unavailable(suite, variant, host(torch)):
         pytest.skip(reason)

@@ -118,11 +118,17 @@ class Pool:
     def close(self) -> None:
         """End every rank, whatever it is doing."""
         ranks, self._ranks = self._ranks, []
+        for send, patience_s in (
+            (signal.SIGTERM, GONE_S),
+            (signal.SIGKILL, GRACE_S),
+        ):  # a stopped one needs the latter
+            until_s = time.monotonic() + patience_s
+            for rank in ranks:
+                rank.process.send_signal(send)
+            for rank in ranks:
+                with suppress(subprocess.TimeoutExpired):
+                    rank.process.wait(timeout=max(until_s - time.monotonic(), 0.01))
         for rank in ranks:
-            rank.process.kill()
-        for rank in ranks:
-            with suppress(subprocess.TimeoutExpired):
-                rank.process.wait(timeout=GRACE_S)
             os.close(rank.calls)
             os.close(rank.answers)
         self._selector.close()

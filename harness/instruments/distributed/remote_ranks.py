@@ -82,11 +82,17 @@ def relay() -> None:
     environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
     client.set(f"{rank}/start", json.dumps([number, environment]))
     signal.signal(signal.SIGUSR1, lambda *_: client.set(f"{start}/stack", ""))  # to print its stack
+    signal.signal(signal.SIGTERM, lambda *_: _over(client, start))
     for work in (_live, _answers):
         threading.Thread(target=work, args=(start,), daemon=True).start()
     with open(0, "rb", closefd=False) as lines:
         for place, line in enumerate(lines):
             client.set(f"{start}/call{place}", line)
+    _over(client, start)
+
+
+def _over(client: Any, start: str) -> None:
+    """Make the server end the rank now, and end."""
     client.set(f"{start}/over", "")
     os._exit(0)
 
