@@ -17,6 +17,7 @@ python -m harness list [WHAT] [suite=NAME]       WHAT: suites, workloads, varian
 what to run
   suite=NAME             a suite, or all of them: suite=all
   only=[a,b]             these optimizations, or single variants: activation_checkpointing.full
+  techniques=[a,b.value] the baseline and one variant with these: [fsdp2,mixed_precision,attention]
   workloads=[a,b]        these workloads
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell

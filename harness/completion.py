@@ -10,10 +10,12 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from harness import techniques
 from harness.command_line import SHOWN, VALUES
 from harness.config import GROUPS, compose_run, load_suite, names
 from harness.config_schema import RunSchema
 from harness.listing import WHAT
+from harness.technique_list import suites_with_techniques
 from harness.validation import ConfigError
 
 OTHERS = {"suite": ["all"]}
@@ -76,7 +78,7 @@ def _words(word: str, typed: Mapping[str, str]) -> list[str]:
         return matches if "." in key else [*matches, "list", "from_results="]
     if key in GROUPS:
         return [f"{sign}{key}={name}" for name in [*names(key), *OTHERS.get(key, [])]]
-    if key in ("only", "workloads") and suite in names("suite"):
+    if key in ("only", "techniques", "workloads") and suite in names("suite"):
         head, _, last = value.rpartition(",") if "," in value else ("", "", value.removeprefix("["))
         head = f"{head}," if head else "["
         return [f"{key}={head}{one}" for one in _names(suite, key) if one.startswith(last)]
@@ -94,11 +96,23 @@ def _config(suite: str) -> DictConfig:
 
 
 def _names(suite: str, key: str) -> list[str]:
-    """Return the workloads, or the optimizations with their variants."""
+    """Return the workloads, the techniques with their choices, or the optimizations with their variants."""
+    if key == "techniques":
+        return _techniques() if suites_with_techniques([suite]) else []
     run = load_suite(suite, {}, ())
     if key == "workloads":
         return list(run.workloads)
     return list(dict.fromkeys(name for one in run.variants for name in (one.module, one.name)))
+
+
+def _techniques() -> list[str]:
+    """Return each technique, and with each value among whose choices it is."""
+    found = []
+    for name in techniques.names():
+        fields = techniques.settings_of(techniques.TECHNIQUES / f"{name}.py").values()
+        values = [str(value) for field in fields for value in field.get("one_of", ())]
+        found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]
+    return found
 
 
 def _values(config: DictConfig, key: str) -> list[str]:

@@ -25,6 +25,7 @@ from harness.optimizations import CONF, Variant, optimizations, variants, with_y
 from harness.overrides import apply_override, first_line, parse
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
+from harness.technique_list import suites_with_techniques
 from harness.validation import ConfigError, check_value, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
@@ -115,7 +116,9 @@ def load(words: Sequence[str]) -> list[Run]:
     if suite != "all":
         return [load_suite(suite, groups, values)]
     special = [
-        o.key_or_group for o in values if o.key_or_group.split(".")[0] in ("suite", "only", "workloads")
+        o.key_or_group
+        for o in values
+        if o.key_or_group.split(".")[0] in ("suite", "only", "techniques", "workloads")
     ]
     if special:
         raise ConfigError(
@@ -176,6 +179,13 @@ def fill_defaults(config: DictConfig) -> None:
         config.suite.workloads[name] = {**given, **cast("dict[str, Any]", OmegaConf.to_container(workload))}
 
 
+def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
+    """Raise ConfigError where techniques are listed for a suite that does not train."""
+    able = suites_with_techniques(names("suite")) if techniques else [name]
+    if name not in able:
+        raise ConfigError(f"techniques: suite {name} trains nothing; suites that do: {', '.join(able)}")
+
+
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
@@ -191,9 +201,11 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     workers = {"type": "int", "at_least": 1, "optional": True}
     check_value("executor.workers", config["executor"]["workers"], workers)
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
+    check_takes_techniques(name, config["techniques"])
     selection = select(name, config)
     picked = workloads(suite, selection.workloads, config["hardware"]["memory_B"])
-    chosen = variants(name, suite, selection.only)
+    only = () if selection.quick and config["techniques"] else selection.only
+    chosen = variants(name, suite, only, techniques=config["techniques"])
     return Run(
         suite=name,
         question=suite["question"],

@@ -98,6 +98,7 @@ class RunSchema:
     executor: ExecutorSchema = field(default_factory=ExecutorSchema)
     hardware: HardwareSchema = field(default_factory=HardwareSchema)
     only: list[str] = field(default_factory=list)
+    techniques: list[Any] = field(default_factory=list)  # one more variant: harness.technique_list
     workloads: list[str] = field(default_factory=list)
     selection: str = "full"
     repeats: int | None = None

@@ -17,6 +17,8 @@ import yaml
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.code_fingerprint import ROOT
+from harness.technique_list import KEY, combination, name_of
+from harness.technique_list import title_of as title_of_list
 from harness.techniques import checked_techniques
 from harness.validation import ConfigError, check_fields, check_value, declared, unknown
 
@@ -65,10 +67,15 @@ def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
 
 
 def variants(
-    suite: str, config: Mapping[str, Any], only: Sequence[str], suites: Path = SUITES
+    suite: str,
+    config: Mapping[str, Any],
+    only: Sequence[str],
+    suites: Path = SUITES,
+    techniques: Sequence[Any] = (),
 ) -> tuple[Variant, ...]:
     """Return the requested variants, each setting checked, the baseline first, which interleaved ones need.
 
+    `techniques`: a command's own list, which is one more variant; without `only` it runs with the baseline.
     Raises ConfigError.
     """
     every = [Variant(BASELINE, BASELINE, {}, (), config["baseline_title"])]
@@ -86,6 +93,9 @@ def variants(
                 "apply(subject) is missing; expected either"
             )
         every += variants_here
+    if techniques:
+        every.append(variant_of_list(techniques, config))
+        only = (*only, BASELINE, every[-1].name)
     for name in only:
         if not any(name in (variant.name, variant.module) for variant in every):
             raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
@@ -95,6 +105,15 @@ def variants(
         for variant in every
         if not requested or variant.name in requested or variant.module in requested
     )
+
+
+def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
+    """Return the variant of a command's `techniques=[...]`; raises ConfigError."""
+    listed = combination(list(techniques))
+    applies_to = checked_alternatives(
+        "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
+    )
+    return Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to)
 
 
 def variants_of(

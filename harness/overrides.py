@@ -48,7 +48,7 @@ def parse(words: Sequence[str]) -> list[Override]:
 
 def _several(key: str, word: str) -> str:
     """Return what to type in place of `word`, a list of choices for `key`."""
-    if key in ("only", "workloads"):
+    if key in ("only", "techniques", "workloads"):
         return f"use {key}=[{word.partition('=')[2]}]"
     every = "suite=all, or " if key == "suite" else ""
     return f"use {every}one command for each"

@@ -4,6 +4,9 @@ A technique is `suites/training/techniques/<name>.py`; docs/adding-a-technique.m
 settings are the annotated fields of its class `Settings`; of those whose type is plain (int, float, str,
 bool,
 `Literal[...]`, each or None) the value is checked too.
+
+A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
+`name.value` is that of the only setting which lists it among its choices, or of the first setting.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from harness.code_fingerprint import ROOT
 from harness.protocols import Function, faults, statement
@@ -34,19 +39,24 @@ TECHNIQUE = {
 """The functions of a technique; it also has LEVEL and Settings."""
 
 
-def checked_techniques(
-    where: str, given: Any, folder: Path = TECHNIQUES
-) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+Named = tuple[tuple[str, Mapping[str, Any]], ...]
+"""(name, settings) of each technique of a list."""
+
+
+def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Named:
     """Return (name, settings) of each technique listed; raises ConfigError."""
     if not isinstance(given, list):
         raise ConfigError(f"{where}={given!r}: expected a list of names, or of {{name: {{setting: value}}}}")
     techniques = []
     for one in given:
-        name, settings = (one, {}) if isinstance(one, str) else _named(where, one)
+        name, settings = _named(where, one)
+        name, _, value = name.partition(".")
         if name not in names(folder):
             raise unknown(f"{where}.{name}", name, names(folder))
         check_module(folder / f"{name}.py")
         allowed = settings_of(folder / f"{name}.py")
+        if value:
+            settings = {**settings, **_setting(f"{where}.{name}", value, allowed)}
         checked = {}
         for key, value in settings.items():
             if key not in allowed:
@@ -56,7 +66,36 @@ def checked_techniques(
     return tuple(techniques)
 
 
+def _setting(where: str, text: str, allowed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return {setting: value} of `name.text`; raises ConfigError."""
+    if not allowed:
+        raise ConfigError(f"{where}.{text}: this technique has no settings")
+    choices = [
+        {key: value}
+        for key, field in allowed.items()
+        for value in field.get("one_of", ())
+        if str(value) == text
+    ]
+    if len(choices) > 1:
+        name = where.rpartition(".")[2]
+        ways = " or ".join(f"{{{name}: {{{key}: {text}}}}}" for one in choices for key in one)
+        raise ConfigError(f"{where}.{text}: several settings have this value; write {ways}")
+    if choices:
+        return choices[0]
+    first, field = next(iter(allowed.items()))
+    if "one_of" in field:
+        raise unknown(
+            f"{where}.{text}", text, {str(v) for f in allowed.values() for v in f.get("one_of", ())}
+        )
+    try:
+        return {first: yaml.safe_load(text)}
+    except yaml.YAMLError:
+        return {first: text}
+
+
 def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(one, str):
+        return one, {}
     if isinstance(one, Mapping) and len(one) == 1:
         ((name, settings),) = one.items()
         if settings is None or isinstance(settings, Mapping):
