@@ -36,6 +36,7 @@ your own workload
   suite.workloads.NAME.FIELD=VALUE       change a field
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
   suite.workload_from=PATH               a Hugging Face config.json; other fields under suite.hf_defaults
+  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, for the dry run of suite memory: docs/memory.md
 
 flags
   --help, --version

@@ -64,6 +64,7 @@ class SuiteSchema:
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.selection
     workload_from: str | None = None
+    model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
     workloads: dict[str, Any] = field(default_factory=dict)

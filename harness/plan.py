@@ -20,12 +20,23 @@ NEVER = "never"
 """Value of a suite's `isolate_if`: all cells of a workload always share one process."""
 
 
-def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool = True) -> list[Group]:
+def no_code(workload: Mapping[str, Any]) -> str:
+    """Return "": the workload has no code of its own."""
+    return ""
+
+
+def plan(
+    run: Run,
+    environment: str,
+    code: Callable[[Variant], str],
+    gpu: bool = True,
+    own_code: Callable[[Mapping[str, Any]], str] = no_code,
+) -> list[Group]:
     """Return the cells of `run` in groups: workload by workload, baseline first.
 
     Reference workloads are planned once, for the baseline, and a variant only where it applies; `gpu`:
     whether the host has one. `environment` is the digest of the host, `code(variant)` the digest of the
-    sources that make a variant's readings.
+    sources that make a variant's readings, `own_code(workload)` that of the user's model code.
     """
     tails = [
         (variant, digest([variant.name, config_of(variant), code(variant), environment]))
@@ -36,7 +47,8 @@ def plan(run: Run, environment: str, code: Callable[[Variant], str], gpu: bool =
         sampling = run.sampling
         if sampling is not None and run.rounds_field:
             sampling = sampling._replace(rounds=int(workload[run.rounds_field]), budget_s=0.0)
-        head = digest([run.suite, name, workload, *([] if sampling is None else [sampling])])
+        own = [own_code(workload)] if own_code(workload) else []
+        head = digest([run.suite, name, workload, *([] if sampling is None else [sampling]), *own])
         config = [{"workload": workload, **config_of(variant)} for variant in run.variants]
         cells = [
             Cell(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.code_fingerprint import source_digest
 from harness.config import Run
@@ -14,6 +14,7 @@ from harness.estimate import Estimate, as_time, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
+from harness.model_code import model_digest
 from harness.optimizations import Variant
 from harness.plan import not_planned, plan, write_plan
 from harness.plan_view import announcement, plan_lines
@@ -136,7 +137,10 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
         techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
         return source_digest(("harness.worker", package, f"{package}.{variant.module}", *techniques))
 
-    return plan(suite_run, environment.host, code, bool(environment.gpus))
+    def own_code(workload: Mapping[str, Any]) -> str:
+        return model_digest(workload["model"]) if workload.get("model") else ""
+
+    return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
 
 
 def outlook(here: Prepared, records: Mapping[str, Record]) -> Outlook:

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.applicability import applies, checked_alternatives
 from harness.hf_config import workload_from_file
+from harness.model_code import check_model
 from harness.validation import ConfigError, check_fields, check_relations, shown, unknown
 
 
@@ -20,6 +21,8 @@ def workloads(
     alternatives they meet. Where a file names the model, it is the only workload.
     """
     fields = suite["fields"]
+    if suite["model"] is not None:
+        suite = with_model(suite)
     if suite["workload_from"] is not None:
         return from_file(suite, device_memory_B)
     every: dict[str, Any] = suite["workloads"]
@@ -36,11 +39,27 @@ def workloads(
             raise ConfigError(f"{where}={shown(every[name])}: expected the fields of a workload")
         checked[name] = check_fields(where, every[name], fields)
         check_relations(where, checked[name], fields)
+        if checked[name].get("model") is not None:
+            check_model(f"{where}.model", checked[name]["model"])
     for name, given in references.items():
         needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
         if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
             chosen.add(name)
     return {name: one for name, one in checked.items() if name in chosen}
+
+
+def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the suite with `suite.model` as the model of each of its workloads; raises ConfigError."""
+    if "model" not in suite["fields"]:
+        raise ConfigError(f"suite.model={suite['model']}: this suite takes no model code")
+    if suite["workload_from"] is not None:
+        raise ConfigError("suite.model: suite.workload_from is a model too; give one of the two")
+    check_model("suite.model", suite["model"])
+    every = {
+        name: {**one, "model": suite["model"]} if isinstance(one, dict) else one
+        for name, one in suite["workloads"].items()
+    }
+    return {**suite, "workloads": every}
 
 
 def slow_bf16_workloads(suite: Mapping[str, Any], only: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -145,6 +145,7 @@ def test_a_yaml_has_the_same_grammar():
     assert checked_techniques("here", ["zero.2"]) == checked_techniques("here", [{"zero": {"stage": 2}}])
 
 
+@pytest.mark.slow
 def test_it_runs_as_the_yaml_with_the_same_techniques_does_and_not_twice(tmp_path):
     words = ["suite=memory", "workloads=[gpt_5m]", "only=[mixed_checkpointed]", f"out={tmp_path}"]
     words += ["techniques=[activation_checkpointing.full,attention,mixed_precision]"]

@@ -55,7 +55,8 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_each_command_of_a_page_is_accepted(page, command):
+def test_each_command_of_a_page_is_accepted(page, command, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests/examples/your_own_model"))
     words = [word for word in shlex.split(command, comments=True) if word != "..."]
     words = [word.replace("path/config.json", str(ROOT / "tests/data/gpt2.json")) for word in words]
     asked = read(words)

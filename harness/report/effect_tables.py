@@ -18,7 +18,7 @@ def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
     fields, notes = block.fields, Notes()
     workloads = index.names("workload", fields["where"])
     extras = {**fields["extra_metrics"], **(training_columns(index, fields) if fields["training"] else {})}
-    fields = {**fields, "extra_metrics": extras}
+    fields = {**fields, "extra_metrics": extras, "conditions": stated_conditions(index, fields)}
     rows: list[tuple[TableCell, ...]] = []
     unit = ""
     for workload in workloads:
@@ -44,6 +44,12 @@ def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
     return Table(
         block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts), optional=len(extras)
     )
+
+
+def stated_conditions(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the conditions that a record states: those of earlier versions lack some."""
+    stated = {name for record in index.records for name in record.conditions}
+    return {name: title for name, title in fields["conditions"].items() if name in stated}
 
 
 def training_columns(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -63,6 +63,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "optimizer": workload.optimizer,
         "precision": features.precision,
         "attention": features.attention,
+        "model_code": features.model_code,
         "recompute": features.recompute,
         "sharding": features.sharding,
         "ranks": str(step.ranks),
@@ -75,6 +76,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
+    yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}

@@ -72,6 +72,11 @@ def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Itera
         yield "deepspeed's engine on one GPU, which holds copies that this step does not"
 
 
+def _needs_known_attention(step: TrainingStep) -> None:
+    if step.features.attention == "unknown":
+        raise NotDefinedError("the formula depends on the attention, which the user's own code chooses")
+
+
 def _needs_adam(step: TrainingStep) -> None:
     if step.workload.optimizer != "adamw":
         raise NotDefinedError(NOT_ADAM.format(optimizer=step.workload.optimizer))
@@ -112,6 +117,7 @@ def _states_18(subject: Subject, counts: Counts) -> float:
 def _korthikanti(subject: Subject, counts: Counts) -> float:
     """Add the activations of one micro-batch of all layers to ZeRO's states."""
     step = subject.step
+    _needs_known_attention(step)
     kept = (
         "no_scores" if step.features.attention == "sdpa" or step.features.recompute == "selective" else "all"
     )
@@ -127,6 +133,7 @@ def _korthikanti(subject: Subject, counts: Counts) -> float:
 
 def _megatron(subject: Subject, counts: Counts) -> float:
     step, features = subject.step, subject.step.features
+    _needs_known_attention(step)
     if features.sharding == "tensor":
         raise NotDefinedError(
             "this estimator of Megatron's needs sequence parallelism with tensor parallelism"

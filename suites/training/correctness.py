@@ -109,6 +109,7 @@ def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
         dp_size=1,
         tp_size=1,
         hf_config=None,
+        model=None,
         **(changes if workload.optimizer == "adamw" else {}),
     )
 

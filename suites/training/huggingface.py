@@ -66,9 +66,17 @@ def adopt(step: TrainingStep) -> TrainingStep:
         step,
         workload=complete(step.workload),
         make_model=make_model,
+        features=replace(step.features, model_code=model_code(config)),
         layers_alike=unlike_layers(config) is None,
         no_dry_run=step.no_dry_run or _no_dry_run(parse(config)),
     )
+
+
+def model_code(config: Mapping[str, Any]) -> str:
+    """Return the library, its version and the class that the model is built from."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    return f"transformers {version()}: {CAUSAL[config['model_type']]}"
 
 
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.records import Unavailable
+
 EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
 INITIAL_DEVIATION = 0.02  # GPT-2's
@@ -90,13 +92,13 @@ def llama(sizes: Any) -> ModelShape:
 
 
 def blocks_of(model: nn.Module) -> nn.ModuleList:
-    """Return the model's layers: `model.blocks`, or the longest list of modules in it."""
+    """Return the model's layers: `model.blocks`, or the longest list of modules; raises Unavailable."""
     blocks = getattr(model, "blocks", None)
     if isinstance(blocks, nn.ModuleList):
         return blocks
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     if not lists:
-        raise ValueError(f"{type(model).__name__} has no list of layers")
+        raise Unavailable(f"{type(model).__name__} keeps its layers in no nn.ModuleList")
     return max(lists, key=len)
 
 

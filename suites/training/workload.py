@@ -33,6 +33,7 @@ class Workload:
     dropout: float = 0.0
     # A Hugging Face config.json, in place of the shape above.
     hf_config: dict[str, Any] | None = field(default=None, hash=False)
+    model: str | None = None  # "package.module:function", the user's own code: see user_model.py
     gradient_accumulation_steps: int = 1
     max_grad_norm: float | None = None
     dp_size: int = 1  # ranks that data-parallel techniques spread over
@@ -53,6 +54,11 @@ class Workload:
         """Return the model's shape."""
         own = {name: getattr(self, name) for name in ModelShape.__dataclass_fields__}
         return ModelShape(**{**own, "max_position_embeddings": self.max_position_embeddings or self.seq_len})
+
+    @property
+    def other_code(self) -> bool:
+        """Return whether the model is not `suites.training.model`'s."""
+        return self.hf_config is not None or self.model is not None
 
     @property
     def sequences(self) -> int:

@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness.records import Unavailable
-from suites.training import huggingface
+from suites.training import huggingface, user_model
 from suites.training.contract import Contract, loosest
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Workload
@@ -144,6 +144,8 @@ def build_step(
     step = TrainingStep(given, given, seed, chosen)
     if given.hf_config is not None:
         step = huggingface.adopt(step)
+    if given.model is not None:
+        step = user_model.adopt(step)
     contracts = []
     for name, values in sorted(chosen, key=lambda one: load(one[0]).LEVEL):
         module, settings = load(name), settings_of(name, values)

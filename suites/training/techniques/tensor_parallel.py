@@ -60,7 +60,7 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the model cannot be sharded so; None where it can."""
-    if workload.hf_config is not None:
+    if workload.other_code:
         return "it shards the layers of suites.training.model alone, not another model's"
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(workload, name)
