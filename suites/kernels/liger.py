@@ -13,6 +13,7 @@ from suites.kernels.op_replacement import missing, replace_operation
 from suites.kernels.operations import layer_norm as layer_norm_op
 from suites.kernels.operations import rms_norm as rms_norm_op
 from suites.kernels.subject import Subject
+from suites.training.fused_loss import liger_linear_cross_entropy
 
 
 def unavailable(host: HostInfo) -> str | None:
@@ -64,20 +65,13 @@ def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
     return turned  # type: ignore[no-any-return]
 
 
-def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
-    """Return the mean loss; gradients are computed in the forward pass, in chunks of rows."""
-    from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
-
-    return liger_fused_linear_cross_entropy(x_ND, weight_VD, targets_N)  # type: ignore[no-any-return]
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "softmax": softmax,
     "rms_norm": rms_norm,
     "layer_norm": layer_norm,
     "swiglu": swiglu,
     "rotary": rotary,
-    "linear_cross_entropy": linear_cross_entropy,
+    "linear_cross_entropy": liger_linear_cross_entropy,
 }
 
 NOTES = {

@@ -68,6 +68,9 @@ def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Itera
         if counts.num_key_value_heads != counts.num_attention_heads:
             ours, theirs = counts.num_key_value_heads, counts.num_attention_heads
             yield f"the formula has {theirs} key heads; this model has {ours}"
+    yield from step.features.states_unlike
+    if method in ("korthikanti", "megatron"):
+        yield from step.features.activations_unlike
     if method in ("deepspeed_zero2", "deepspeed_zero3"):
         yield "deepspeed's engine on one GPU, which holds copies that this step does not"
 

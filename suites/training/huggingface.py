@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.records import Unavailable
+from suites.training.head_loss import HeadLoss
 from suites.training.huggingface_config import guarded, parse, values_not_needed, version, with_layers
 from suites.training.layers_alike import difference
 from suites.training.step import TrainingStep
@@ -26,6 +27,9 @@ ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
 WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 """Attributes for the width of the feed-forward layer in config classes; without one it is 4 x hidden_size."""
 
+LAST_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
+"""Attributes for the norm after the last layer."""
+
 
 class CausalLM(nn.Module):
     """A transformers model with its loss, like `Transformer`. Shapes: B batch, T tokens."""
@@ -36,6 +40,23 @@ class CausalLM(nn.Module):
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
+
+    def output_layer(self) -> nn.Module:
+        """Return the layer that makes logits."""
+        layer: Any = self.model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(layer, nn.Module):
+            raise Unavailable(f"{type(self.model).__name__} does not name its output layer")
+        return layer
+
+    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the token embedding, the last norm and the output layer."""
+        decoder = self.model.get_submodule(self._path.rpartition(".")[0])
+        norm = next((getattr(decoder, name) for name in LAST_NORMS if hasattr(decoder, name)), None)
+        embedding: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+        if not isinstance(norm, nn.Module) or not isinstance(embedding, nn.Module):
+            raise Unavailable(f"{type(self.model).__name__} does not name its embedding and last norm")
+        return embedding, norm, self.output_layer()
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -50,8 +71,13 @@ class CausalLM(nn.Module):
         if self._positions is not None and length > self._positions:
             raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
         with values_not_needed(self._model_type):
-            logits_BTV = self.model(input_ids=tokens_BT, use_cache=False).logits
+            if self.head_loss is not None:
+                return self.head_loss.run(lambda: self._logits(tokens_BT), targets_BT)
+            logits_BTV = self._logits(tokens_BT)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+
+    def _logits(self, tokens_BT: Tensor) -> Tensor:
+        return self.model(input_ids=tokens_BT, use_cache=False).logits  # type: ignore[no-any-return]
 
 
 def adopt(step: TrainingStep) -> TrainingStep:

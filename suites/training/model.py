@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.records import Unavailable
+from suites.training.head_loss import HeadLoss
 
 EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
@@ -279,6 +280,7 @@ class Transformer(nn.Module):
         self.shape = shape
         self.attention = attention
         self.functions = dict(functions)
+        self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
         self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.position_embedding = (
             nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
@@ -307,11 +309,21 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x_BTD = block(x_BTD, places)
         x_BTD = self.norm(x_BTD)
+        if self.head_loss is not None:
+            return self.head_loss.run(lambda: self.head(x_BTD), targets_BT)
         if "linear_cross_entropy" in self.functions:
             loss = self.functions["linear_cross_entropy"]
             return loss(x_BTD.flatten(0, 1), self.head.weight, targets_BT.flatten())  # type: ignore[no-any-return]
         logits_BTV = self.head(x_BTD)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+
+    def output_layer(self) -> nn.Module:
+        """Return the layer that makes logits."""
+        return self.head
+
+    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the token embedding, the last norm and the output layer."""
+        return self.token_embedding, self.norm, self.head
 
     def _places(self, tokens_BT: Tensor) -> Places:
         length, hidden_TT = tokens_BT.shape[1], None

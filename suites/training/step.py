@@ -43,15 +43,17 @@ class Role(StrEnum):
 class Features:
     """Features of a step for closed formulas and claims' conditions."""
 
-    precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param)
+    precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
-    recompute: str = "none"  # none | selective | full
+    recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
     sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
     parameters_on: str = "device"  # device | host | disk
     offload_ratio: float = 1.0  # share of the states that is not on the device
     model_code: str = "suites.training.model"  # or Hugging Face's, or the user's
+    states_unlike: tuple[str, ...] = ()  # how model states differ from those that formulas count
+    activations_unlike: tuple[str, ...] = ()  # how activations do
 
 
 Wrap = Callable[[nn.Module, Resources], nn.Module]
