@@ -60,7 +60,8 @@ products (5 D).
 def place(model, how, host):
     resources = Resources(host.device, host)
     if how == "recomputed":
-        activation_checkpointing.keep_inputs(model, resources)
+        settings = activation_checkpointing.Settings()
+        activation_checkpointing.wrap(settings, model, resources)
     elif how != "kept":
         activation_hooks.wrap(activation_hooks.Settings(how == "offloaded_ahead"), model, resources)
 

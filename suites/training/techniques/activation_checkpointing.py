@@ -1,13 +1,16 @@
 """Activation checkpointing (arXiv 1604.06174): keep less in the forward pass, recompute the rest later.
 
 `full` keeps each layer's input alone. `selective` (arXiv 2205.05198) also keeps the results of the linear
-layers, and recomputes what is large and cheap: attention scores, norms, activation functions.
+layers, and recomputes what is large and cheap: attention scores, norms, activation functions. `per_op` keeps
+the results of attention and of every second linear layer, as torchtitan's selective checkpointing does.
 
 It combines with every technique but `activation_offload`, which has its role.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -24,13 +27,30 @@ from torch.utils.checkpoint import (
 from suites.training.contract import EXACT, Contract
 from suites.training.model import blocks_of
 from suites.training.step import Level, Role, TrainingStep
-from suites.training.workload import Resources
+from suites.training.workload import Resources, Workload
 
 LEVEL = Level.ACTIVATIONS
 ROLE = Role.ACTIVATIONS
 
-KEPT = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
+aten = torch.ops.aten
+
+KEPT = frozenset({aten.mm.default, aten.addmm.default})
 """The operations of linear layers; the products of attention are `aten.bmm`, and are recomputed."""
+
+KEPT_PER_OP = frozenset(
+    {
+        aten.mm.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        torch.ops._c10d_functional.reduce_scatter_tensor.default,
+        aten.max.default,
+    }
+)
+"""torchtitan's list (torchtitan/models/llama3/infra/parallelize.py, `_save_list`, 2025), less flex attention,
+and with the CPU's fused attention. Linear layers with a bias (`aten.addmm`) are not in it."""
+
+NO_FORMULA = "the formula knows full and selective checkpointing of every layer; this step's is {recompute}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +58,12 @@ class Settings:
     """Choose what is recomputed.
 
     `mode`: "full" recomputes everything but each layer's input; "selective" also keeps the results of linear
-    layers.
+    layers; "per_op" keeps those of fused attention, of reduce-scatters and of every second linear layer.
+    `every`: checkpoint every so many-th layer alone, and keep everything in the others.
     """
 
-    mode: Literal["full", "selective"] = "full"
+    mode: Literal["full", "selective", "per_op"] = "full"
+    every: int = 1
 
 
 def contract(settings: Settings) -> Contract:
@@ -49,24 +71,37 @@ def contract(settings: Settings) -> Contract:
     return EXACT
 
 
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why no layer would be checkpointed; None where some are."""
+    if not 1 <= settings.every <= workload.num_hidden_layers:
+        return f"every={settings.every}: allowed are 1 to num_hidden_layers={workload.num_hidden_layers}"
+    return None
+
+
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return the step with every layer checkpointed."""
-    features = replace(step.features, recompute=settings.mode)
-    return replace(step, wraps=(*step.wraps, WRAPS[settings.mode]), features=features)
+    """Return the step with its layers checkpointed, or every so many-th."""
+    recompute = settings.mode if settings.every == 1 else f"{settings.mode}, every {settings.every}"
+    features = replace(step.features, recompute=recompute)
+    if recompute not in ("full", "selective"):
+        unlike = (*features.activations_unlike, NO_FORMULA.format(recompute=recompute))
+        features = replace(features, activations_unlike=unlike)
+    return replace(
+        step,
+        wraps=(*step.wraps, partial(wrap, settings)),
+        features=features,
+        layers_alike=step.layers_alike and settings.every == 1,
+    )
 
 
-def keep_inputs(model: nn.Module, resources: Resources) -> nn.Module:
-    """Run each layer under `checkpoint`, which keeps its input and the state of the random generator."""
-    for block in blocks_of(model):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    return model
+def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+    """Run layers under `checkpoint`, which keeps their input and the state of the random generator.
 
-
-def keep_matmuls(model: nn.Module, resources: Resources) -> nn.Module:
-    """Run each layer under `checkpoint` with a policy that also keeps the results of its linear layers."""
-    contexts = partial(create_selective_checkpoint_contexts, keep_if_matmul)
-    for block in blocks_of(model):
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
+    As in torchtitan the last of each `every` layers is checkpointed.
+    """
+    contexts = CONTEXTS[settings.mode]
+    selective: dict[str, Any] = {} if contexts is None else {"context_fn": contexts}
+    for block in list(blocks_of(model))[settings.every - 1 :: settings.every]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **selective)
     return model
 
 
@@ -77,4 +112,28 @@ def keep_if_matmul(
     return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-WRAPS = {"full": keep_inputs, "selective": keep_matmuls}
+def per_op() -> Any:
+    """Return the contexts of one layer's forward pass and recomputation, with torchtitan's policy.
+
+    It counts the layer's matrix products, in both passes alike, and keeps the first, third, fifth, ...
+    """
+    products: Counter[bool] = Counter()
+
+    def policy(
+        context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
+    ) -> CheckpointPolicy:
+        if operation is aten.mm.default:
+            products[context.is_recompute] += 1
+            if products[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if operation in KEPT_PER_OP else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+
+
+CONTEXTS: dict[str, Callable[[], Any] | None] = {
+    "full": None,
+    "selective": partial(create_selective_checkpoint_contexts, keep_if_matmul),
+    "per_op": per_op,
+}
+"""How the passes of a checkpointed layer are run; None keeps nothing but the layer's input."""
