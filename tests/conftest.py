@@ -15,19 +15,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of whi
 
 STARTS = {
     "ranks, engines and networks": """
-        test_drain_gloo test_every_optimization test_fabric test_fsdp2 test_interconnect test_launcher
-        test_network test_network_lifetime test_offload test_offload_activations test_offload_bytes
-        test_offload_host test_offload_largest test_offload_losses test_offload_managed
-        test_offload_swap_folder test_ranks test_real_cluster test_routing_rules test_run_queue
-        test_tensor_parallel test_zero
+        test_drain_gloo test_every_optimization test_fabric test_fsdp2 test_fsdp2_resharding
+        test_interconnect test_launcher test_network test_network_lifetime test_offload
+        test_offload_activations test_offload_bytes test_offload_host test_offload_largest
+        test_offload_losses test_offload_managed test_offload_swap_folder test_ranks test_real_cluster
+        test_routing_rules test_run_queue test_tensor_parallel test_zero
     """,
     "compilers": """
         test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step test_triton_attention
         test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """
-        test_bf16_products test_congestion test_congestion_dcqcn test_fabric_flows test_fake_step
-        test_host_optimizer test_huggingface test_layer_extrapolation test_leaf_spine_max_min
+        test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
+        test_fabric_flows test_fake_step test_host_optimizer test_huggingface
+        test_layer_extrapolation test_leaf_spine_max_min test_losses_in_chunks
         test_leaf_spine_simulator test_offload_dry_run test_offload_memory_estimates test_optimizations
         test_precision_and_losses test_search test_simulated_cuda
     """,

@@ -32,8 +32,25 @@ SETTINGS = {
     "gradient_accumulation": [{"steps": 2}, {"steps": 4}, {"steps": 8}, {"steps": 2, "split": False}],
     "optimizer": [{"impl": "foreach"}, {"impl": "fused"}, {"name": "adafactor"}],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
-    "activation_checkpointing": [{}, {"mode": "selective"}],
-    "fsdp2": [{}, {"reduce_dtype": "bf16"}, {"cpu_offload": True}, {"reduce_every_micro_batch": False}],
+    "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
+    "loss": [
+        {},
+        {"chunks": 5, "chunked": "loss"},
+        {"chunks": 5},
+        {"chunks": 5, "chunked": "recompute"},
+        {"dtype": "bf16"},
+        {"keep_logits": "model"},
+        {"keep_logits": "fp32", "chunks": 2},
+        {"fused": True},
+    ],
+    "fsdp2": [
+        {},
+        {"reduce_dtype": "bf16"},
+        {"cpu_offload": True},
+        {"reduce_every_micro_batch": False},
+        {"reshard_after_forward": False, "head": "apart"},
+        {"keep_last_block": True},
+    ],
 }
 """More than the defaults; a technique that is not listed is tried with its own."""
 
@@ -154,6 +171,10 @@ def test_plain_data_make_the_same_step_again_in_whatever_order(name):
         (["fsdp2", {"optimizer": {"name": "adafactor"}}], "Adafactor does not work on distributed tensors"),
         (["ddp", "powersgd"], "buckets: 1"),
         ([{"gradient_accumulation": {"steps": 3}}], "3 micro-batches cannot share micro_batch_size=8"),
+        ([{"loss": {"chunks": 49}}], "chunks=49: allowed are 1 to seq_len=48"),
+        (["loss", "tensor_parallel"], "logits that are sharded by vocabulary"),
+        ([{"activation_checkpointing": {"every": 5}}], "every=5: allowed are 1 to num_hidden_layers=4"),
+        ([{"fsdp2": {"reshard_after_forward": 3}}], "reshard_after_forward=3: expected true, false"),
     ],
 )
 def test_what_does_not_combine_is_refused_in_one_line(given, words):
@@ -170,6 +191,9 @@ def test_what_does_not_combine_is_refused_in_one_line(given, words):
         ([{"fsdp2": {"reshard": True}}], "no setting 'reshard'; it has reduce_dtype"),
         ([{"zero": {"stage": 4}}], "stage=4 is none of 1, 2, 3"),
         ([{"zero": {"stage": 2, "parameters": "host"}}], "stage 3 alone"),
+        ([{"loss": {"chunked": "head"}}], "chunked='head' is none of loss, output, recompute"),
+        ([{"loss": {"fused": True, "chunks": 8}}], "fused chooses chunks and types itself"),
+        ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], "recompute keeps no logits"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(given, words):

@@ -161,6 +161,25 @@ def own_chunks_alone() -> Iterator[None]:
         module._chunk_with_empty = original
 
 
+@contextmanager
+def real_resharding_meshes() -> Iterator[None]:
+    """Let FSDP2 make the mesh to which it reshards from real tensors inside the block, under any mode."""
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+
+    module: Any = _fully_shard
+    original = module._get_post_forward_mesh_info
+
+    def make(*arguments: Any) -> Any:
+        with no_modes():
+            return original(*arguments)
+
+    module._get_post_forward_mesh_info = make
+    try:
+        yield
+    finally:
+        module._get_post_forward_mesh_info = original
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Return the address of a storage's C++ object: equal for every Python object that refers to it."""
     return int(storage._cdata)

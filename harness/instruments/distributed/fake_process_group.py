@@ -27,7 +27,11 @@ def fake_process_group(ranks: int) -> Iterator[None]:
         raise RuntimeError("a process group exists already; fake ranks need a process of their own")
     dist.init_process_group("fake", store=torch_internals.fake_store(), rank=0, world_size=ranks)
     try:
-        with torch_internals.unseen_propagation(), torch_internals.own_chunks_alone():
+        with (
+            torch_internals.unseen_propagation(),
+            torch_internals.own_chunks_alone(),
+            torch_internals.real_resharding_meshes(),
+        ):
             yield
     finally:
         dist.destroy_process_group()

@@ -1,9 +1,9 @@
 """Fully sharded data parallelism (arXiv 2304.11277), torch's FSDP2: each rank has a shard of everything.
 
-Each block is gathered before it is used and resharded after it; so is the rest of the model around the
-blocks. With `cpu_offload` shards, gradients and states are on the host. Without a GPU, device and host are
-both `cpu` to FSDP2; then this module moves shards to the emulated host, and each gradient as soon as it is
-reduced, which is when FSDP2's own policy does it.
+Each block is gathered before it is used and resharded after it; the rest of the model is gathered around the
+blocks, and stays gathered until its backward pass. With `cpu_offload` shards, gradients and states are on the
+host. Without a GPU, device and host are both `cpu` to FSDP2; then this module moves shards to the emulated
+host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it.
 
 It combines with every technique that has another role; `compile` needs `scope: blocks`. Its mixed precision
 takes the place of autocast.
@@ -59,6 +59,12 @@ class Settings:
     `forward_prefetch`: gather a block while the one before it computes; on CUDA torch always does.
     `reduce_every_micro_batch`: torch's default; else gradients are reduced with an update's last micro-batch.
     `cpu_offload`: keep shards, their gradients and states on the host.
+    `reshard_after_forward`: True reshards the rest of the model too; False keeps all gathered until the
+    backward pass; a number reshards blocks to groups of so many ranks; None: torch's default, blocks alone.
+    `keep_last_block`: the last block stays gathered, as in torchtitan until July 2025.
+    `head`: "together" gathers embedding, last norm and output layer as one group; "apart" gathers the
+    embedding alone, and last norm and output layer as a second group, which stays gathered, as torchtitan
+    since then.
     """
 
     reduce_dtype: Literal["fp32", "bf16"] | None = None
@@ -66,6 +72,9 @@ class Settings:
     forward_prefetch: bool = False
     reduce_every_micro_batch: bool = True
     cpu_offload: bool = False
+    reshard_after_forward: bool | int | None = None
+    keep_last_block: bool = False
+    head: Literal["together", "apart"] = "together"
 
 
 def unavailable() -> str | None:
@@ -84,7 +93,20 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
         return reason
     if settings.shard_within is not None and workload.dp_size % settings.shard_within:
         return f"groups of {settings.shard_within} ranks do not divide dp_size={workload.dp_size}"
-    return None
+    if settings.head == "apart" and workload.tie_word_embeddings:
+        return "head: apart needs an output layer of its own, and this model's shares the embedding's weight"
+    return wrong_group(settings.reshard_after_forward, settings.shard_within or workload.dp_size)
+
+
+def wrong_group(reshard: object, ranks: int) -> str | None:
+    """Return why `reshard_after_forward` cannot be had over so many ranks; None where it can."""
+    if reshard is None or isinstance(reshard, bool):
+        return None
+    allowed = [count for count in range(2, ranks) if ranks % count == 0]
+    if reshard in allowed:
+        return None
+    listed = ", ".join(map(str, allowed)) or f"none for {ranks} ranks"
+    return f"reshard_after_forward={reshard!r}: expected true, false, or a number of ranks ({listed})"
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
@@ -136,10 +158,17 @@ def shard(
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
     mesh = mesh_of(settings, next(model.parameters()).device.type)
+    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    of_blocks, of_rest = resharding(settings)
     blocks = blocks_of(model)
+    if settings.head == "apart":
+        embedding, norm, head = ends_of(model)
+        with_all(embedding, reshard_after_forward=of_blocks)
+        with_all([norm, head], reshard_after_forward=bool(of_rest))
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    sharded: Any = fully_shard(model, mesh=mesh, mp_policy=policy, offload_policy=offload)
+        kept = settings.keep_last_block and block is blocks[-1]
+        with_all(block, reshard_after_forward=False if kept else of_blocks)
+    sharded: Any = with_all(model, reshard_after_forward=of_rest)
     if settings.forward_prefetch:
         sharded._set_unshard_async_op(True)
         for block, following in pairwise(blocks):
@@ -151,6 +180,25 @@ def shard(
     elif settings.cpu_offload:
         put_on_host(sharded, resources)
     return sharded  # type: ignore[no-any-return]
+
+
+def resharding(settings: Settings) -> tuple[bool | int | None, bool | None]:
+    """Return `reshard_after_forward` as torch takes it, for blocks and for the rest of the model.
+
+    Alone there is no group to reshard to, so a number counts as True.
+    """
+    given = settings.reshard_after_forward
+    if given is None or isinstance(given, bool):
+        return given, given
+    return (given if dist.get_world_size() > 1 else True), None
+
+
+def ends_of(model: nn.Module) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Return a model's embedding, last norm and output layer; raises `Unavailable` for an unknown model."""
+    find = getattr(model, "ends", None)
+    if find is None:
+        raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
+    return find()  # type: ignore[no-any-return]
 
 
 def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
