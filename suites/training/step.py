@@ -30,6 +30,7 @@ class Level(IntEnum):
     COMPILER = 3
     PARALLELISM = 4  # how ranks share the model
     COMMUNICATION = 5  # how the parallelism's messages are changed
+    UPDATE = 6  # when parameters are updated
 
 
 class Role(StrEnum):
