@@ -30,6 +30,7 @@ STARTS = {
         test_fabric_flows test_fake_step test_host_optimizer test_huggingface
         test_layer_extrapolation test_leaf_spine_max_min test_losses_in_chunks
         test_leaf_spine_simulator test_offload_dry_run test_offload_memory_estimates test_optimizations
+        test_optimizer_states
         test_precision_and_losses test_search test_simulated_cuda
     """,
     "whole sweeps": """

@@ -30,7 +30,13 @@ COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}]}
 SETTINGS = {
     "mixed_precision": [{}, {"gradients": "bf16"}, {"gradients": "fp32"}],
     "gradient_accumulation": [{"steps": 2}, {"steps": 4}, {"steps": 8}, {"steps": 2, "split": False}],
-    "optimizer": [{"impl": "foreach"}, {"impl": "fused"}, {"name": "adafactor"}],
+    "optimizer": [
+        {"impl": "foreach"},
+        {"impl": "fused"},
+        {"name": "adafactor"},
+        {"name": "adamw_8bit"},
+        {"name": "muon"},
+    ],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
     "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
     "loss": [

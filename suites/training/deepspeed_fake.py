@@ -5,12 +5,11 @@ The engine gets 1 (norms) or 0 (overflow flags); its checks that ranks agree are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from suites.training.plain_numbers import PlainNumbers
 
 
 def values_not_read(fake: bool) -> AbstractContextManager[Any]:
@@ -29,15 +28,3 @@ def _values_not_read() -> Iterator[None]:
             yield
     finally:
         partitioned_param_coordinator.assert_ints_same_as_other_ranks = original
-
-
-class PlainNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes `tensor.item()` return 1.0, or 0 for integers and flags."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        """Run any other operation unchanged."""
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return 1.0 if args[0].is_floating_point() else 0
-        return func(*args, **(kwargs or {}))

@@ -6,12 +6,18 @@ torch's own are `TorchOptimizer`; a technique that keeps states or gradients els
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from harness.instruments import torch_internals
+from suites.training.adamw_8bit import AdamW8bit
+from suites.training.model import blocks_of
+from suites.training.plain_numbers import PlainNumbers
 from suites.training.workload import Resources, Workload
 
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
@@ -22,7 +28,10 @@ IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
 }
 """`Workload.optimizer_impl` as arguments of torch's optimizers."""
 
-LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2, "adafactor": 1e-2}
+LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2, "adafactor": 1e-2, "adamw_8bit": 1e-3, "muon": 1e-3}
+
+ONE_IMPLEMENTATION = frozenset({"adamw_8bit", "muon"})
+"""Optimizers without a choice of implementation; for others see `Workload.optimizer_impl`."""
 
 Parameters = Iterable[nn.Parameter]
 
@@ -42,13 +51,39 @@ def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -
 def adafactor(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
     """Return torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
     arguments.pop("fused", None)
-    return torch.optim.Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
+    return Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
+
+
+class Adafactor(torch.optim.Adafactor):
+    """torch's Adafactor; it reads norms as numbers, which fake tensors do not have."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the parameters."""
+        fake = torch_internals.is_fake(self.param_groups[0]["params"][0])
+        with PlainNumbers() if fake else nullcontext():  # type: ignore[no-untyped-call]
+            return super().step(closure)  # type: ignore[no-untyped-call]
+
+
+def adamw_8bit(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return AdamW with 8-bit states."""
+    return AdamW8bit(
+        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, eps=workload.adam_epsilon
+    )
+
+
+def muon(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return torch's Muon for matrices, scaled to suit AdamW's learning rate (arXiv 2502.16982)."""
+    return torch.optim.Muon(
+        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
 
 
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": adamw,
     "sgd_momentum": sgd_momentum,
     "adafactor": adafactor,
+    "adamw_8bit": adamw_8bit,
+    "muon": muon,
 }
 
 
@@ -66,6 +101,8 @@ def not_for_shards(workload: Workload) -> str | None:
         return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
     if workload.optimizer == "adafactor":
         return "torch's Adafactor does not work on distributed tensors"
+    if workload.optimizer == "muon":
+        return "Muon orthogonalizes full matrices, and each rank has a part of them"
     return None
 
 
@@ -148,8 +185,36 @@ class TorchOptimizer(Optimizer):
 
 def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) -> Optimizer:
     """Return the workload's own optimizer over all parameters; the default of a `TrainingStep`."""
+    if workload.optimizer == "muon":
+        return MuonAndAdamW(model, workload)
     parameters = list(model.parameters())
     return TorchOptimizer(parameters, make_torch_optimizer(parameters, workload))
+
+
+class MuonAndAdamW(TorchOptimizer):
+    """Muon for the matrices of the layers, AdamW for embeddings, the output layer and vectors."""
+
+    def __init__(self, model: nn.Module, workload: Workload) -> None:
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        in_layers = {id(one) for one in blocks_of(model).parameters()}
+        matrices = [one for one in parameters if one.ndim == 2 and id(one) in in_layers]
+        super().__init__(parameters, make_torch_optimizer(matrices, workload))
+        others = [one for one in parameters if one.ndim != 2 or id(one) not in in_layers]
+        self.of_others = make_torch_optimizer(others, replace(workload, optimizer="adamw"))
+
+    def step(self) -> None:
+        """Update the parameters."""
+        super().step()
+        self.of_others.step()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Release the gradients, or set them to zero in place."""
+        super().zero_grad(keep)
+        self.of_others.zero_grad(set_to_none=not keep)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return what both optimizers keep."""
+        return [*super().state_tensors(), *tensors_in(self.of_others)]
 
 
 def give_zeros(parameters: Parameters) -> bool:

@@ -64,6 +64,13 @@ def contract(settings: Settings) -> Contract:
     return Within(TOLERANCE)
 
 
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why a workload's optimizer cannot update fp32 copies; None where it can."""
+    if settings.gradients is not None and workload.optimizer == "muon":
+        return "muon needs to know a layer's matrices, and fp32 copies of them have no names"
+    return None
+
+
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with bf16 compute."""
     precision = PRECISIONS[settings.gradients]

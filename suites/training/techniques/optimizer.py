@@ -4,8 +4,8 @@
 much memory as the parameters (torch.optim's documentation). `fused` reads and writes each tensor once, in
 one kernel.
 
-It combines with every technique, except that `fsdp2` and `tensor_parallel` cannot shard Adafactor or the
-fused SGD, and updates on the host are AdamW's.
+It combines with every technique, except that `fsdp2` and `tensor_parallel` cannot shard Adafactor, Muon or
+the fused SGD, and updates on the host are AdamW's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
-from suites.training.optimizers import LEARNING_RATE
+from suites.training.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload
 
 LEVEL = Level.WORKLOAD
+
+PAGED = (
+    "paged states are in unified memory, and the driver decides at run time which of them are on the device; "
+    "adamw_8bit has the same states on the device"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +31,15 @@ class Settings:
     """Choose what updates the parameters.
 
     `impl`: torch's implementation; None: the workload's.
-    `name`: the optimizer; None: the workload's.
+    `name`: the optimizer; None: the workload's. "adamw_8bit" has 8-bit moments (arXiv 2110.02861), "muon" is
+    torch's Muon for the layers' matrices and AdamW for all else.
     `learning_rate`: its learning rate; None: with `name` that optimizer's default, else the workload's.
     """
 
     impl: Literal["default", "for_loop", "foreach", "fused"] | None = None
-    name: Literal["adamw", "sgd_momentum", "adafactor"] | None = None
+    name: Literal["adamw", "sgd_momentum", "adafactor", "adamw_8bit", "muon", "paged_adamw_8bit"] | None = (
+        None
+    )
     learning_rate: float | None = None
 
 
@@ -46,7 +54,9 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     name = settings.name or workload.optimizer
     if name == "adafactor" and settings.impl == "fused":
         return "torch has no fused Adafactor"
-    return None
+    if name in ONE_IMPLEMENTATION and settings.impl is not None:
+        return f"{name} has one implementation; leave out impl={settings.impl}"
+    return PAGED if name == "paged_adamw_8bit" else None
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:

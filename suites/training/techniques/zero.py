@@ -91,6 +91,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why deepspeed cannot train so; None where it can."""
     if settings.optimizer != "device" and workload.optimizer != "adamw":
         return f"deepspeed's update on the host supports Adam only, not {workload.optimizer}"
+    if workload.optimizer == "muon":
+        return "muon needs matrices, and deepspeed's shards are flat"
     return None
 
 
