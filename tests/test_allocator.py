@@ -117,16 +117,21 @@ def test_log_follows_a_resized_storage():
         assert sum(event.delta_B for event in log.ledger.events) == 0
         tensor.untyped_storage().resize_(8000)
         assert sum(event.delta_B for event in log.ledger.events) == 8000
+        tensor.untyped_storage().resize_(9000)
         del tensor
         assert sum(event.delta_B for event in log.ledger.events) == 0
+    events = [event[:2] for event in log.ledger.timeline().events]  # both sizes are held while it grows
+    assert events == [(0, 4000), (0, -4000), (1, 8000), (2, 9000), (1, -8000), (2, -9000)]
 
 
-def test_log_rounds_up_as_its_allocator_does():
-    log = StorageLog(round_to_B=512)
+def test_sizes_are_rounded_up_as_the_allocator_does():
+    log = StorageLog()
     with logged(log):
         kept = [torch.zeros(1), torch.zeros(128), torch.zeros(129)]
-    assert [event.delta_B for event in log.ledger.events] == [512, 512, 1024]
-    del kept
+        del kept[2]
+    timeline = log.ledger.timeline(round_to_B=512)
+    assert timeline.sizes_B() == [512, 512, 1024, -1024]
+    assert timeline.peak().total_B == 2048
 
 
 def test_a_workspace_is_what_the_operation_takes():

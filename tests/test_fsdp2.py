@@ -173,10 +173,10 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
 @pytest.mark.parametrize(
     ("name", "gradient_accumulation_steps"), [("fsdp2", 1), ("fsdp2_mixed_checkpointed", 2)]
 )
-def test_extrapolated_layers_equal_a_full_trace(name, gradient_accumulation_steps):
+def test_repeated_layers_equal_a_full_trace(name, gradient_accumulation_steps):
     workload = replace(
         SMALL,
-        num_hidden_layers=6,
+        num_hidden_layers=7,
         hidden_size=512,
         intermediate_size=1376,
         vocab_size=8000,

@@ -146,7 +146,7 @@ def test_no_sdpa_is_reported(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "falcon", "mixtral"])
-def test_extrapolated_layers_equal_a_full_trace(name: str) -> None:
+def test_repeated_layers_equal_a_full_trace(name: str) -> None:
     step = a_step(DATA / f"{name}.json")
     config = dict(step.workload.hf_config or {})
     six_layers = {"n_layer": 6} if name == "gpt2" else {"num_hidden_layers": 6}
@@ -172,9 +172,9 @@ def test_layers_that_differ_are_found(name: str, what: str) -> None:
 
 
 def test_unlike_layers_are_all_traced() -> None:
-    """DeepSeek's first layer is dense, the rest are not: carried on from two layers it would be wrong."""
+    """DeepSeek's first layers are dense, the rest are not: what the first ones show would be wrong."""
     step = a_step(DATA / "deepseek_v3.json")
-    dense_first = {**(step.workload.hf_config or {}), "num_hidden_layers": 4, "first_k_dense_replace": 3}
+    dense_first = {**(step.workload.hf_config or {}), "num_hidden_layers": 6, "first_k_dense_replace": 5}
     step = build_step(a_workload(dense_first))
     found = dry_run(step, HOST)
     assert found == dry_run(step, HOST, full=True)

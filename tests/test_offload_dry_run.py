@@ -155,11 +155,11 @@ STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
         (Placement("fsdp2", activations="recomputed"), STATES),
     ],
 )
-def test_extrapolated_layers_equal_a_full_trace(plan, sizes):
+def test_repeated_layers_equal_a_full_trace(plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
-    workload = replace(SMALL, num_hidden_layers=5, dp_size=2, **sizes)
+    workload = replace(SMALL, num_hidden_layers=7, dp_size=2, **sizes)
     subject = placed(workload, plan)
-    full_B = max(one.total_B for one in dry_run.traced(subject.step, 5).values())
+    full_B = dry_run.traced(subject.step, 7).peak().total_B
     assert dry_run.fake_step_B(subject) == full_B
 
 
@@ -172,7 +172,7 @@ def test_a_deep_model_is_not_traced_layer_by_layer(monkeypatch, engine):
     )
     deep = replace(SMALL, num_hidden_layers=500, dp_size=2)
     assert dry_run.fake_step_B(placed(deep, Placement(engine))) > 0
-    assert max(walked) <= 4
+    assert max(walked) <= 5
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ def test_cuda_runs_are_not_compared_with_a_cpu(monkeypatch, device, compared):
 
 
 def activations_at_the_loss(step, num_hidden_layers: int) -> int:
-    moments = trace(step, CUDA, num_hidden_layers)
-    (moment,) = [found for place, found in moments.items() if "nll_loss_forward" in place.operation]
-    return moment.by_kind_B[3]
+    timeline = trace(step, CUDA, num_hidden_layers)
+    at = max(index for index, one in enumerate(timeline.events) if "nll_loss_forward" in one.place.operation)
+    until = zip(timeline.events[:at], timeline.sizes_B(), strict=False)
+    return sum(size_B for one, size_B in until if timeline.kinds[one.storage] == "activations")
 
 
 def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():

@@ -79,10 +79,10 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
     assert walked.by_kind_B["parameters"] == expected_B
 
 
-def test_extrapolated_layers_equal_a_full_trace():
+def test_repeated_layers_equal_a_full_trace():
     workload = replace(
         SMALL,
-        num_hidden_layers=5,
+        num_hidden_layers=7,
         hidden_size=256,
         intermediate_size=704,
         vocab_size=3000,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
-from harness.instruments.memory.layer_extrapolation import extrapolate_layers, layers_to_walk
-from harness.instruments.memory.memory_timeline import OpSite, Snapshot
+from harness.instruments.memory.layer_repetition import timeline_of
+from harness.instruments.memory.memory_timeline import Timeline
 from harness.records import Unavailable
 from suites.offload.subject import Subject
-from suites.training.dry_run import Device, among_ranks, is_sharded, trace
+from suites.training.dry_run import Device, among_ranks, trace
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 
@@ -24,18 +23,14 @@ DEVICE = Device("host", measured=True, gloo=True)
 def fake_step_B(subject: Subject) -> float:
     """Return peak bytes of a steady step on rank 0, which has the largest shard; batches count too.
 
-    Depths of one variant share the traces of two shallow models. Raises `Unavailable` where there is no dry
+    Depths of one variant share the traces of shallow models. Raises `Unavailable` where there is no dry
     run.
     """
     reason = why_not(subject)
     if reason is not None:
         raise Unavailable(reason)
-    step, depth = subject.step, subject.workload.num_hidden_layers
-    fewer = layers_to_walk(depth, step.ranks if is_sharded(step) else 1)
-    snapshots = None
-    if fewer is not None:
-        snapshots = extrapolate_layers(traced(step, fewer), traced(step, fewer + 1), fewer, depth)
-    return float(max(one.total_B for one in (snapshots or traced(step, depth)).values()))
+    timeline = timeline_of(partial(traced, subject.step), subject.workload.num_hidden_layers)
+    return float(timeline.peak().total_B)
 
 
 def why_not(subject: Subject) -> str | None:
@@ -51,14 +46,14 @@ def why_not(subject: Subject) -> str | None:
     return None
 
 
-def traced(step: TrainingStep, num_hidden_layers: int) -> Mapping[OpSite, Snapshot]:
-    """Return the steady step's largest snapshot at each site, with that many layers."""
+def traced(step: TrainingStep, num_hidden_layers: int) -> Timeline:
+    """Return the timeline of a step with that many layers."""
     workload = replace(step.given, num_hidden_layers=num_hidden_layers)
     return _trace(json.dumps(build_step(workload, step.techniques, step.seed).described))
 
 
 @lru_cache(maxsize=16)
-def _trace(described: str) -> Mapping[OpSite, Snapshot]:
+def _trace(described: str) -> Timeline:
     step = build_step(**json.loads(described))
     with among_ranks(step):
         return trace(step, DEVICE)

@@ -1,7 +1,7 @@
 """A full training step on fake tensors: the peak of live bytes by kind, without allocating them.
 
-Uniform layers are not run one by one: a few are, and each site of the step is extrapolated to all
-(`memory.layer_extrapolation`).
+Uniform layers are not run one by one: a few are, and what each adds to the timeline is repeated
+(`memory.layer_repetition`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch.distributed as dist
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
-from harness.instruments.memory.layer_extrapolation import extrapolate_layers, layers_to_walk
-from harness.instruments.memory.memory_timeline import KINDS, OpSite, Snapshot
+from harness.instruments.memory.layer_repetition import timeline_of
+from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
+from harness.instruments.torch_internals import fsdp2_streams
 from harness.records import Unavailable
 from suites.training.simulated_cuda import (
     BLOCK_B,
@@ -57,6 +58,7 @@ class DryRun(NamedTuple):
     peak_B: int
     by_kind_B: dict[str, int]
     place: OpSite  # what was running
+    timeline: Timeline  # of set-up and both steps
 
 
 def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> DryRun:
@@ -65,12 +67,21 @@ def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> Dr
     A sharded step is rank 0 of a fake process group of as many ranks as it says. Raises `Unavailable` where
     fake tensors cannot show the step.
     """
+    timeline = timeline_of_step(step, device, full)
+    peak = timeline.peak()
+    by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
+    return DryRun(peak.total_B, by_kind_B, timeline.events[peak.event].place, timeline)
+
+
+def timeline_of_step(step: TrainingStep, device: Device = HOST, full: bool = False) -> Timeline:
+    """Return all allocations and releases of one rank, from set-up to the end of the second step."""
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
+    layers = step.workload.num_hidden_layers
     with among_ranks(step):
-        moments = (None if full else _extrapolated(step, device)) or trace(step, device)
-    place, moment = max(moments.items(), key=lambda item: item[1].total_B)
-    return DryRun(moment.total_B, dict(zip(KINDS, moment.by_kind_B, strict=True)), place)
+        if full or not step.layers_alike:
+            return trace(step, device, layers)
+        return timeline_of(partial(trace, step, device), layers)
 
 
 def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
@@ -92,39 +103,28 @@ def is_sharded(step: TrainingStep) -> bool:
     return step.features.sharding not in ("none", "ddp")
 
 
-def _extrapolated(step: TrainingStep, device: Device) -> dict[OpSite, Snapshot] | None:
-    """Return what a full trace would find, from two short ones; None where layers are few or not uniform."""
-    depth = step.workload.num_hidden_layers
-    fewer = layers_to_walk(depth, step.ranks if is_sharded(step) else 1)
-    if fewer is None or not step.layers_alike:
-        return None
-    return extrapolate_layers(trace(step, device, fewer), trace(step, device, fewer + 1), fewer, depth)
+def trace(step: TrainingStep, device: Device = HOST, num_hidden_layers: int | None = None) -> Timeline:
+    """Run set-up and two steps with that many layers; return what they allocate and release.
 
-
-def trace(
-    step: TrainingStep,
-    device: Device = HOST,
-    num_hidden_layers: int | None = None,
-) -> dict[OpSite, Snapshot]:
-    """Return the second step's largest snapshot at each site, with that many layers.
-
-    The first step is there for the optimizer's state. Where gradients alone make it, zeros take the place of
-    a forward and backward pass, unless the second step then gives gradients to fewer parameters.
+    The second step is the steady one: the first makes the optimizer's state. Where gradients alone make it,
+    zeros take the place of a forward and backward pass, unless the second step then gives gradients to fewer
+    parameters.
     """
-    moments, same_gradients = _second_step(step, device, num_hidden_layers, full_first_step=False)
+    timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
     if same_gradients:
-        return moments
-    return _second_step(step, device, num_hidden_layers, full_first_step=True)[0]
+        return timeline
+    return _two_steps(step, device, num_hidden_layers, full_first_step=True)[0]
 
 
-def _second_step(
+def _two_steps(
     step: TrainingStep, device: Device, num_hidden_layers: int | None, full_first_step: bool
-) -> tuple[dict[OpSite, Snapshot], bool]:
+) -> tuple[Timeline, bool]:
     """Return as `trace`, and whether the first step is as it should be: full, or with as many gradients."""
     program = program_of(device)
     log = program.make_log()
-    with logged(log, program.random_states), program.operations():
-        log.reserve(program.reserved_B)
+    with logged(log, program.random_states), program.operations(), fsdp2_streams(log.enter_stream):
+        for size_B in program.kept_B:
+            log.reserve(size_B)
         trainer = Trainer(program.prepare(step), CPU, num_hidden_layers)
         for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
             log.label(tensor, "parameters")
@@ -151,7 +151,7 @@ def _second_step(
         since = len(log.ledger.events)
         trainer.train_step()
     first, second = gradients
-    return log.ledger.largest(since), full or first == second
+    return log.ledger.timeline(since, program.round_to_B), full or first == second
 
 
 class Program(NamedTuple):
@@ -160,19 +160,20 @@ class Program(NamedTuple):
     make_log: Callable[[], StorageLog]
     operations: Callable[[], AbstractContextManager[Any]]
     prepare: Callable[[TrainingStep], TrainingStep]
-    reserved_B: int  # kept by libraries all the time
+    kept_B: tuple[int, ...]  # by libraries, all the time
+    round_to_B: int  # granularity of allocations
     random_states: bool  # saved ones are in the memory that is counted
 
 
 def program_of(device: Device) -> Program:
     """Return this host's operations, or CUDA's."""
     if device.name == "cuda":
-        reserved_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B
-        log = partial(StorageLog, cuda_workspace, round_to_B=BLOCK_B)
-        return Program(log, cuda_operations, as_on_cuda, reserved_B, random_states=False)
+        kept_B = (CUBLAS_WORKSPACE_B,) * CUBLAS_HANDLES
+        log = partial(StorageLog, cuda_workspace)
+        return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
     workspace = gloo_workspace if device.gloo else host_workspace
     log = partial(StorageLog, workspace, ask_host=device.measured)
-    return Program(log, nullcontext, lambda same: same, reserved_B=0, random_states=True)
+    return Program(log, nullcontext, lambda same: same, kept_B=(), round_to_B=1, random_states=True)
 
 
 def gloo_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:

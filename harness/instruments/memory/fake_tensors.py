@@ -47,17 +47,16 @@ class _InPlace(NamedTuple):
 class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs storages as they are made, resized and released; entered over a fake tensor mode.
 
-    `round_to_B`: the allocator's granularity (1: the CPU's; 512: CUDA's caching allocator). `ask_host`: the
-    temporary memory of matrix products and attention is measured on this host (`workspaces`). A storage gets
-    its kind when it is known (`label`), for its entire life; what the forward pass makes and still keeps when
-    it ends is an activation.
+    `ask_host`: the temporary memory of matrix products and attention is measured on this host (`workspaces`).
+    A storage gets its kind when it is known (`label`), for its entire life; what the forward pass makes and
+    still keeps when it ends is an activation.
     """
 
-    def __init__(self, workspace: Workspace = no_workspace, round_to_B: int = 1, ask_host: bool = False):
+    def __init__(self, workspace: Workspace = no_workspace, ask_host: bool = False):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
         self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
-        self._workspace, self._round_to_B, self._ask_host = workspace, round_to_B, ask_host
+        self._workspace, self._ask_host = workspace, ask_host
         self._fake_mode: Any = None
         self._phase = "build"
         self._forward = False
@@ -89,12 +88,16 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Log bytes that a library allocates and keeps."""
         self.ledger.enter(self.ledger.open("temporaries"), size_B, self._place)
 
+    def enter_stream(self, stream: int) -> None:
+        """Begin allocations of another of the device's streams."""
+        self.ledger.stream = stream
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Log that a known storage has a new size."""
         key = torch_internals.storage_key(storage)
         if key in self._alive:
             reference, number, before_B = self._alive[key]
-            size_B = self._rounded(storage)
+            size_B = storage.nbytes()
             self._alive[key] = (reference, number, size_B)
             self.ledger.enter(number, size_B - before_B, self._place)
 
@@ -167,13 +170,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = self.ledger.open(kind or "temporaries")
         if self._forward and kind is None:
             self._fresh.add(number)
-        size_B = self._rounded(storage)
+        size_B = storage.nbytes()
         self._alive[key] = (weakref.ref(storage, lambda _: self._release(key)), number, size_B)
         self.ledger.enter(number, size_B, self._place)
         return number
-
-    def _rounded(self, storage: torch.UntypedStorage) -> int:
-        return -(-storage.nbytes() // self._round_to_B) * self._round_to_B
 
     @staticmethod
     def _key(tensor: torch.Tensor) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from harness.instruments.memory.workspaces import Call, workspaces
@@ -19,18 +21,54 @@ class OpSite(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One allocation (`delta_B` > 0) or release of one storage."""
+    """One allocation (`delta_B` > 0) or release of one storage, in bytes before the allocator's rounding."""
 
     storage: int
     delta_B: int
     place: OpSite
+    stream: int = 0  # of the device; allocators have a pool for each
 
 
-class Snapshot(NamedTuple):
-    """Live bytes at one instant, by kind (in the order of `KINDS`; they add up to `total_B`)."""
+class Peak(NamedTuple):
+    """The most live bytes, by kind (in the order of `KINDS`; they add up to `total_B`)."""
 
     total_B: int
     by_kind_B: tuple[int, ...]
+    event: int  # the number of the allocation that reached it
+
+
+class Timeline(NamedTuple):
+    """All allocations and releases of a run, in order.
+
+    Storages are numbered as they are allocated; each is allocated once, and released at most once. A storage
+    that was resized in the run is another one from then on. Of several that one operation releases, the
+    oldest is the first: in a run their order can depend on addresses (autocast's copies of weights).
+    """
+
+    events: list[Event]
+    kinds: list[str]  # by storage
+    since: int  # the first event of the steady step
+    round_to_B: int  # the allocator's granularity
+
+    def sizes_B(self) -> list[int]:
+        """Return each event's bytes as the allocator counts them."""
+        step_B = self.round_to_B
+        return [
+            -(-delta_B // step_B) * step_B if delta_B > 0 else delta_B // step_B * step_B
+            for _, delta_B, _, _ in self.events
+        ]
+
+    def peak(self) -> Peak:
+        """Return the first instant of most live bytes in the steady step."""
+        kinds = [KINDS.index(kind) for kind in self.kinds]
+        live_B = [0] * len(KINDS)
+        total_B, most = 0, Peak(-1, (), -1)
+        for index, (event, size_B) in enumerate(zip(self.events, self.sizes_B(), strict=True)):
+            live_B[kinds[event.storage]] += size_B
+            total_B += size_B
+            if size_B > 0 and total_B > most.total_B and index >= self.since:
+                most = Peak(total_B, tuple(live_B), index)
+        return most
 
 
 class Ledger:
@@ -42,6 +80,8 @@ class Ledger:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.kinds: list[str] = []  # by storage number
+        self.stream = 0
+        """The stream whose pool serves the allocations from here on."""
         self._calls: dict[int, Call] = {}  # by number of the event that stands for the call's workspace
 
     def open(self, kind: str) -> int:
@@ -54,7 +94,7 @@ class Ledger:
     def enter(self, number: int, delta_B: int, place: OpSite) -> None:
         """Record that storage `number` took `delta_B` bytes, or released them (below zero)."""
         if delta_B:
-            self.events.append(Event(number, delta_B, place))
+            self.events.append(Event(number, delta_B, place, self.stream))
 
     def withdraw(self, index: int) -> None:
         """Remove event `index`, which did not take place; its number stays, because calls refer to it."""
@@ -70,27 +110,28 @@ class Ledger:
         """Record an operation's temporary memory, which `harness.instruments.memory.workspaces` measures
         later."""
         self._calls[len(self.events)] = call
-        self.events += [Event(self.open("temporaries"), 0, place)] * 2  # taken, released
+        self.events += [Event(self.open("temporaries"), 0, place, self.stream)] * 2  # taken, released
 
-    def largest(self, since: int = 0) -> dict[OpSite, Snapshot]:
-        """Return, for each site, the snapshot of most live bytes among the events from number `since` on.
-
-        The first of equals; sites in the order met.
-        """
-        snapshots: dict[OpSite, Snapshot] = {}
-        kinds = [KINDS.index(kind) for kind in self.kinds]
-        live_B = [0] * len(KINDS)
-        total_B = 0
-        for index, (number, delta_B, place) in enumerate(self._with_workspaces()):
-            live_B[kinds[number]] += delta_B
-            total_B += delta_B
-            if (
-                delta_B > 0
-                and index >= since
-                and (place not in snapshots or total_B > snapshots[place].total_B)
-            ):
-                snapshots[place] = Snapshot(total_B, tuple(live_B))
-        return snapshots
+    def timeline(self, since: int = 0, round_to_B: int = 1) -> Timeline:
+        """Return the run so far, whose steady step begins with this ledger's event `since`."""
+        live: dict[int, tuple[int, int, int]] = {}  # by storage here: number there, bytes, stream
+        events: list[Event] = []
+        kinds: list[str] = []
+        start = None
+        for index, (storage, delta_B, place, stream) in enumerate(self._with_workspaces()):
+            if start is None and index >= since:
+                start = len(events)
+            if not delta_B:
+                continue
+            number, before_B, on_stream = live.pop(storage, (-1, 0, 0))
+            if before_B + delta_B:  # a resized storage is allocated anew, then the old one is released
+                live[storage] = (len(kinds), before_B + delta_B, stream)
+                events.append(Event(len(kinds), before_B + delta_B, place, stream))
+                kinds.append(self.kinds[storage])
+            if before_B:
+                events.append(Event(number, -before_B, place, on_stream))
+        start = len(events) if start is None else start
+        return Timeline(_in_order(events[:start]) + _in_order(events[start:]), kinds, start, round_to_B)
 
     def _with_workspaces(self) -> list[Event]:
         """Return the events, with the measured workspace of each call."""
@@ -99,3 +140,12 @@ class Ledger:
             events[index] = events[index]._replace(delta_B=answers[call])
             events[index + 1] = events[index]._replace(delta_B=-answers[call])
         return events
+
+
+def _in_order(events: Sequence[Event]) -> list[Event]:
+    """Return the events with releases in a row at one place ordered by storage."""
+    ordered: list[Event] = []
+    for (released, _), group in groupby(events, lambda event: (event.delta_B < 0, event.place)):
+        together = list(group)
+        ordered += sorted(together) if released else together
+    return ordered

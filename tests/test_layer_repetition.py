@@ -1,0 +1,160 @@
+"""Timelines built from a few uniform layers against those of every layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_steps import TECHNIQUES, WORKLOADS, assert_as_measured
+from small_steps import CUDA, HOST, LLAMA, LLAMA_7B, make_step
+from torch import nn
+
+from harness.instruments.memory import layer_repetition
+from harness.instruments.memory.memory_timeline import Event, OpSite, Timeline
+from harness.instruments.memory.timeline_alignment import Insertion, NotUniformError, insertions
+from suites.training import dry_run as training_dry_run
+from suites.training.dry_run import Device, dry_run
+from suites.training.model import Block, Transformer
+from suites.training.techniques import build_step
+
+pytestmark = pytest.mark.usefixtures("frozen")
+
+SHARDED = st.sampled_from(
+    [
+        ["fsdp2"],
+        [{"fsdp2": {"reduce_every_micro_batch": False}}, "mixed_precision"],
+        ["fsdp2", "mixed_precision", "attention", "activation_checkpointing"],
+        ["tensor_parallel"],
+        ["tensor_parallel", "mixed_precision", "attention", "activation_checkpointing"],
+    ]
+)
+
+
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(WORKLOADS, TECHNIQUES, st.integers(6, 8), st.sampled_from([HOST, CUDA]))
+def test_built_as_traced(workload, techniques, num_hidden_layers, device):
+    step = make_step(workload, " ".join(techniques), num_hidden_layers=num_hidden_layers)
+    assert dry_run(step, device) == dry_run(step, device, full=True)
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(
+    SHARDED,
+    st.integers(2, 5),
+    st.integers(1, 2),
+    st.sampled_from([None, 1.0]),
+    st.sampled_from(["for_loop", "foreach", "fused"]),
+    st.sampled_from([Device(), CUDA]),
+)
+def test_built_as_traced_over_ranks(techniques, ranks, micro_batches, max_grad_norm, optimizer_impl, device):
+    workload = replace(
+        LLAMA,
+        num_hidden_layers=8,
+        gradient_accumulation_steps=micro_batches,
+        max_grad_norm=max_grad_norm,
+        optimizer_impl=optimizer_impl,
+        dp_size=ranks,
+        tp_size=2,
+    )
+    step = build_step(workload, techniques)
+    assert dry_run(step, device) == dry_run(step, device, full=True)
+
+
+FEW = [
+    (make_step(LLAMA, "flash"), 4),
+    (make_step(LLAMA, "full autocast", optimizer_impl="foreach", max_grad_norm=1.0), 4),
+    (build_step(replace(LLAMA, dp_size=4), ["fsdp2", "mixed_precision", "activation_checkpointing"]), 5),
+]
+
+
+@pytest.mark.parametrize(("step", "most"), FEW)
+def test_few_layers_are_traced(monkeypatch, step, most):
+    """Else the tests above would compare full traces with themselves."""
+    depths = []
+    trace = training_dry_run.trace
+
+    def counted(step, device, layers):
+        depths.append(layers)
+        return trace(step, device, layers)
+
+    monkeypatch.setattr(training_dry_run, "trace", counted)
+    deep = replace(step, workload=replace(step.workload, num_hidden_layers=100))
+    assert dry_run(deep, CUDA).peak_B > 0
+    assert max(depths) == most
+
+
+@pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
+def test_built_as_traced_on_7b(techniques):
+    """With fewer layers; the peak is at the place where it is with 32. No operation of that size is run."""
+    step, host = make_step(LLAMA_7B, techniques, num_hidden_layers=9), Device()
+    assert dry_run(step, host) == dry_run(step, host, full=True)
+
+
+def growing(step, num_hidden_layers):
+    """Return a step in which each layer's MLP is wider than the last one's."""
+    model = Transformer(step.workload.shape, step.attention)
+    model.blocks = nn.ModuleList(
+        Block(replace(step.workload.shape, intermediate_size=64 * (1 + index)), step.attention)
+        for index in range(num_hidden_layers)
+    )
+    return model
+
+
+def test_layers_that_are_not_alike_are_traced_one_by_one():
+    workload = replace(LLAMA, num_hidden_layers=6, optimizer="sgd_momentum")
+    step = replace(make_step(workload), make_model=growing)
+    found = dry_run(step, HOST)
+    assert found == dry_run(step, HOST, full=True)
+    assert_as_measured(step, found)
+
+
+def timeline(*sizes_B):
+    """Return a timeline of allocations that are never released."""
+    place = OpSite("build", "op", ())
+    events = [Event(index, size_B, place) for index, size_B in enumerate(sizes_B)]
+    return Timeline(events, ["parameters"] * len(sizes_B), 0, 1)
+
+
+def test_what_a_third_depth_does_not_show_is_not_repeated():
+    """Three layers of 5 bytes, the rest of 7."""
+    traced = []
+
+    def trace(layers):
+        traced.append(layers)
+        return timeline(*([5] * min(layers, 3)), *([7] * (layers - 3)))
+
+    assert layer_repetition.timeline_of(lambda layers: timeline(*[5] * layers), 40) == timeline(*[5] * 40)
+    built = layer_repetition.timeline_of(trace, 12)
+    assert built == timeline(*[5] * 3, *[7] * 9)
+    assert traced == [2, 3, 4, 5, 6]  # from n = 4 on the sevens repeat
+
+
+def test_what_grows_twice_as_fast_is_traced():
+    def trace(layers):
+        return timeline(*[5] * 2**layers)
+
+    assert layer_repetition.timeline_of(trace, 9) == trace(9)
+
+
+def test_shapes_and_bytes_that_count_layers_are_linear():
+    def trace(layers):
+        place, stacked = OpSite("clip", "norm", ()), OpSite("clip", "stack", (layers,))
+        norms = [Event(index, 8, place) for index in range(layers)]
+        stack = [Event(layers, 4 * layers, stacked)]
+        releases = [Event(index, -8, stacked) for index in range(layers)]
+        events = [*norms, *stack, *releases, Event(layers, -4 * layers, place)]
+        return Timeline(events, ["temporaries"] * (layers + 1), 0, 512)
+
+    assert layer_repetition.timeline_of(trace, 300) == trace(300)
+
+
+def test_repeated_stretches_are_found():
+    assert insertions([1, 2, 3, 2, 3, 4], [1, 2, 3, 2, 3, 2, 3, 4]) == [Insertion(5, 5, 2)]
+    left = [0, 1, 2, 1, 2, 9, 3, 3, 8]
+    right = [0, 1, 2, 1, 2, 1, 2, 9, 3, 3, 3, 8]
+    assert insertions(left, right) == [Insertion(5, 5, 2), Insertion(8, 10, 1)]
+    for other in ([1, 2, 3], [1, 4, 2, 3]):
+        with pytest.raises(NotUniformError):
+            insertions([1, 2], other)
