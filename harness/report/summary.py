@@ -58,8 +58,22 @@ def _pays(data: ReportData) -> SummaryCard | None:
     paying = _paying(data, block)
     lines = [(name, text) for _, name, text in sorted(paying)]
     rest = f"{counted(len(lines) - SHOWN, 'more pays', 'more pay')}. " if len(lines) > SHOWN else ""
-    remark = f"{rest}{block.title}." if lines else "No variant pays."
+    remark = f"{rest}{block.title}." if lines else _none_pays(data.index, block)
     return SummaryCard(PAYS, tuple(lines[:SHOWN]), remark, block.id)
+
+
+def _none_pays(index: ResultIndex, block: Block) -> str:
+    """Return the sentence for no variant that pays; those on other numbers of ranks are not ranked."""
+    fields, baseline = block.fields, block.fields["baseline"]
+    alike = [
+        index.condition(workload, variant, "ranks") == index.condition(workload, baseline, "ranks")
+        for workload in index.names("workload", fields["where"])
+        for variant in index.names("optimization", fields["where"])
+        if variant not in (baseline, fields["noise"]) and (workload, variant) in index.cells
+    ]
+    if alike and not any(alike):
+        return "Every variant runs on other ranks than the baseline: see the table, which does not rank them."
+    return "No variant pays."
 
 
 def _best_recorded(blocks: Sequence[Block], index: ResultIndex) -> Block | None:
