@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
+
 import pytest
 import torch
-from small_steps import CUDA, GPT, LLAMA, make_step
+from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 
+from harness.instruments.memory.caching_allocator import replay
 from harness.records import Note, Reading
 from suites import memory
 from suites.memory.subject import Subject
-from suites.training.dry_run import trace
+from suites.training.dry_run import Device, dry_run, trace
+from suites.training.techniques import build_step
 
 pytestmark = pytest.mark.usefixtures("frozen")
+
+MiB = 1024**2
 
 
 def a_subject(step, device="host"):
@@ -63,3 +70,38 @@ def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
     assert activations_at_the_loss(flash, 2) - activations_at_the_loss(flash, 1) == pytest.approx(
         s * b * h * 34 + 4 * b * a * s, rel=3e-2
     )
+
+
+def test_reserved_bytes_are_those_of_cuda_alone():
+    step = make_step(LLAMA, "flash", num_hidden_layers=1)
+    assert dry_run(step, HOST).reserved_B is None
+    found = dry_run(step, CUDA)
+    assert found.reserved_B > found.peak_B
+    assert found.reserved_B % (2 * MiB) == 0
+
+
+def test_a_pool_for_each_stream_reserves_more_under_fsdp2():
+    """What the streams' pools hold is not shared, so one pool for all would need less."""
+    step = build_step(replace(LLAMA_7B, num_hidden_layers=3, dp_size=8), ["fsdp2", "mixed_precision"])
+    timeline = dry_run(step, CUDA).timeline
+    steady = timeline.events[timeline.since :]
+    assert {one.stream for one in steady if one.delta_B > 0} == {0, 1, 2}
+    gathered = [one for one in steady if one.stream == 1 and one.delta_B > 0]
+    assert {timeline.kinds[one.storage] for one in gathered} >= {"communication"}
+    together = replay((storage, size_B, 0) for storage, size_B, _ in timeline.requests())
+    assert replay(timeline.requests()).peak_B > together.peak_B
+
+
+@pytest.mark.parametrize(("architecture", "workspace_B"), [("hopper", 32 * MiB), ("ampere", 8519680)])
+def test_cublas_keeps_two_workspaces_of_the_architectures_size(architecture, workspace_B):
+    step = make_step(LLAMA, "flash", num_hidden_layers=1)
+    timeline = dry_run(step, Device("cuda", architecture=architecture)).timeline
+    assert [event.delta_B for event in timeline.events[:2]] == [workspace_B, workspace_B]
+
+
+def test_the_first_step_on_cuda_is_a_full_one():
+    """Its passes decide which segments the allocator has when the optimizer's states come."""
+    events = dry_run(make_step(LLAMA, num_hidden_layers=1), CUDA).timeline.events
+    phases = [phase for phase, _ in groupby(event.place.phase for event in events)]
+    step = ["forward 0", "backward 0", "optimizer", "zero_grad"]
+    assert phases == ["build", *step, *step]

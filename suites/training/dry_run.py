@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
+from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.layer_repetition import timeline_of
@@ -41,24 +42,32 @@ class Device(NamedTuple):
 
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
-    ranks are real ones over gloo, whose copies count.
+    ranks are real ones over gloo, whose copies count. `architecture` of CUDA's device: a name of
+    `simulated_cuda.CUBLAS_WORKSPACE_B`. `allocator`: the options of CUDA's caching allocator.
     """
 
     name: str = "host"
     measured: bool = False
     gloo: bool = False
+    architecture: str = "hopper"
+    allocator: AllocatorSettings = AllocatorSettings()
 
 
 HOST = Device()
 
 
 class DryRun(NamedTuple):
-    """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`."""
+    """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`.
+
+    `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from set-up to the
+    end of the second step; None for other devices.
+    """
 
     peak_B: int
     by_kind_B: dict[str, int]
     place: OpSite  # what was running
-    timeline: Timeline  # of set-up and both steps
+    reserved_B: int | None
+    timeline: Timeline | None  # of set-up and both steps; None where it is not kept
 
 
 def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> DryRun:
@@ -70,7 +79,8 @@ def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> Dr
     timeline = timeline_of_step(step, device, full)
     peak = timeline.peak()
     by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
-    return DryRun(peak.total_B, by_kind_B, timeline.events[peak.event].place, timeline)
+    reserved_B = replay(timeline.requests(), device.allocator).peak_B if device.name == "cuda" else None
+    return DryRun(peak.total_B, by_kind_B, timeline.events[peak.event].place, reserved_B, timeline)
 
 
 def timeline_of_step(step: TrainingStep, device: Device = HOST, full: bool = False) -> Timeline:
@@ -108,11 +118,12 @@ def trace(step: TrainingStep, device: Device = HOST, num_hidden_layers: int | No
 
     The second step is the steady one: the first makes the optimizer's state. Where gradients alone make it,
     zeros take the place of a forward and backward pass, unless the second step then gives gradients to fewer
-    parameters.
+    parameters. On CUDA the first step is full: what its allocator caches depends on it.
     """
-    timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
-    if same_gradients:
-        return timeline
+    if device.name != "cuda":
+        timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
+        if same_gradients:
+            return timeline
     return _two_steps(step, device, num_hidden_layers, full_first_step=True)[0]
 
 
@@ -168,7 +179,7 @@ class Program(NamedTuple):
 def program_of(device: Device) -> Program:
     """Return this host's operations, or CUDA's."""
     if device.name == "cuda":
-        kept_B = (CUBLAS_WORKSPACE_B,) * CUBLAS_HANDLES
+        kept_B = (CUBLAS_WORKSPACE_B[device.architecture],) * CUBLAS_HANDLES
         log = partial(StorageLog, cuda_workspace)
         return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
     workspace = gloo_workspace if device.gloo else host_workspace

@@ -23,8 +23,13 @@ Function = Callable[..., Any]
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
-CUBLAS_WORKSPACE_B = 4096 * 8 * 1024
-"""cuBLAS's workspace, 32 MiB on Hopper, 8.1 MiB before: ATen/cuda/CublasHandlePool.cpp,
+CUBLAS_WORKSPACE_B = {
+    "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "hopper": 4096 * 8 * 1024,
+    "blackwell": 4096 * 8 * 1024,
+}
+"""cuBLAS's workspace by architecture, 32 MiB or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
 parseChosenWorkspaceSize."""
 
 CUBLAS_HANDLES = 2

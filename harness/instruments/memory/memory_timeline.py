@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -57,6 +57,10 @@ class Timeline(NamedTuple):
             -(-delta_B // step_B) * step_B if delta_B > 0 else delta_B // step_B * step_B
             for _, delta_B, _, _ in self.events
         ]
+
+    def requests(self) -> Iterator[tuple[int, int, int]]:
+        """Return each event as an allocator gets it: storage, bytes, stream."""
+        return ((storage, delta_B, stream) for storage, delta_B, _, stream in self.events)
 
     def peak(self) -> Peak:
         """Return the first instant of most live bytes in the steady step."""
