@@ -45,6 +45,17 @@ def active_fake_mode() -> Any:
     return active_fake_mode()
 
 
+def last_autograd_node() -> int:
+    """Return the sequence number of the autograd node that was made last, by the operation that runs now."""
+    return torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+
+
+def running_autograd_node() -> int:
+    """Return the sequence number of the node that autograd runs now; below zero outside a backward pass."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else node._sequence_nr()
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Return whether the tensor has no memory."""
     from torch._subclasses.fake_tensor import FakeTensor

@@ -13,6 +13,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.roofline_plot import roofline_plot
 from harness.report.series_over_steps import line_over_steps
 from harness.report.spec import Block, Spec
+from harness.report.stacked_timeline import stacked_timeline
 
 FIGURES: Mapping[str, Callable[[Block, Spec, ResultIndex], Figure | None]] = {
     "bars": bars,
@@ -21,4 +22,5 @@ FIGURES: Mapping[str, Callable[[Block, Spec, ResultIndex], Figure | None]] = {
     "line_over_steps": line_over_steps,
     "lines": lines,
     "roofline_plot": roofline_plot,
+    "stacked_timeline": stacked_timeline,
 }

@@ -11,13 +11,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.instruments.memory.free_memory import shortage
+from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
+from suites.memory.live_bytes import live_bytes, write_snapshot
 from suites.memory.measure import measure_peak
 from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
@@ -137,7 +140,30 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
     yield from peak_and_gpus(subject, peak.peak_B, Origin.SIMULATED, "fake_step")
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
-    yield Note(f"fake_step: the peak is in {peak.place.phase!r}, at {peak.place.operation or 'its start'}")
+    if peak.timeline is not None:
+        yield from over_the_step(subject, peak.timeline)
+    where = f", {peak.place.line}" if peak.place.line else ""
+    operation = peak.place.operation or "its start"
+    yield Note(f"fake_step: the peak is in {peak.place.phase!r}, at {operation}{where}")
+
+
+def over_the_step(subject: Subject, timeline: Timeline) -> Iterator[Reading | Note]:
+    """Return the live bytes over the step, and write them for a viewer, where the workload asks for it."""
+    if subject.timeline:
+        live = live_bytes(timeline)
+        for kind, sizes_B in zip(KINDS, live.by_kind_B, strict=True):
+            for size_B in sizes_B:
+                yield Reading(f"live_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
+        for phase, point in live.phases.items():
+            yield Reading(f"live_memory_phase/{phase}", "1", point, Origin.SIMULATED, "fake_step")
+    if subject.snapshot is not None:
+        names = "+".join(name for name, _ in subject.step.techniques) or "baseline"
+        path = Path(subject.snapshot) / f"{names}.pickle"
+        try:
+            write_snapshot(timeline, path)
+        except OSError as error:
+            raise Unavailable(f"snapshot={subject.snapshot}: {error.strerror}") from error
+        yield Note(f"fake_step: open {path.absolute()} at pytorch.org/memory_viz")
 
 
 def peak_of_rank(subject: Subject) -> DryRun:

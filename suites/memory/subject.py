@@ -20,6 +20,8 @@ class Workload(training.Workload):
     nominal_parameters: float | None = None  # the paper's "7B"; None: the real count
     measurable: bool = False  # small enough to be trained here
     simulated_device: str = "host"  # host | cuda: whose operations the dry run takes
+    timeline: bool = False  # record live bytes over the step
+    snapshot: str | None = None  # a folder: write each step there for pytorch.org/memory_viz
     source: str = ""
 
 
@@ -32,6 +34,8 @@ class Subject:
     nominal_parameters: float | None = None
     measurable: bool = False
     simulated_device: str = "host"
+    timeline: bool = False
+    snapshot: str | None = None
 
 
 def subject_of(workload: Workload, seed: int) -> Subject:

@@ -16,12 +16,14 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.fake_process_group import fake_process_group
 from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
+from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.layer_repetition import timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import fsdp2_streams
 from harness.records import Unavailable
+from suites.training import simulated_cuda
 from suites.training.simulated_cuda import (
     BLOCK_B,
     CUBLAS_HANDLES,
@@ -180,7 +182,7 @@ def program_of(device: Device) -> Program:
     """Return this host's operations, or CUDA's."""
     if device.name == "cuda":
         kept_B = (CUBLAS_WORKSPACE_B[device.architecture],) * CUBLAS_HANDLES
-        log = partial(StorageLog, cuda_workspace)
+        log = partial(StorageLog, cuda_workspace, line=CallingLine([simulated_cuda.__file__]))
         return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
     workspace = gloo_workspace if device.gloo else host_workspace
     log = partial(StorageLog, workspace, ask_host=device.measured)

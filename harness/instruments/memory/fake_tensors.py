@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from harness.instruments import torch_internals
 from harness.instruments.memory.autograd_inplace import writes_in_place
+from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.collective_buffers import collective_roles
 from harness.instruments.memory.memory_timeline import Ledger, OpSite
 from harness.instruments.memory.workspaces import call_of, takes_more
@@ -48,15 +49,20 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs storages as they are made, resized and released; entered over a fake tensor mode.
 
     `ask_host`: the temporary memory of matrix products and attention is measured on this host (`workspaces`).
-    A storage gets its kind when it is known (`label`), for its entire life; what the forward pass makes and
-    still keeps when it ends is an activation.
+    `line`: returns the line of the model's code that is running. A storage gets its kind when it is known
+    (`label`), for its entire life; what the forward pass makes and still keeps when it ends is an activation.
     """
 
-    def __init__(self, workspace: Workspace = no_workspace, ask_host: bool = False):
+    def __init__(
+        self,
+        workspace: Workspace = no_workspace,
+        ask_host: bool = False,
+        line: Callable[[], str] | None = None,
+    ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
         self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
-        self._workspace, self._ask_host = workspace, ask_host
+        self._workspace, self._ask_host, self._line = workspace, ask_host, line or CallingLine()
         self._fake_mode: Any = None
         self._phase = "build"
         self._forward = False
@@ -142,7 +148,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._end_forward()
         self._forward = forward
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-        self._place = OpSite(self._phase, str(func), tuple(made[0].shape) if made else ())
+        shape = tuple(made[0].shape) if made else ()
+        self._place = OpSite(self._phase, str(func), shape, self._line())
         kind = "communication" if func.namespace in COLLECTIVE_NAMESPACES else None
         for tensor in made:
             for inner in torch_internals.inner_tensors(tensor):

@@ -18,6 +18,7 @@ class OpSite(NamedTuple):
     phase: str
     operation: str
     shape: tuple[int, ...]  # of the operation's first result
+    line: str = ""  # of the model's or the trainer's code that called the operation: "file.py:12"
 
 
 class Event(NamedTuple):

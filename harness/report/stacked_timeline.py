@@ -1,0 +1,82 @@
+"""Draw metrics over one run of a cell, stacked, with its phases and its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.records import Record
+from harness.report.axes import linear, x_title
+from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
+from harness.report.result_index import ResultIndex
+from harness.report.spec import Block, Spec
+from harness.report.svg import LIGHT, SERIES, SMALL, Tip
+from harness.units import human
+
+
+def stacked_timeline(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+    """Return the figure of the first workload that has the metrics; None where none has."""
+    fields = block.fields
+    for workload in index.names("workload", fields["where"]):
+        record = next(iter(index.cells.get((workload, fields["optimization"]), ())), None)
+        series = {} if record is None else _series(record, fields["stacks"])
+        if record is not None and series:
+            return _drawn(block, spec, record, series)
+    return None
+
+
+def _series(record: Record, stacks: Mapping[str, str]) -> dict[str, tuple[float, ...]]:
+    """Return the samples of each metric that has some above zero, by its label."""
+    samples = {one.metric: tuple(one.samples) for one in record.measurements}
+    found = {label: samples[metric] for metric, label in stacks.items() if metric in samples}
+    return {label: values for label, values in found.items() if max(values) > 0}
+
+
+def _drawn(block: Block, spec: Spec, record: Record, series: Mapping[str, tuple[float, ...]]) -> Figure:
+    drawing = Drawing(block.id, 360)
+    axes = drawing.axes
+    totals = [sum(point) for point in zip(*series.values(), strict=True)]
+    points = range(len(totals))
+    colours = [SERIES[i % len(SERIES)] for i in range(len(series))]
+    axes.stackplot(points, *series.values(), labels=list(series), colors=colours, linewidth=0)
+    peak = max(points, key=totals.__getitem__)
+    stacks = block.fields["stacks"]
+    one = next(m for m in record.measurements if m.metric in stacks)
+    text = f"peak: {human(totals[peak], one.unit)}{_explained(record, block.fields['peak_note'])}"
+    drawing.points([(peak, totals[peak])], [Tip(text, record.cell.id)], len(series))
+    drawing.name(text, (peak, totals[peak]), -10 if peak > len(totals) / 2 else 10, 12)
+    linear(axes, "y", 0, max(totals) * 1.18, one.unit)
+    axes.set_xlim(0, len(totals) - 1)
+    phases = _phases(record, block.fields["phases"])
+    for name, begins in phases.items():
+        axes.axvline(begins, color=LIGHT["soft"], linewidth=0.8, linestyle=(0, (2, 3)))
+        axes.annotate(name, (begins, 1), xycoords=("data", "axes fraction"), xytext=(4, -6),
+                      textcoords="offset points", fontsize=SMALL, color=LIGHT["soft"], va="top")  # fmt: skip
+    axes.set_xticks([])
+    x_title(axes, block.fields["x_title"])
+    variant = spec.name("optimization", block.fields["optimization"])
+    y_title(drawing, f"{block.fields['y_title']} ({origins([one.origin])})")
+    drawing.canvas.legend(loc="outside lower left", ncols=len(series), frameon=False, fontsize=SMALL,
+                          handlelength=1.1, columnspacing=1.4)  # fmt: skip
+    return drawing.finish(block.title, block.text, alt_text(f"{block.title}, {variant}, {text}", series))
+
+
+def _explained(record: Record, beginning: str) -> str:
+    """Return what a note of the record says after `beginning`, if it has one."""
+    notes = [
+        note.removeprefix(beginning) for note in record.notes if beginning and note.startswith(beginning)
+    ]
+    return f", {notes[0].strip()}" if notes else ""
+
+
+def _phases(record: Record, metric: str) -> dict[str, float]:
+    """Return where each phase begins that has room for its name."""
+    begins = {
+        one.metric.removeprefix(f"{metric}/"): one.samples[0]
+        for one in record.measurements
+        if one.metric.startswith(f"{metric}/")
+    }
+    if not any(name.endswith(" 1") for name in begins):  # one micro-batch
+        begins = {name.removesuffix(" 0"): at for name, at in begins.items()}
+    ordered = sorted(begins.items(), key=lambda phase: phase[1])
+    following = [begin for _, begin in ordered[1:]] + [float("inf")]
+    return {name: at for (name, at), end in zip(ordered, following, strict=True) if end - at > 12}

@@ -1,0 +1,75 @@
+"""Live bytes over one training step: a few hundred points for a figure, and every event for a viewer."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
+
+POINTS = 240
+"""Of a figure: as many as its width can show apart."""
+
+
+class LiveBytes(NamedTuple):
+    """Of each kind (in the order of `KINDS`) its live bytes at each point, and where each phase begins.
+
+    A point is the instant of most live bytes within its share of the step's allocations and releases, so
+    that the peak is among them.
+    """
+
+    by_kind_B: tuple[tuple[int, ...], ...]
+    phases: dict[str, int]
+
+
+def live_bytes(timeline: Timeline, points: int = POINTS) -> LiveBytes:
+    """Return the live bytes of the steady step, at no more than `points` points."""
+    kinds = [KINDS.index(kind) for kind in timeline.kinds]
+    live_B, count = [0] * len(KINDS), len(timeline.events) - timeline.since
+    largest: dict[int, tuple[int, ...]] = {}
+    phases: dict[str, int] = {}
+    for index, (event, size_B) in enumerate(zip(timeline.events, timeline.sizes_B(), strict=True)):
+        live_B[kinds[event.storage]] += size_B
+        if index < timeline.since:
+            continue
+        point = (index - timeline.since) * min(points, count) // count
+        phases.setdefault(event.place.phase, point)
+        if point not in largest or sum(live_B) > sum(largest[point]):
+            largest[point] = tuple(live_B)
+    return LiveBytes(tuple(zip(*largest.values(), strict=True)), phases)
+
+
+def write_snapshot(timeline: Timeline, path: Path) -> None:
+    """Write the steady step as `torch.cuda.memory._dump_snapshot` does, for pytorch.org/memory_viz.
+
+    Every storage has addresses of its own: where the allocator would place it is not simulated here.
+    """
+    sizes_B = [
+        size_B
+        for event, size_B in zip(timeline.events, timeline.sizes_B(), strict=True)
+        if event.delta_B > 0  # in the order of the storages' numbers
+    ]
+    starts = list(accumulate(sizes_B, initial=0))
+    trace: list[dict[str, Any]] = []
+
+    def enter(action: str, storage: int, place: OpSite) -> None:
+        file, _, line = place.line.rpartition(":")
+        frames = [{"name": f"{place.phase}: {place.operation}", "filename": file, "line": int(line or 0)}]
+        block = {"action": action, "addr": starts[storage], "size": sizes_B[storage], "stream": 0}
+        trace.append({**block, "frames": frames})
+
+    for storage in sorted(live_before(timeline)):
+        enter("alloc", storage, OpSite("before the step", timeline.kinds[storage], ()))
+    for event in timeline.events[timeline.since :]:
+        enter("alloc" if event.delta_B > 0 else "free_completed", event.storage, event.place)
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [trace]}))
+
+
+def live_before(timeline: Timeline) -> set[int]:
+    """Return the storages that are live when the steady step begins."""
+    live: set[int] = set()
+    for event in timeline.events[: timeline.since]:
+        (live.add if event.delta_B > 0 else live.discard)(event.storage)
+    return live
