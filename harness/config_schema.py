@@ -79,6 +79,8 @@ class HardwareSchema:
 
     name: str = MISSING
     memory_B: float = MISSING
+    usable_memory_B: float | None = None  # of it, what a process can use, as the driver reports it
+    architecture: str = ""  # of a GPU: a name of suites.training.simulated_cuda.CUBLAS_WORKSPACE_B
     device: str = ""  # a pattern of the name that the driver reports
     matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
     source: str = MISSING

@@ -22,6 +22,7 @@ from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
 from suites.memory.live_bytes import live_bytes, write_snapshot
 from suites.memory.measure import measure_peak
+from suites.memory.outside_allocator import reserved, room_B
 from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
 from suites.training import correctness, techniques
@@ -83,7 +84,12 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}
-    peak_of = cache(peak_of_rank)
+
+    @cache
+    def peak_of(one: Subject) -> DryRun:
+        run = peak_of_rank(one)
+        return run if one is subject else run._replace(timeline=None)  # a search makes many
+
     for reading in chain(formulas(subject, counts), simulated(subject, peak_of), measured(subject, peaks)):
         yield reading
         if isinstance(reading, Reading) and reading.metric == "peak_memory":
@@ -117,27 +123,34 @@ def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
         if estimate.peak_B is None:
             yield Note(f"{estimate.method}: {estimate.reason}")
             continue
-        yield from peak_and_gpus(subject, estimate.peak_B, Origin.CALCULATED, estimate.method)
+        yield Reading("peak_memory", "B", estimate.peak_B, Origin.CALCULATED, estimate.method)
+        yield from gpus_of(subject, estimate.peak_B, Origin.CALCULATED, estimate.method)
         if estimate.reason:
             yield Note(f"{estimate.method}: {estimate.reason}")
 
 
-def peak_and_gpus(subject: Subject, peak_B: float, origin: Origin, method: str) -> Iterator[Reading]:
-    """Return a peak, and for a full model on one device how many devices it would fill."""
-    yield Reading("peak_memory", "B", peak_B, origin, method)
+def gpus_of(
+    subject: Subject, size_B: float, origin: Origin, method: str, room_B: float | None = None
+) -> Iterator[Reading]:
+    """Return how many devices a full model on one would fill; `room_B`: of one device, None: all of it."""
     if subject.step.ranks == 1:
-        devices = gpus(peak_B, subject.device_memory_B)
+        devices = gpus(size_B, subject.device_memory_B if room_B is None else room_B)
         yield Reading("gpus", "1", devices, origin, method)
 
 
 def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Return the peak of a dry run by `peak_of`, in total and by kind."""
+    """Return the peak of a dry run by `peak_of`, in total and by kind, and what CUDA's allocator reserves."""
     try:
         peak = peak_of(subject)
     except Unavailable as reason:
         yield Note(f"fake_step: {reason}")
         return
-    yield from peak_and_gpus(subject, peak.peak_B, Origin.SIMULATED, "fake_step")
+    yield Reading("peak_memory", "B", peak.peak_B, Origin.SIMULATED, "fake_step")
+    if peak.reserved_B is None:
+        yield from gpus_of(subject, peak.peak_B, Origin.SIMULATED, "fake_step")
+    else:
+        yield from gpus_of(subject, peak.reserved_B, Origin.SIMULATED, "fake_step", room_B(subject))
+    yield from reserved(subject, peak)
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
     if peak.timeline is not None:
@@ -169,7 +182,11 @@ def over_the_step(subject: Subject, timeline: Timeline) -> Iterator[Reading | No
 def peak_of_rank(subject: Subject) -> DryRun:
     """Return the dry run of one rank, on the simulated device, or on CUDA where this host has a GPU."""
     cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
-    return dry_run(subject.step, Device("cuda" if cuda else "host", measured=subject.measurable))
+    if cuda:
+        device = Device("cuda", architecture=subject.architecture, allocator=subject.allocator)
+    else:
+        device = Device("host", measured=subject.measurable)
+    return dry_run(subject.step, device)
 
 
 def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:
@@ -187,7 +204,8 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
     with among_ranks(subject.step):
         real_steps = measure_peak(subject.step, device, steady_steps=1)
     for peak in real_steps.peaks:
-        yield from peak_and_gpus(subject, peak.live_B, Origin.MEASURED, "measured")
+        yield Reading("peak_memory", "B", peak.live_B, Origin.MEASURED, "measured")
+        yield from gpus_of(subject, peak.live_B, Origin.MEASURED, "measured")
         yield Reading("resident_memory", "B", peak.resident_B, Origin.MEASURED, "measured")
         if peak.reserved_B is not None:
             yield Reading("reserved_memory", "B", peak.reserved_B, Origin.MEASURED, "measured")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
+from harness.instruments.memory.caching_allocator import AllocatorSettings
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
@@ -16,7 +17,12 @@ class Workload(training.Workload):
     max_position_embeddings: int
     dp_size: int = 8  # data-parallel ranks
     tp_size: int = 8  # over which tensor parallelism does: at most its heads, within a node as a rule
-    device_memory_B: float  # of one device, for the counts of devices
+    device_memory_B: float  # of one device by its name, for the formulas' counts of devices
+    usable_memory_B: float | None = None  # of it, what a process can use; None: all
+    architecture: str = "hopper"  # of CUDA's simulated device
+    expandable_segments: bool = False  # options of CUDA's caching allocator
+    max_split_size_mb: int | None = None
+    roundup_power2_divisions: int | None = None
     nominal_parameters: float | None = None  # the paper's "7B"; None: the real count
     measurable: bool = False  # small enough to be trained here
     simulated_device: str = "host"  # host | cuda: whose operations the dry run takes
@@ -36,6 +42,23 @@ class Subject:
     simulated_device: str = "host"
     timeline: bool = False
     snapshot: str | None = None
+    usable_memory_B: float | None = None
+    architecture: str = "hopper"
+    expandable_segments: bool = False
+    max_split_size_mb: int | None = None
+    roundup_power2_divisions: int | None = None
+
+    @property
+    def allocator(self) -> AllocatorSettings:
+        """Return the options of CUDA's caching allocator."""
+        return AllocatorSettings(
+            self.expandable_segments, self.max_split_size_mb, self.roundup_power2_divisions
+        )
+
+    @property
+    def usable_B(self) -> float:
+        """Return the bytes of a device that a process can use."""
+        return self.device_memory_B if self.usable_memory_B is None else self.usable_memory_B
 
 
 def subject_of(workload: Workload, seed: int) -> Subject:

@@ -9,6 +9,7 @@ from math import gcd
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
+from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.search import fewest_of, tokens_at
 from suites.memory.subject import Subject
 from suites.training.dry_run import DryRun, is_sharded
@@ -28,10 +29,12 @@ def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Re
     """
     try:
         if is_sharded(subject.step) and subject.step.no_dry_run is None:
-            yield from ranks_that_suffice(subject, lambda one: peak_of(one).peak_B)
+            yield from ranks_that_suffice(subject, lambda one: held_B(one, peak_of(one)), subject.usable_B)
         elif is_sharded(subject.step):
             by_formula = partial(korthikanti_bytes, counts=counts)
-            yield from ranks_that_suffice(subject, by_formula, Origin.CALCULATED, "korthikanti")
+            yield from ranks_that_suffice(
+                subject, by_formula, subject.device_memory_B, Origin.CALCULATED, "korthikanti"
+            )
         elif subject.step.ranks == 1 and subject.step.features.precision == "autocast":
             yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
     except Unavailable as reason:
@@ -46,17 +49,25 @@ def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
     return estimate.peak_B
 
 
+def held_B(subject: Subject, run: DryRun) -> float:
+    """Return the bytes of its device that one rank holds: on CUDA reserved ones, and those outside the
+    allocator."""
+    if run.reserved_B is None:
+        return run.peak_B
+    return run.reserved_B + sum(outside_allocator_B(subject.step.ranks).values())
+
+
 def ranks_that_suffice(
     subject: Subject,
     peak_of: Callable[[Subject], float],
+    capacity_B: float,
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
 ) -> Iterator[Reading | Note]:
-    """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits one device.
+    """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits `capacity_B`.
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too.
     """
-    capacity_B = subject.device_memory_B
 
     @cache
     def peak_at(ranks: int) -> float:

@@ -12,7 +12,7 @@ from harness.instruments.memory.layer_repetition import timeline_of
 from harness.instruments.memory.memory_timeline import Timeline
 from harness.records import Unavailable
 from suites.offload.subject import Subject
-from suites.training.dry_run import Device, among_ranks, trace
+from suites.training.dry_run import Device, among_ranks, is_sharded, trace
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 
@@ -29,7 +29,9 @@ def fake_step_B(subject: Subject) -> float:
     reason = why_not(subject)
     if reason is not None:
         raise Unavailable(reason)
-    timeline = timeline_of(partial(traced, subject.step), subject.workload.num_hidden_layers)
+    step = subject.step
+    ranks = step.ranks if is_sharded(step) else 1
+    timeline = timeline_of(partial(traced, step), subject.workload.num_hidden_layers, ranks)
     return float(timeline.peak().total_B)
 
 

@@ -93,7 +93,7 @@ def timeline_of_step(step: TrainingStep, device: Device = HOST, full: bool = Fal
     with among_ranks(step):
         if full or not step.layers_alike:
             return trace(step, device, layers)
-        return timeline_of(partial(trace, step, device), layers)
+        return timeline_of(partial(trace, step, device), layers, step.ranks if is_sharded(step) else 1)
 
 
 def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:

@@ -20,17 +20,18 @@ from harness.instruments.memory.timeline_alignment import (
 )
 
 FEWEST = 2
+FEWEST_WITH_RANKS = 3  # prefetching crosses layers
 MOST = 5
-"""Layers of the shortest timeline, least and most: prefetching crosses layers, so 2 can be too few."""
+"""Layers of the shortest timeline, least and most."""
 
 
-def timeline_of(trace: Callable[[int], Timeline], layers: int) -> Timeline:
+def timeline_of(trace: Callable[[int], Timeline], layers: int, ranks: int = 1) -> Timeline:
     """Return the timeline of `layers` uniform layers, from `trace(layers)` of a few where they determine it.
 
     They do where the timelines of n and n + 1 layers give that of n + 2. Else all layers are traced.
     """
     traced: dict[int, Timeline] = {}
-    for fewest in range(FEWEST, min(MOST, layers - 3) + 1):
+    for fewest in range(FEWEST if ranks == 1 else FEWEST_WITH_RANKS, min(MOST, layers - 3) + 1):
         for depth in range(fewest, fewest + 3):
             if depth not in traced:
                 traced[depth] = trace(depth)

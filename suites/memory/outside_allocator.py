@@ -1,0 +1,68 @@
+"""Device memory of a rank that torch's allocator does not hold, and whether a rank fits its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.instruments.memory.caching_allocator import DeviceFullError, replay
+from harness.records import Note, Origin, Reading
+from suites.memory.subject import Subject
+from suites.training.dry_run import DryRun
+
+MiB = 1024**2
+
+CUDA_CONTEXT_B = 426 * MiB
+"""The driver's context with the kernels that were loaded so far.
+
+Measured with torch 2.10 and CUDA 13.0 on an RTX 6000 Ada (github.com/unslothai/unsloth-zoo, pull request
+1053). torch's maintainers name about 400 MB with lazy loading (github.com/pytorch/pytorch, issue 109888). No
+measurement by architecture was found, so it is taken for all.
+"""
+
+NCCL_OF_TWO_B, NCCL_OF_MORE_B = 544 * MiB, 688 * MiB
+"""NCCL's buffers for one communicator of two ranks, and of more within one node.
+
+Measured on four A100 with NVLink (github.com/NVIDIA/nccl, issue 964). They grow with the number of channels
+and, up to two nodes, with that of ranks (issue 986); between nodes they can be larger.
+"""
+
+
+def outside_allocator_B(ranks: int) -> dict[str, int]:
+    """Return the bytes of one rank of `ranks` outside torch's allocator on CUDA, by what takes them."""
+    outside_B = {"cuda_context": CUDA_CONTEXT_B}
+    if ranks > 1:
+        outside_B["nccl_buffers"] = NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B
+    return outside_B
+
+
+def room_B(subject: Subject) -> float:
+    """Return what torch's allocator can reserve on one device at most; not above 0 where there is no room."""
+    return subject.usable_B - sum(outside_allocator_B(subject.step.ranks).values())
+
+
+def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
+    """Return what a dry run of CUDA reserves, what lies outside of it, and whether a full device is slow."""
+    if run.reserved_B is None:
+        return
+    yield Reading("reserved_memory", "B", run.reserved_B, Origin.SIMULATED, "fake_step")
+    for name, size_B in outside_allocator_B(subject.step.ranks).items():
+        yield Reading(f"outside_allocator/{name}", "B", size_B, Origin.CALCULATED, "fake_step")
+    retries = retries_to_fit(subject, run)
+    if retries:
+        yield Note(
+            f"fake_step: one rank fits, but slowly: the allocator would free cached blocks and retry "
+            f"({retries} times in set-up and two steps)"
+        )
+
+
+def retries_to_fit(subject: Subject, run: DryRun) -> int | None:
+    """Return how often the allocator would free its cached blocks on the subject's device.
+
+    None where the step does not fit, or `run` has no timeline.
+    """
+    if run.timeline is None:
+        return None
+    try:
+        return replay(run.timeline.requests(), subject.allocator, room_B(subject)).retries
+    except DeviceFullError:
+        return None

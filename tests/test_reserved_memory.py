@@ -1,0 +1,116 @@
+"""What the memory suite says of reserved bytes, of those outside the allocator, and of what fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_steps import LLAMA, LLAMA_7B, make_step
+
+from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
+from harness.records import Note, Origin, Reading
+from suites import memory
+from suites.memory.outside_allocator import outside_allocator_B, retries_to_fit, room_B
+from suites.memory.subject import Subject
+from suites.memory.thresholds import held_B, ranks_that_suffice
+from suites.training.techniques import build_step
+
+MiB = 1024**2
+
+STEP = build_step(
+    replace(LLAMA_7B, num_hidden_layers=2, vocab_size=4000, optimizer_impl="fused"), ["attention"]
+)
+SUBJECT = Subject(STEP, 80e9, simulated_device="cuda", usable_memory_B=85e9)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return memory.peak_of_rank(SUBJECT)
+
+
+def readings(subject, run):
+    found = [one for one in memory.simulated(subject, lambda _: run) if isinstance(one, Reading)]
+    return {one.metric: one for one in found}
+
+
+def notes(subject, run):
+    return [one.text for one in memory.simulated(subject, lambda _: run) if isinstance(one, Note)]
+
+
+def by_hand(run, capacity_B=None):
+    """Return the allocator after the run's events, one by one."""
+    allocator, blocks = CachingAllocator(capacity_B=capacity_B), {}
+    for event in run.timeline.events:
+        if event.delta_B > 0:
+            blocks[event.storage] = allocator.allocate(event.delta_B, event.stream)
+        else:
+            allocator.release(blocks.pop(event.storage))
+    return allocator
+
+
+def test_reserved_is_beside_allocated(run):
+    found = readings(SUBJECT, run)
+    assert found["reserved_memory"].value == by_hand(run).peak_reserved_B > found["peak_memory"].value
+    assert found["reserved_memory"].origin is Origin.SIMULATED
+    assert found["outside_allocator/cuda_context"].origin is Origin.CALCULATED
+    assert "outside_allocator/nccl_buffers" not in found
+
+
+def test_host_steps_have_no_reserved_bytes():
+    subject = Subject(make_step(LLAMA, num_hidden_layers=1), 80e9)
+    found = readings(subject, memory.peak_of_rank(subject))
+    assert "reserved_memory" not in found
+    assert found["gpus"].value == 1
+
+
+def test_devices_hold_what_is_reserved_and_what_is_outside(run):
+    """As many bytes per device that its own count of devices changes from 2 to 3."""
+    outside_B = outside_allocator_B(1)["cuda_context"]
+    at_half = replace(SUBJECT, usable_memory_B=run.reserved_B / 2 + outside_B)
+    assert readings(at_half, run)["gpus"].value == 2
+    assert readings(replace(at_half, usable_memory_B=at_half.usable_memory_B - 1), run)["gpus"].value == 3
+
+
+def test_what_only_cached_blocks_keep_from_fitting_is_slow(run):
+    """One byte less than what is reserved is enough where cached blocks are freed."""
+    outside_B = sum(outside_allocator_B(1).values())
+    enough = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B)
+    assert room_B(enough) == run.reserved_B
+    assert retries_to_fit(enough, run) == 0
+    assert not any("slowly" in text for text in notes(enough, run))
+    tight = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B - 1)
+    retries = by_hand(run, run.reserved_B - 1).retries
+    assert retries_to_fit(tight, run) == retries > 0
+    assert any("fits, but slowly" in text and str(retries) in text for text in notes(tight, run))
+    short = replace(SUBJECT, usable_memory_B=run.peak_B + outside_B - MiB)
+    with pytest.raises(DeviceFullError):
+        by_hand(run, run.peak_B - MiB)
+    assert retries_to_fit(short, run) is None
+
+
+def test_expandable_segments_reserve_less(run):
+    expandable = memory.peak_of_rank(replace(SUBJECT, expandable_segments=True))
+    assert expandable.peak_B == run.peak_B
+    assert run.peak_B < expandable.reserved_B < run.reserved_B
+
+
+def test_a_rank_holds_the_context_and_nccls_buffers():
+    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
+    run = memory.peak_of_rank(subject)
+    assert held_B(subject, run) == run.reserved_B + 426 * MiB + 544 * MiB
+    four = replace(subject, step=replace(subject.step, ranks=4))
+    assert held_B(four, run) - held_B(subject, run) == 144 * MiB
+
+
+def test_the_fewest_ranks_have_room_for_it():
+    """Of 12,000 MiB reserved by all ranks together; two have 6,000 + 426 + 544 MiB each."""
+    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
+    run = memory.peak_of_rank(subject)
+
+    def held(one):
+        return held_B(one, run._replace(reserved_B=12_000 * MiB // one.step.ranks))
+
+    for capacity_B, expected in ((6_970 * MiB, 2), (6_970 * MiB - 1, 3)):
+        found = ranks_that_suffice(subject, held, capacity_B)
+        values = {one.metric: one.value for one in found if isinstance(one, Reading)}
+        assert values["ranks_needed"] == expected
