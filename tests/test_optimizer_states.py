@@ -9,7 +9,8 @@ from small_steps import HOST, LLAMA
 from torch import nn
 
 from harness.records import Unavailable
-from suites.training.adamw_8bit import BLOCK, AdamW8bit, Moment, codes
+from suites.training.adamw_8bit import BLOCK, AdamW8bit, Moment
+from suites.training.blockwise import dynamic_codes
 from suites.training.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -83,7 +84,7 @@ def test_gradients_are_released_one_by_one():
 
 @pytest.mark.parametrize("signed", [True, False])
 def test_codes_are_those_of_dynamic_quantization(signed):
-    values = torch.tensor(codes(signed), dtype=torch.float64)
+    values = torch.tensor(dynamic_codes(signed), dtype=torch.float64)
     assert len(values) == 256
     assert bool((values.diff() > 0).all())
     assert values[-1] == 1
@@ -100,7 +101,7 @@ def test_a_quantized_moment_is_the_nearest_code_times_its_blocks_maximum(signed)
     torch.manual_seed(1)
     values = torch.randn(5000) * torch.logspace(-3, 3, 5000)
     values = values if signed else values.abs()
-    table = torch.tensor(codes(signed))
+    table = torch.tensor(dynamic_codes(signed))
     moment = Moment(values, signed)
     here = slice(0, len(values))
     assert float(moment.read(here, table).abs().max()) == 0

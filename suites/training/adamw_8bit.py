@@ -8,12 +8,13 @@ Here a slice is widened at a time, which takes a few times `SLICE` elements in f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from suites.training.blockwise import dynamic_codes, quantize, widen
 
 BLOCK = 256
 """Elements with a maximum of their own; bitsandbytes' Optimizer2State since 0.45 (2,048 before)."""
@@ -22,25 +23,6 @@ LEAST = 4096
 """Elements from which moments are 8-bit: bitsandbytes' `min_8bit_size`."""
 
 SLICE = 1 << 20
-
-DECADES = 7
-"""Powers of ten that the table spans."""
-
-
-@cache
-def codes(signed: bool) -> tuple[float, ...]:
-    """Return the 256 values of dynamic quantization, in increasing order, from -1 or 0 to 1.
-
-    arXiv 2110.02861, section 1.3: each power of ten has twice as many equal steps between 0.1 and 1 as the
-    one below; a value is the middle of a step. Besides there are 0 and 1.
-    """
-    values = [0.0, 1.0]
-    for decade in range(DECADES):
-        steps = 2**decade if signed else 2 ** (decade + 1)
-        scale = 10.0 ** (decade - DECADES + 1)
-        middles = [scale * (0.1 + 0.9 * (index + 0.5) / steps) for index in range(steps)]
-        values += [*middles, *(-one for one in middles)] if signed else middles
-    return tuple(sorted(values))
 
 
 class Moment:
@@ -54,7 +36,7 @@ class Moment:
         if self.small:
             self.tensors = [torch.zeros_like(like, dtype=torch.float32)]
         else:
-            indices = torch.full_like(like, codes(signed).index(0.0), dtype=torch.uint8)
+            indices = torch.full_like(like, dynamic_codes(signed).index(0.0), dtype=torch.uint8)
             maxima = torch.zeros(-(-len(like) // BLOCK), dtype=torch.float32, device=like.device)
             self.tensors = [indices, maxima]
 
@@ -62,8 +44,8 @@ class Moment:
         """Return the elements `here`, fp32, in memory of their own; the slice starts at a block."""
         if self.small:
             return self.tensors[0][here].clone()
-        indices, _ = self.tensors
-        return table[indices[here].int()].mul_(self._maxima(here))
+        indices, maxima = self.tensors
+        return widen(indices[here], maxima[blocks_of(here)], table, BLOCK)
 
     def write(self, here: slice, values: Tensor, table: Tensor) -> None:
         """Replace the elements `here`, each by the nearest value that its block can have."""
@@ -71,14 +53,7 @@ class Moment:
             self.tensors[0][here] = values
             return
         indices, maxima = self.tensors
-        padded = nn.functional.pad(values.abs(), (0, -len(values) % BLOCK))
-        maxima[blocks_of(here)] = padded.view(-1, BLOCK).amax(1)
-        scaled = values / self._maxima(here).clamp_(min=torch.finfo(torch.float32).tiny)
-        middles = (table[:-1] + table[1:]) / 2
-        indices[here] = torch.bucketize(scaled, middles, out_int32=True).to(torch.uint8)
-
-    def _maxima(self, here: slice) -> Tensor:
-        return self.tensors[1][blocks_of(here)].repeat_interleave(BLOCK)[: here.stop - here.start]
+        indices[here], maxima[blocks_of(here)] = quantize(values, table, BLOCK)
 
 
 def blocks_of(here: slice) -> slice:
@@ -100,7 +75,7 @@ class AdamW8bit(torch.optim.Optimizer):
         defaults = {"lr": lr, "weight_decay": weight_decay, "eps": eps, "betas": betas}
         super().__init__(parameters, defaults)
         device = local(self.param_groups[0]["params"][0]).device
-        self._tables = [torch.tensor(codes(signed), device=device) for signed in (True, False)]
+        self._tables = [torch.tensor(dynamic_codes(signed), device=device) for signed in (True, False)]
         self._moments: dict[nn.Parameter, tuple[Moment, Moment]] = {}
 
     @torch.no_grad()
