@@ -39,6 +39,7 @@ SETTINGS = {
     ],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
     "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
+    "lora": [{}, {"targets": ["query", "value"], "dropout": 0.1}, {"base": "nf4"}, {"base": "int8"}],
     "loss": [
         {},
         {"chunks": 5, "chunked": "loss"},

@@ -91,10 +91,10 @@ def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
 
 
 class Masters(Optimizer):
-    """Keep fp32 copies of bf16 parameters, which the optimizer updates; the parameters follow them."""
+    """Keep fp32 copies of the bf16 parameters that are trained; the parameters follow their updates."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):
-        self.parameters = list(parameters)
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.masters = [nn.Parameter(parameter.detach().float()) for parameter in self.parameters]
 
     @torch.no_grad()

@@ -1,0 +1,168 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): the model is frozen, and small matrices beside it are trained.
+
+B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
+Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
+arXiv 2305.14314, see `quantized_weights.py`).
+
+It combines with every technique but those in `EXCLUDES`; a quantized base is not sharded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.records import Unavailable
+from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
+from suites.training.model import Transformer, blocks_of
+from suites.training.quantized_weights import Int8Linear, Nf4Linear
+from suites.training.step import Level, TrainingStep
+from suites.training.trainer import build_model
+from suites.training.workload import Resources, Workload
+
+LEVEL = Level.MODEL
+EXCLUDES = {
+    "tensor_parallel": "it shards plain linear layers by name, and adapters are others",
+    "host_update": "it copies the gradient of every parameter to the host, and frozen ones have none",
+}
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+LAYERS = "layers"
+"""The target that stands for every linear layer of the model's layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Choose the adapters, what they are added to, and how the rest is stored.
+
+    `rank`: the rows of A and the columns of B.
+    `alpha`: adapters' results are multiplied by alpha / rank.
+    `dropout`: the share of an adapter's inputs that are dropped in training.
+    `targets`: names of linear layers (query, value, ...; another model's own, such as q_proj), or "layers":
+    every linear layer of the model's layers.
+    `base`: how frozen weights are stored: "bf16"; "nf4" or "int8": the linear layers of the model's layers in
+    4 or 8 bits and all else in bf16; None: in the step's type.
+    `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
+    `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: Sequence[str] | str = LAYERS
+    base: Literal["bf16", "nf4", "int8"] | None = None
+    double_quantization: bool = True
+    adapter_dtype: Literal["fp32", "bf16"] | None = None
+
+
+def contract(settings: Settings) -> Contract:
+    """Return `CHANGES_THE_MATHEMATICS`: other parameters are trained."""
+    return CHANGES_THE_MATHEMATICS
+
+
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why adapters cannot be so; None where they can."""
+    if not 1 <= settings.rank <= workload.hidden_size:
+        return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
+    if not 0 <= settings.dropout < 1:
+        return f"dropout={settings.dropout}: expected a share from 0 to below 1"
+    return None
+
+
+def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
+    """Return the step with a frozen model and adapters; raises `Unavailable` for unknown targets."""
+    for other in ("fsdp2", "zero"):
+        if settings.base in ("nf4", "int8") and step.settings_of(other) is not None:
+            raise Unavailable(
+                f"lora: {other} shards parameters, and a base in {settings.base} consists of buffers"
+            )
+    with torch.device("meta"):
+        layers_to_adapt(build_model(step, 1), settings.targets)
+    unlike = (
+        *step.features.states_unlike,
+        "the formula trains all parameters; here adapters alone are trained",
+    )
+    return replace(
+        step,
+        features=replace(step.features, states_unlike=unlike),
+        model_dtype=step.model_dtype if settings.base is None else torch.bfloat16,
+        wraps=(*step.wraps, partial(insert, settings, step.make_model is not None)),
+        notes=(
+            *step.notes,
+            f"LoRA: gradients and optimizer states of adapters of rank {settings.rank} alone",
+        ),
+    )
+
+
+def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resources) -> nn.Module:
+    """Freeze the model, quantize its layers and add adapters.
+
+    `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
+    """
+    targets = LAYERS if foreign and isinstance(model, Transformer) else settings.targets
+    adapted = layers_to_adapt(model, targets)
+    inside = {id(one) for one in blocks_of(model).modules()}
+    model.requires_grad_(False)
+    for name, layer in linear_layers(model).items():
+        base = quantized(layer, settings) if id(layer) in inside else layer
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, Adapted(base, layer, settings) if name in adapted else base)
+    return model
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the model's linear layers by name."""
+    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+
+
+def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
+    """Return the names of the layers that get adapters; raises `Unavailable` for an unknown target."""
+    names = linear_layers(model)
+    if targets == LAYERS:
+        inside = {id(one) for one in blocks_of(model).modules()}
+        return {name for name, layer in names.items() if id(layer) in inside}
+    wanted = [targets] if isinstance(targets, str) else list(targets)
+    own = {name: name.rpartition(".")[2] for name in names}
+    missing = [one for one in wanted if one not in own.values()]
+    if missing or not wanted:
+        there = ", ".join(dict.fromkeys(own.values()))
+        raise Unavailable(
+            f"lora: no linear layer is named {', '.join(missing) or 'by targets'}; there are {there}"
+        )
+    return {name for name, last in own.items() if last in wanted}
+
+
+def quantized(layer: nn.Linear, settings: Settings) -> nn.Module:
+    """Return a layer of the model's layers, as its base is stored."""
+    if settings.base == "nf4":
+        return Nf4Linear(layer, settings.double_quantization)
+    return Int8Linear(layer) if settings.base == "int8" else layer
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and its adapter."""
+
+    def __init__(self, base: nn.Module, shape: nn.Linear, settings: Settings) -> None:
+        super().__init__()
+        dtype = shape.weight.dtype if settings.adapter_dtype is None else DTYPES[settings.adapter_dtype]
+        with torch.device(shape.weight.device):
+            self.down = nn.Linear(shape.in_features, settings.rank, bias=False, dtype=dtype)
+            self.up = nn.Linear(settings.rank, shape.out_features, bias=False, dtype=dtype)
+        nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        nn.init.zeros_(self.up.weight)  # so that training starts from the base (section 4.1)
+        self.base, self.scale, self.dropout = base, settings.alpha / settings.rank, settings.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features), in the base's type."""
+        result: Tensor = self.base(x)
+        x = F.dropout(x.to(self.down.weight.dtype), self.dropout, self.training)
+        change: Tensor = self.up(self.down(x)) * self.scale
+        return result + change.to(result.dtype)
