@@ -15,7 +15,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of whi
 
 STARTS = {
     "ranks, engines and networks": """
-        test_drain_gloo test_every_optimization test_fabric test_fsdp2 test_fsdp2_resharding
+        test_drain_gloo test_every_optimization test_fabric test_fsdp1 test_fsdp2
+        test_fsdp2_resharding
         test_interconnect test_launcher test_network test_network_lifetime test_offload
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_offload_swap_folder test_ranks test_real_cluster

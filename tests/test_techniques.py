@@ -50,6 +50,7 @@ SETTINGS = {
         {"keep_logits": "fp32", "chunks": 2},
         {"fused": True},
     ],
+    "fsdp1": [{}, {"strategy": "shard_grad_op"}, {"reduce_every_micro_batch": False}],
     "fsdp2": [
         {},
         {"reduce_dtype": "bf16"},
@@ -281,7 +282,7 @@ def test_contracts_are_ordered():
     assert not CHANGES_THE_MATHEMATICS.compared
 
 
-@pytest.mark.parametrize("given", [[], ["fsdp2"], ["tensor_parallel"], ["ddp"]], ids=str)
+@pytest.mark.parametrize("given", [[], ["fsdp2"], ["fsdp1"], ["tensor_parallel"], ["ddp"]], ids=str)
 def test_full_tensors_have_the_plain_models_names_and_shapes(given):
     plain = Trainer(build_step(TINY, (), 1))
     batch = [torch.arange(2 * 9).view(2, 9) % 500] * 2

@@ -191,6 +191,20 @@ def real_resharding_meshes() -> Iterator[None]:
         module._get_post_forward_mesh_info = original
 
 
+@contextmanager
+def allocated_by_size() -> Iterator[None]:
+    """Let FSDP1 take a storage with bytes for allocated inside the block; a fake one has the address 0."""
+    from torch.distributed.fsdp import _flat_param
+
+    module: Any = _flat_param
+    original = module._data_ptr_allocated
+    module._data_ptr_allocated = lambda tensor: tensor.untyped_storage().size() > 0
+    try:
+        yield
+    finally:
+        module._data_ptr_allocated = original
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Return the address of a storage's C++ object: equal for every Python object that refers to it."""
     return int(storage._cdata)

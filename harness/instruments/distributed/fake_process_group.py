@@ -31,6 +31,7 @@ def fake_process_group(ranks: int) -> Iterator[None]:
             torch_internals.unseen_propagation(),
             torch_internals.own_chunks_alone(),
             torch_internals.real_resharding_meshes(),
+            torch_internals.allocated_by_size(),
         ):
             yield
     finally:
