@@ -21,8 +21,10 @@ LARGEST_B = 256 * 1024**2
 """Of a call's arguments. Calls that are larger, or compute more, are not run and count as taking nothing:
 what oneDNN takes is some MB a thread, whatever the size."""
 
-NARROW = frozenset({torch.bfloat16, torch.float16})
-MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"})  # oneDNN's, in 16-bit types
+NARROW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
+MATMULS = frozenset(
+    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
+)  # oneDNN's, in 16 and 8 bits
 ATTENTION = frozenset(
     {
         "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -71,7 +73,7 @@ def _describe(leaf: Any) -> Any:
 
 def is_small(call: Call) -> bool:
     """Return whether the call is small enough to be run."""
-    tensors = [one for one in call.leaves if isinstance(one, Tensorlike)]
+    tensors = [one for one in call.leaves if isinstance(one, Tensorlike) and one.shape]  # no scales
     size_B = sum(prod(one.shape) * one.dtype.itemsize for one in tensors)
     flop = 2.0 * prod(tensors[-2].shape) * tensors[-1].shape[-1] if len(tensors) >= 2 else 0.0
     return size_B <= LARGEST_B and flop <= MOST_FLOP

@@ -34,7 +34,7 @@ ROLE = Role.ACTIVATIONS
 
 aten = torch.ops.aten
 
-KEPT = frozenset({aten.mm.default, aten.addmm.default})
+KEPT = frozenset({aten.mm.default, aten.addmm.default, aten._scaled_mm.default})
 """The operations of linear layers; the products of attention are `aten.bmm`, and are recomputed."""
 
 KEPT_PER_OP = frozenset(
