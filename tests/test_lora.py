@@ -178,6 +178,21 @@ def test_targets_of_a_hugging_face_model_have_its_names():
     check(step)
 
 
+def test_a_model_without_linear_layers_is_refused():
+    """GPT-2's layers in transformers are Conv1D."""
+    pytest.importorskip("transformers")
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 16,
+        "n_head": 2,
+        "n_layer": 2,
+        "vocab_size": 40,
+        "n_positions": 64,
+    }
+    with pytest.raises(Unavailable, match=r"no nn\.Linear"):
+        build_step(replace(SHORT, hf_config=config), ["lora"])
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -186,6 +201,7 @@ def test_targets_of_a_hugging_face_model_have_its_names():
             "no linear layer is named q_proj; there are query, key, value, output, gate, up, down, head",
         ),
         ([{"lora": {"targets": []}}], "no linear layer is named by targets"),
+        ([{"lora": {"targets": 3}}], "targets=3: expected names of linear layers, or 'layers'"),
         ([{"lora": {"rank": 0}}], "rank=0: allowed are 1 to hidden_size=64"),
         ([{"lora": {"dropout": 1.0}}], "dropout=1.0: expected a share"),
         (

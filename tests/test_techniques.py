@@ -140,6 +140,10 @@ COMBINED = {
     ],
     "offloaded": [{"activation_offload": {"prefetch": True}}, "ddp", "mixed_precision"],
     "zero, checkpointed": [{"zero": {"stage": 2}}, "activation_checkpointing", "gradient_accumulation"],
+    "zero-3, loss in chunks": ["zero", {"loss": {"chunks": 4, "chunked": "recompute"}}],
+    "zero-3, fused loss": ["zero", {"loss": {"fused": True}}],
+    "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
+    "adapters under ZeRO-2": [{"zero": {"stage": 2}}, "lora"],
     "tensor parallel": ["tensor_parallel", "mixed_precision", "activation_checkpointing", "attention"],
     "adafactor, in bf16": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }

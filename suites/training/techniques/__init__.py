@@ -1,7 +1,8 @@
 """Techniques, each a module of this folder that changes a training step; `build_step` combines them.
 
 docs/adding-a-technique.md lists what a module has; harness/techniques.py checks it before any cell runs, and
-mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`.
+mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`, and within a
+level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """
@@ -147,7 +148,7 @@ def build_step(
     if given.model is not None:
         step = user_model.adopt(step)
     contracts = []
-    for name, values in sorted(chosen, key=lambda one: load(one[0]).LEVEL):
+    for name, values in sorted(chosen, key=lambda one: (load(one[0]).LEVEL, one[0])):
         module, settings = load(name), settings_of(name, values)
         reason = getattr(module, "applies_to", lambda *_: None)(step.workload, settings)
         reason = reason or getattr(module, "unavailable", lambda: None)()

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, arXiv 2106.09685): the model is frozen, and small matrices beside it are trained.
+"""Low-rank adapters (LoRA, arXiv 2106.09685): the model is frozen, and small matrices next to it are trained.
 
 B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
 Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
@@ -74,6 +74,10 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
         return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
     if not 0 <= settings.dropout < 1:
         return f"dropout={settings.dropout}: expected a share from 0 to below 1"
+    wanted = settings.targets
+    listed = isinstance(wanted, list | tuple) and all(isinstance(one, str) for one in wanted)
+    if not listed and not isinstance(wanted, str):
+        return f"targets={wanted!r}: expected names of linear layers, or {LAYERS!r}"
     return None
 
 
@@ -128,7 +132,10 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
     names = linear_layers(model)
     if targets == LAYERS:
         inside = {id(one) for one in blocks_of(model).modules()}
-        return {name for name, layer in names.items() if id(layer) in inside}
+        found = {name for name, layer in names.items() if id(layer) in inside}
+        if not found:
+            raise Unavailable("lora: the model's layers have no nn.Linear to which adapters could be added")
+        return found
     wanted = [targets] if isinstance(targets, str) else list(targets)
     own = {name: name.rpartition(".")[2] for name in names}
     missing = [one for one in wanted if one not in own.values()]
