@@ -183,7 +183,7 @@ def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
     """Raise ConfigError where techniques are listed for a suite that does not train."""
     able = suites_with_techniques(names("suite")) if techniques else [name]
     if name not in able:
-        raise ConfigError(f"techniques: suite {name} trains nothing; suites that do: {', '.join(able)}")
+        raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:

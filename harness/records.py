@@ -29,6 +29,7 @@ class Origin(StrEnum):
     EMULATED = "emulated"  # real code under imposed or scaled conditions
     SIMULATED = "simulated"  # a model stepped through time; a run on fake tensors
     CALCULATED = "calculated"  # a closed formula
+    PUBLISHED = "published"  # by others, on their hardware
 
 
 class Status(StrEnum):

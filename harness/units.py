@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ"}
+ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ", "published": "ᵖ"}
 """Printed right after every figure."""
 
 ORIGINS_IN_WORDS = {mark: origin for origin, mark in ORIGIN_MARKS.items()}
@@ -13,6 +14,15 @@ LEGEND = (
     "ᵐ measured on this hardware · ᵉ emulated · ˢ simulated: fake tensors, or a model stepped through time · "
     "ᶜ calculated by a formula"
 )
+
+PUBLISHED = "ᵖ published by others"
+"""Part of the legend where a report has such a value; most have none."""
+
+
+def legend(origins: Iterable[str]) -> str:
+    """Return what the marks of origins mean, in one line; `origins`: those of a report's values."""
+    return f"{LEGEND} · {PUBLISHED}" if "published" in set(origins) else LEGEND
+
 
 _SCALES = {
     "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "GiB": 2.0**30},

@@ -90,7 +90,7 @@ def test_every_exclusion_that_a_module_states_is_refused():
 
 
 def test_a_suite_that_does_not_train_takes_no_techniques():
-    with pytest.raises(ConfigError, match=r"suite fabric trains nothing; suites that do: .*memory"):
+    with pytest.raises(ConfigError, match=r"suite fabric takes none; suites that do: .*memory"):
         run_of("techniques=[fsdp2]", suite="fabric")
     with pytest.raises(ConfigError, match="name one suite"):
         load(["suite=all", "techniques=[fsdp2]"])

@@ -16,7 +16,7 @@ def completed(words):
 
 def test_suites_are_completed():
     assert completed("suite=") == sorted(f"suite={name}" for name in [*names("suite"), "all"])
-    assert completed("suite=me") == ["suite=memory"]
+    assert completed("suite=me") == ["suite=memory", "suite=memory_published"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def in_bash(line, word):
 
 
 def test_bash_is_offered_the_piece_that_it_replaces():
-    assert in_bash("python -m harness suite=me", "me") == ["memory"]
+    assert in_bash("python -m harness suite=me", "me") == ["memory", "memory_published"]
     assert in_bash("python -m harness suite=congestion only=[dcqcn.s", "[dcqcn.s") == ["[dcqcn.strict"]
 
 

@@ -23,7 +23,7 @@ HOW_TO_READ = (
 
 def report(data: ReportData, figures: dict[str, Figure]) -> str:
     """Return the suite's report; `figures` gets each figure by its file name under figures/."""
-    parts = [f"# {data.spec.title}", answers(data), f"Origins: {LEGEND}."]
+    parts = [f"# {data.spec.title}", answers(data), f"Origins: {data.legend}."]
     for block in data.blocks:
         made = data.table(block)
         if made is not None:

@@ -49,6 +49,8 @@ def _spread(
 
 
 def _entry(column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim], notes: Notes) -> TableCell:
+    if column["condition"]:
+        return _stated(column, index)
     first = _quoted(column, claims) if column["claim"] else _shown(column, index, notes)
     if first is None:
         return TableCell("")
@@ -60,6 +62,15 @@ def _entry(column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim
     if mark[0] == " " and second.text.endswith(mark):  # one origin, one mark
         return first._replace(text=f"{first.text[:-2]} ({second.text[:-2]}){mark}")
     return first._replace(text=f"{first.text} ({second.text})")
+
+
+def _stated(column: Mapping[str, Any], index: ResultIndex) -> TableCell:
+    """Return a condition of a cell's record as text; nothing where there is no record."""
+    workload, variant = column["workload"], column["optimization"]
+    records = index.cells.get((workload, variant))
+    if not records:
+        return TableCell("")
+    return TableCell(index.condition(workload, variant, column["condition"]), records[0].cell.id, "word")
 
 
 def _quoted(column: Mapping[str, Any], claims: Sequence[Claim]) -> TableCell | None:

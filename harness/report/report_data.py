@@ -20,6 +20,7 @@ from harness.report.spec import Block, Spec
 from harness.report.tables import Table
 from harness.report.training_metrics import Peaks, add_training_metrics, basis
 from harness.report.verdicts import verdict_table
+from harness.units import legend
 
 TABLES: Mapping[str, Callable[[Block, Spec, ResultIndex], Table]] = {
     "effects": effect_tables.effects,
@@ -50,6 +51,11 @@ class ReportData:
         index = ResultIndex(self.records, self.spec.ranking)
         add_training_metrics(index, self.known_peaks)
         return index
+
+    @property
+    def legend(self) -> str:
+        """Return what the marks of its values' origins mean."""
+        return legend(one.origin for record in self.records for one in record.measurements)
 
     @cached_property
     def known_peaks(self) -> Peaks:

@@ -221,7 +221,7 @@ KINDS: Mapping[str, _Fields] = {
 COLUMN: _Fields = {
     "title": _text("its heading; with `by`, `{}` stands for the name"),
     "by": {"type": "str", "default": "", "one_of": ["", *KEYS], "doc": "a column for each value of this key"},
-    "metric": _text("the metric; either this or `claim`"),
+    "metric": _text("the metric; either this, `claim` or `condition`"),
     "method": _text("its method"),
     "workload": _text("the workload, where the rows do not name it"),
     "optimization": _text("the variant, where the rows do not name it"),
@@ -238,6 +238,7 @@ COLUMN: _Fields = {
     "notes": _yes_no("a footnote with what the suite noted on the method"),
     "also": _map("a second value, in brackets: a COLUMN"),
     "claim": _text("instead of a metric, the id of a claim, with {workload} in it: the quoted value"),
+    "condition": _text("instead of a metric, a condition of the record, as text"),
 }
 PAIR: _Fields = {"isolated": _must("a workload"), "end_to_end": _must("a workload")}
 MARK: _Fields = {

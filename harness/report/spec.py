@@ -108,8 +108,8 @@ def _axis(where: str, data: Any) -> Mapping[str, Any]:
 
 def _column(where: str, data: Any) -> Mapping[str, Any]:
     column = check_fields(where, as_mapping(where, data), COLUMN)
-    if bool(column["metric"]) == bool(column["claim"]):
-        raise ConfigError(f"{where}: expected either metric or claim")
+    if sum(bool(column[key]) for key in ("metric", "claim", "condition")) != 1:
+        raise ConfigError(f"{where}: expected one of metric, claim and condition")
     if column["also"]:
         column["also"] = _column(f"{where}.also", column["also"])
     return column

@@ -12,7 +12,7 @@ from harness.report.spec import Block
 from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, TableCell
 from harness.report.verdicts import verdict_table
-from harness.units import LEGEND, counted
+from harness.units import counted
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
 WIDTH = 100
@@ -40,7 +40,7 @@ def show(data: ReportData, page: Path, out: TextIO | None = None) -> None:
     console.print(escape(cells_line(data.records)))
     for sentence in data.left_out:
         console.print(escape(sentence), soft_wrap=True)
-    console.print(f"[dim]{escape(LEGEND)}[/]")
+    console.print(f"[dim]{escape(data.legend)}[/]")
     console.print(f"[bold]Report:[/] {escape(str(page))}", soft_wrap=True)
 
 

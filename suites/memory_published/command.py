@@ -1,0 +1,42 @@
+"""The command by which a user asks the memory suite for the step of a published peak."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from suites.memory_published.subject import Workload
+from suites.training import workload as training
+
+NAME = "published"
+"""Of the workload that the command adds."""
+
+
+def command_of(workload: Workload) -> str:
+    """Return one line for a shell; what is not in it has the memory suite's default."""
+    given: dict[str, Any] = {
+        one.name: value
+        for one in fields(training.Workload)
+        if (value := getattr(workload, one.name)) != one.default or one.name in KEPT
+    }
+    given |= {"device_memory_B": "${hardware.memory_B}", "simulated_device": "cuda"}
+    listed = f" 'techniques={word(workload.techniques)}'" if workload.techniques else " only=[baseline]"
+    return (
+        f"python -m harness suite=memory workloads=[{NAME}] '+suite.workloads.{NAME}={word(given)}'{listed}"
+    )
+
+
+KEPT = ("dp_size", "tp_size")
+"""Fields whose default in the memory suite is another."""
+
+
+def word(value: Any) -> str:
+    """Return a value in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {word(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(word, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)

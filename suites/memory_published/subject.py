@@ -1,0 +1,64 @@
+"""The memory_published suite's types: a published peak, and the training step that had it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness.records import Unavailable
+from suites.training import techniques
+from suites.training import workload as training
+from suites.training.step import TrainingStep
+
+UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(training.Workload):
+    """A published peak; the fields of `conf/suite/memory_published.yaml`."""
+
+    max_position_embeddings: int
+    techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
+    published: float  # in `unit`
+    unit: str  # GiB | GB
+    kind: str  # allocated | active | reserved
+    gpu: str
+    published_by: str
+    source: str  # repository, commit, and the path or pull request
+
+    @property
+    def published_B(self) -> float:
+        """Return the published peak in bytes."""
+        return self.published * UNITS_B[self.unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A published peak and its step. `missing`: why there is no step."""
+
+    workload: Workload
+    step: TrainingStep | None
+    missing: str = ""
+
+
+def subject_of(workload: Workload, seed: int) -> Subject:
+    """Return the step of a published peak, or the first technique of its list that is not built."""
+    if reason := not_built(workload.techniques):
+        return Subject(workload, None, reason)
+    try:
+        return Subject(workload, techniques.build_step(asdict(workload), workload.techniques, seed))
+    except Unavailable as reason_of_step:
+        return Subject(workload, None, str(reason_of_step))
+
+
+def not_built(listed: Sequence[Any]) -> str:
+    """Return which technique or setting of a list does not exist yet; "" where all do."""
+    for name, settings in techniques.named(listed):
+        if name not in techniques.names():
+            return f"the technique {name} is not built"
+        try:
+            techniques.settings_of(name, settings)
+        except ValueError as error:
+            return f"not built: {error}"
+    return ""

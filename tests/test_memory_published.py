@@ -1,0 +1,193 @@
+"""Published peaks: what is compared with what, the models that others ran, and the command for each."""
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from harness.code_fingerprint import ROOT
+from harness.config import load
+from harness.records import Origin, Reading, Unavailable
+from harness.units import LEGEND, legend
+from harness.validation import ConfigError
+from suites import memory, memory_published
+from suites.memory.measure import measure_peak
+from suites.memory_published import models
+from suites.memory_published.subject import Workload, not_built
+from suites.training.dry_run import Device, dry_run
+from suites.training.model import Places
+from suites.training.techniques import build_step
+from suites.training.trainer import CPU
+from suites.training.workload import Workload as Trained
+
+(RUN,) = load(["suite=memory_published"])
+TINY = Trained(
+    num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+    vocab_size=97, seq_len=24, micro_batch_size=2, max_position_embeddings=24,
+)  # fmt: skip
+
+
+def subject_of(name, **changes):
+    return memory_published.build({**RUN.workloads[name], **changes}, 1)
+
+
+def test_there_are_rows_of_several_authors_and_kinds():
+    rows = RUN.workloads.values()
+    assert len({row["published_by"] for row in rows}) >= 4
+    assert {row["kind"] for row in rows} == {"allocated", "active", "reserved"}
+    assert all("commit" in row["source"] or " at " in row["source"] for row in rows)
+
+
+@pytest.mark.parametrize("name", RUN.workloads)
+def test_a_row_is_described_or_names_the_technique_that_is_not_built(name):
+    subject = subject_of(name)
+    if subject.step is None:
+        assert subject.missing == not_built(subject.workload.techniques) != ""
+        with pytest.raises(Unavailable, match="not built"):
+            list(memory_published.sample(subject))
+    else:
+        assert subject.step.ranks == subject.workload.dp_size
+
+
+@pytest.mark.parametrize("name", RUN.workloads)
+def test_the_command_of_a_row_asks_for_the_same_step(name):
+    subject = subject_of(name)
+    words = shlex.split(memory_published.conditions(subject)["command"])
+    assert words[:3] == ["python", "-m", "harness"]
+    if subject.step is None:
+        with pytest.raises(ConfigError, match="no such name"):
+            load(words[3:])
+        return
+    (run,) = load(words[3:])
+    (fields,) = run.workloads.values()
+    step = memory.apply_techniques(memory.build(fields, 1), run.variants[-1].techniques).step
+    assert step.given == subject.step.given
+    assert dict(step.techniques) == dict(subject.step.techniques)
+    assert step.features == subject.step.features
+    assert fields["simulated_device"] == "cuda"
+
+
+SMALL = {
+    "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 64, "vocab_size": 67, "micro_batch_size": 2, "seq_len": 16,
+    "max_position_embeddings": 16,
+}  # fmt: skip
+
+
+def test_the_error_is_against_the_published_bytes():
+    subject = subject_of("gpt2_fp32", **SMALL, published=0.004, unit="GB", kind="allocated")
+    taken = {
+        (one.metric, one.method): one for one in memory_published.sample(subject) if isinstance(one, Reading)
+    }
+    published, ours = taken["peak_memory", "published"], taken["peak_memory", "fake_step"]
+    assert (published.value, published.origin) == (4e6, Origin.PUBLISHED)
+    assert (ours.value, ours.origin) == (dry_run(subject.step, Device("cuda")).peak_B, Origin.SIMULATED)
+    assert taken["relative_error", "fake_step"].value == pytest.approx(ours.value / 4e6 - 1)
+
+
+def test_reserved_memory_is_not_compared_with_allocated():
+    readings = memory_published.sample(subject_of("gpt2_fp32", **SMALL))
+    assert next(readings).value == pytest.approx(26.2617 * 2**30)
+    with pytest.raises(Unavailable, match="no reserved memory"):
+        list(readings)
+
+
+def test_a_percentage_of_the_device_is_the_bytes_that_were_published():
+    row = subject_of("titan_llama2_7b_active").workload
+    assert isinstance(row, Workload)
+    assert row.published_B == pytest.approx(0.2392 * 95.0396 * 2**30, rel=1e-4)
+    assert subject_of("titan_llama2_7b_reserved").workload.published_B == pytest.approx(
+        0.3264 * 95.0396 * 2**30, rel=1e-4
+    )
+
+
+SCALAR_B = 64
+"""The allocation of a Python number that the CPU makes a tensor of, while it adds or multiplies by it."""
+
+MODELS = ["torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_phi", "gpt2_from_scratch"]
+
+
+@pytest.mark.parametrize("given", [[], [{"mixed_precision": {"gradients": "bf16"}}]], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_dry_run_of_each_model_is_the_real_steps_peak(model, given):
+    """By the allocator's events of a real step on this CPU."""
+    workload = replace(TINY, model=f"suites.memory_published.models:{model}")
+    if model == "gpt2_from_scratch":
+        workload = replace(workload, num_key_value_heads=4, dropout=0.1)
+    if model == "litgpt_phi":
+        workload = replace(workload, norm="layer", mlp="gelu", bias=True)
+    step = build_step(workload, given, 1)
+    real = max(one.live_B for one in measure_peak(step, CPU, steady_steps=1).peaks)
+    assert 0 <= real - dry_run(step, Device("host", measured=True)).peak_B <= SCALAR_B
+
+
+def test_the_norm_and_the_layer_norm_are_torchs():
+    x = torch.randn(6, 32, dtype=torch.float64)
+    weight = torch.randn(32, dtype=torch.float64)
+    wide = torch.nn.functional.rms_norm(x, (32,), weight, models.EPSILON)
+    assert torch.allclose(models.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
+    norm = models.LayerNorm(32).double()
+    assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)
+    assert torch.allclose(models.TanhGELU()(x), F.gelu(x, approximate="tanh"), atol=1e-12)
+
+
+def test_complex_rotary_turns_each_pair_by_its_angle():
+    x = torch.randn(2, 3, 5, 8)
+    angles = torch.rand(5, 4)
+    cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+    turned = models.complex_rotary(x, cos, sin)
+    for place in range(5):
+        for pair in range(4):
+            angle = float(angles[place, pair])
+            a, b = x[..., place, 2 * pair], x[..., place, 2 * pair + 1]
+            assert torch.allclose(
+                turned[..., place, 2 * pair], a * math.cos(angle) - b * math.sin(angle), atol=1e-6
+            )
+            assert torch.allclose(
+                turned[..., place, 2 * pair + 1], a * math.sin(angle) + b * math.cos(angle), atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_attention_from_one_layer_is_attention_over_its_parts(heads):
+    """Compared with explicit attention in float64, without positions."""
+    shape = replace(TINY, num_key_value_heads=heads).shape
+    attention = models.FusedAttention(shape).double()
+    x = torch.randn(2, 6, 32, dtype=torch.float64)
+    parts = attention.qkv(x).view(2, 6, heads, 4 // heads + 2, 8)
+    mixed = torch.empty(2, 6, 4, 8, dtype=torch.float64)
+    for query in range(4):
+        group, inside = divmod(query, 4 // heads)
+        q, k, v = parts[:, :, group, inside], parts[:, :, group, -2], parts[:, :, group, -1]
+        scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf)
+        mixed[:, :, query] = scores.softmax(-1) @ v
+    expected = attention.output(mixed.flatten(2))
+    assert torch.allclose(attention(x, Places(None, None, None)), expected, atol=1e-12)
+
+
+def test_the_legend_names_published_values_where_there_are_some():
+    assert legend(["measured", "calculated"]) == LEGEND
+    assert legend(["published"]).startswith(LEGEND)
+    assert "ᵖ published by others" in legend(["simulated", "published"])
+
+
+def test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_prediction(tmp_path):
+    words = ["suite=memory_published", "workloads=[gpt2_fp32,litgpt_phi2_lora]", f"out={tmp_path}"]
+    done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    records = {one["cell"]["workload"]: one for one in map(json.loads, lines)}
+    assert len(records) == 2
+    report = (tmp_path / "report.md").read_text()
+    for shown in ("rasbt/LLMs-from-scratch", "26.3 ᵖ", "ᵖ published by others", "A10G", "suite=memory "):
+        assert shown in report
+    for record in records.values():
+        assert record["measurements"][0][:4] == ["peak_memory", "B", "published", "published"]
+        if record["status"] == "unavailable":
+            assert record["reason"] in report
