@@ -22,11 +22,11 @@ from harness.config_schema import OptimizationSchema, RunSchema
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
 from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
-from harness.overrides import apply_override, first_line, parse
+from harness.overrides import apply_override, composition_error, first_line, parse
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
-from harness.validation import ConfigError, check_value, unknown
+from harness.validation import ConfigError, check_declarations, check_value, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
@@ -97,6 +97,10 @@ def choose(words: Sequence[str]) -> Choice:
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     suite = groups.pop("suite", None)
     if suite is None:
+        known = {*GROUPS, *OmegaConf.structured(RunSchema)}
+        for override in values:
+            if (key := override.key_or_group.partition(".")[0]) not in known:
+                raise unknown(key, key, known)
         raise ConfigError(f"suite: missing; give suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
     for group, name in groups.items():
         if name not in names(group):
@@ -161,7 +165,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError(f"conf/: {first_line(error)}") from None
+        raise ConfigError(f"conf/: {composition_error(error)}") from None
     for one in optimizations(name):  # those with a module alone
         if one not in config.suite.optimizations:
             alone = OmegaConf.structured(OptimizationSchema)
@@ -189,6 +193,7 @@ def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
+    check_declarations("suite.fields", suite["fields"])
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})

@@ -16,7 +16,7 @@ START_UP_S = 5.0
 """Per process: importing torch and a suite takes 4 to 6 s on two cores; records do not include it."""
 
 PACE_AFTER_S = 30.0
-"""Predicted seconds that must be over before a sweep's own pace corrects the prediction."""
+"""Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
 
 
 class Source(StrEnum):
@@ -25,6 +25,7 @@ class Source(StrEnum):
     SAME_HOST = "on this kind of host"
     OTHER_HOST = "on another host"
     OTHER_FIELDS = "of the same name with other fields"
+    OTHER_VARIANTS = "of the same workload's other variants"
     BUDGET = "the sampling budget"
     LIMIT = "the limit"
 
@@ -62,12 +63,16 @@ class Estimate(NamedTuple):
 def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits, workers: int) -> Estimate:
     """Estimate each cell of `groups`: those that are still to be run."""
     known = defaultdict(list)
+    of_workload = defaultdict(list)
     for one in earlier:
         known[one.cell.workload, one.cell.optimization].append(one)
+        of_workload[one.cell.workload].append(one)
     cells = {}
     for group in groups:
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
+            if cell_estimate.source == Source.LIMIT:
+                cell_estimate = _of_other_variants(cell, of_workload[cell.workload], limits) or cell_estimate
             cells[cell.id] = cell_estimate._replace(
                 seconds=cell_estimate.seconds + START_UP_S / len(group.cells)
             )
@@ -101,6 +106,15 @@ def _of_cell(
     return CellEstimate(limits.timeout_s, Source.LIMIT)
 
 
+def _of_other_variants(cell: Cell, earlier: Sequence[Earlier], limits: Limits) -> CellEstimate | None:
+    """Return the longest time of other variants on the same workload; None where there are none."""
+    alike = [one for one in earlier if _same(cell, one.cell, "workload")]
+    if not alike:
+        return None
+    longest_s = max(one.duration_s for one in alike)
+    return CellEstimate(min(longest_s, limits.timeout_s), Source.OTHER_VARIANTS)
+
+
 RANKED = list(Source)
 
 
@@ -115,11 +129,14 @@ def _source(cell: Cell, earlier: Earlier) -> int:
 
 def _agree(cell: Cell, earlier: Cell) -> bool:
     """Return whether both have the same techniques, and the same values in every field that both have."""
-    for part in ("workload", "settings"):
-        ours, theirs = cell.config[part], earlier.config.get(part, {})
-        if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys() if name != "source"):
-            return False
+    if not all(_same(cell, earlier, part) for part in ("workload", "settings")):
+        return False
     return bool(cell.config.get("techniques", []) == earlier.config.get("techniques", []))
+
+
+def _same(cell: Cell, earlier: Cell, part: str) -> bool:
+    ours, theirs = cell.config[part], earlier.config.get(part, {})
+    return all(ours[name] == theirs[name] for name in ours.keys() & theirs.keys() if name != "source")
 
 
 class Countdown:
@@ -143,7 +160,7 @@ class Countdown:
             return
         self._over_s += ended.seconds
         real_s = (now_s - self._began_s) * self._workers - sum(self._unknown_took_s)
-        if self._over_s >= PACE_AFTER_S:
+        if max(self._over_s, real_s) >= PACE_AFTER_S:
             self._pace = real_s / self._over_s
 
     @property

@@ -17,7 +17,7 @@ import yaml
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.code_fingerprint import ROOT
-from harness.technique_list import KEY, combination, name_of
+from harness.technique_list import KEY, combination, name_of, refuse_conflicts
 from harness.technique_list import title_of as title_of_list
 from harness.techniques import checked_techniques
 from harness.validation import ConfigError, check_fields, check_value, declared, unknown
@@ -73,7 +73,7 @@ def variants(
     suites: Path = SUITES,
     techniques: Sequence[Any] = (),
 ) -> tuple[Variant, ...]:
-    """Return the requested variants, each setting checked, the baseline first, which interleaved ones need.
+    """Return the requested variants, each setting checked, after the baseline, with which they are compared.
 
     `techniques`: a command's own list, which is one more variant; without `only` it runs with the baseline.
     Raises ConfigError.
@@ -95,16 +95,14 @@ def variants(
         every += variants_here
     if techniques:
         every.append(variant_of_list(techniques, config))
-        only = (*only, BASELINE, every[-1].name)
+        only = (*only, every[-1].name)
     for name in only:
         if not any(name in (variant.name, variant.module) for variant in every):
             raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
-    requested = {*only, BASELINE, AGAIN} if only and config["interleave"] else set(only)
-    return tuple(
-        variant
-        for variant in every
-        if not requested or variant.name in requested or variant.module in requested
-    )
+    if not only:
+        return tuple(every)
+    requested = {*only, BASELINE} | ({AGAIN} if config["interleave"] else set())
+    return tuple(one for one in every if one.name in requested or one.module in requested)
 
 
 def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
@@ -132,7 +130,9 @@ def variants_of(
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
         check_value(f"{place}.title", title, {"type": "str"})
-        variants.append(Variant(variant, name, settings, checked_techniques(at, listed), title, applies_to))
+        techniques = checked_techniques(at, listed)
+        refuse_conflicts(at, techniques)
+        variants.append(Variant(variant, name, settings, techniques, title, applies_to))
     return variants
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, ListConfig, Node, OmegaConf, StringNode
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from harness.validation import ConfigError, describe, shown, unknown
 
@@ -109,6 +111,19 @@ def _expected(holder: DictConfig, key: str) -> str:
 def keys_of(node: Any) -> list[str]:
     """Return the keys of a node of the config, none where it is not a mapping."""
     return [str(k) for k in node] if isinstance(node, DictConfig) else []
+
+
+def composition_error(error: Exception) -> str:
+    """Return in one line why Hydra could not compose YAML files: the file and its line, or the key."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"{mark.name}:{mark.line + 1}: {getattr(error, 'problem', '') or first_line(error)}"
+    cause = error.__context__
+    key = re.search(r"full_key: (\S+)", str(error))
+    if isinstance(cause, ConfigKeyError) and key and is_dataclass(cause.object_type):
+        allowed = [one.name for one in fields(cause.object_type)]
+        return str(unknown(key[1], key[1].rpartition(".")[2], allowed))
+    return " ".join(str(error).split("\n")[:2])
 
 
 def first_line(error: Exception) -> str:

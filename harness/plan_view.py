@@ -94,6 +94,7 @@ def _duration(estimate: Estimate) -> str:
         Source.SAME_HOST: "{} of a run on this kind of host",
         Source.OTHER_HOST: "{} of a run on another host",
         Source.OTHER_FIELDS: "{} of the same name whose fields differ",
+        Source.OTHER_VARIANTS: "other variants on the workloads of {}",
         Source.BUDGET: "the sampling budget of {}",
     }
     sources = [

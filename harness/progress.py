@@ -86,7 +86,9 @@ class Progress:
     def _end(self, cell: Cell, ended: CellFinished) -> None:
         failed = ended.status != Status.OK
         self._failed.update([ended.status] if failed else [])
-        reason = ended.reason.partition("\n")[0][:REASON_LENGTH]
+        first, *printed = ended.reason.split("\n")
+        reason = f"{first} {printed[-1]}" if printed and first.endswith("last printed:") else first
+        reason = reason[:REASON_LENGTH]
         line = f"{name_of(cell)}: {ended.status}{': ' + reason if reason else ''}"
         if self._bar is None:
             done = f"{len(self._done)}/{len(self._cells)}"

@@ -7,8 +7,8 @@ techniques' modules; nothing is imported.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from itertools import combinations
+from collections.abc import Iterable, Mapping
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,18 @@ def combination(given: Any, folder: Path = TECHNIQUES) -> Named:
     not combine. What one needs may come from a workload, so that is left to the cells.
     """
     techniques = sorted(checked_techniques(KEY, given, folder), key=lambda pair: pair[0])
-    for (one, _), (other, _) in combinations(techniques, 2):
+    for (one, _), (other, _) in pairwise(techniques):
         if one == other:
             raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
-        if reason := _conflict(folder, one, other) or _conflict(folder, other, one):
-            raise ConfigError(f"{KEY}: {reason}")
+    refuse_conflicts(KEY, techniques, folder)
     return tuple(techniques)
+
+
+def refuse_conflicts(where: str, techniques: Iterable[tuple[str, Any]], folder: Path = TECHNIQUES) -> None:
+    """Raise ConfigError where two techniques of a list do not combine."""
+    for (one, _), (other, _) in combinations(techniques, 2):
+        if one != other and (reason := _conflict(folder, one, other) or _conflict(folder, other, one)):
+            raise ConfigError(f"{where}: {reason}")
 
 
 def name_of(techniques: Named) -> str:

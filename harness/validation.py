@@ -62,6 +62,23 @@ def declared(value: Any) -> dict[str, Any]:
     return {"type": name} if name else {}
 
 
+RULES = ("type", "default", "optional", "one_of", "at_least", "at_most", "multiple_of", "not_above", "doc")
+"""What the declaration of a field may state."""
+
+
+def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a field's declaration states something unknown, or an unknown type."""
+    for name, field in declared.items():
+        for rule in as_mapping(f"{where}.{name}", field):
+            if rule not in RULES:
+                raise unknown(f"{where}.{name}.{rule}", str(rule), RULES)
+        if field.get("type", "str") not in TYPES:
+            raise unknown(f"{where}.{name}.type={field['type']}", str(field["type"]), TYPES)
+        for rule in ("multiple_of", "not_above"):
+            if rule in field and field[rule] not in declared:
+                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), declared)
+
+
 def check_fields(
     where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     A parameter that begins with `<suite>|` says that a test shares things with tests of that suite alone.
     """
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling
 
     class BySuite(LoadFileScheduling):

@@ -30,6 +30,7 @@ REFUSED = [
     (["suite=memory", "workloads=null"], "workloads=[a,b]"),
     (["suite=memory", "seed=${nothing}"], "not found"),
     (["suite=memory", "repeat=2"], "did you mean repeats"),
+    (["suit=memory"], "suit: no such name; did you mean suite?"),
     (["suite=memory", "only=[fsdp3]"], "did you mean fsdp2"),
     (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
     (["suite=memory", "workloads=[llama_8b]"], "no such name"),
@@ -55,6 +56,7 @@ REFUSED = [
         "a whole number",
     ),
     (["suite=memory", "suite.optimizations.zero1.techniques=[{zero: {stage: 4}}]"], "one of 1, 2, 3"),
+    (["suite=memory", "suite.optimizations.fsdp2.techniques=[fsdp2,ddp]"], "fsdp2 and ddp both decide how"),
     (["suite=memory", "repeats=two"], "expected a whole number or null"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
     (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: fixed by the suite"),
@@ -153,14 +155,14 @@ def test_values_reach_the_run():
     run = load(
         ["suite=memory", "only=[fsdp2]", "suite.workloads.llama_7b.micro_batch_size=4", "hardware=h200"]
     )[0]
-    assert [variant.name for variant in run.variants] == ["fsdp2"]
+    assert [variant.name for variant in run.variants] == ["baseline", "fsdp2"]
     assert run.workloads["llama_7b"]["micro_batch_size"] == 4
     assert run.workloads["llama_13b"]["micro_batch_size"] == 1
     assert run.workloads["llama_7b"]["device_memory_B"] == 141e9
 
 
 def test_variants_are_columns_of_one_optimization():
-    variants = load(["suite=memory", "only=[activation_checkpointing]"])[0].variants
+    _, *variants = load(["suite=memory", "only=[activation_checkpointing]"])[0].variants
     assert [(one.name, one.module, dict(one.techniques)) for one in variants] == [
         ("activation_checkpointing.full", "activation_checkpointing", {"activation_checkpointing": {}}),
         (

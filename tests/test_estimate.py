@@ -68,9 +68,17 @@ def test_a_field_that_only_one_of_both_has_does_not_part_them(cell, groups):
     assert of(cell, groups, before(cell, 5.0, new=1, source="other words")).source == Source.SAME_HOST
 
 
-def test_another_workload_or_variant_predicts_nothing(cell, groups):
-    other = before(cell._replace(workload="b"), 5.0), before(cell._replace(optimization="fast.x"), 5.0)
-    assert of(cell, groups, *other) == CellEstimate(LIMITS.timeout_s + START_UP_S, Source.LIMIT)
+def test_another_workload_predicts_nothing(cell, groups):
+    other = before(cell._replace(workload="b"), 5.0)
+    assert of(cell, groups, other) == CellEstimate(LIMITS.timeout_s + START_UP_S, Source.LIMIT)
+
+
+def test_of_other_variants_the_longest_counts_where_this_one_never_ran(cell, groups):
+    other = cell._replace(optimization="fast.x")
+    earlier = [before(other, 5.0), before(other, 9.0), before(other, 50.0, size=77)]
+    assert of(cell, groups, *earlier) == CellEstimate(9.0 + START_UP_S, Source.OTHER_VARIANTS)
+    assert of(cell, groups, before(other, 5000.0)).seconds == LIMITS.timeout_s + START_UP_S
+    assert of(cell, groups, *earlier, before(cell, 7.0)).source == Source.SAME_HOST
 
 
 def test_without_earlier_cells_the_sampling_budget_counts_where_there_is_one():
@@ -99,6 +107,12 @@ def test_of_interleaved_cells_the_limit_is_for_each_turn():
     assert of(cell, groups, before(cell, 300.0, status="timed_out")).times_out
 
 
+def test_the_pace_counts_after_so_many_real_seconds_too():
+    left = countdown(a=(1.0, Source.SAME_HOST), b=(10.0, Source.SAME_HOST))
+    left.finish("a", 1.0, 1000.0 + PACE_AFTER_S)
+    assert left.left_s == pytest.approx(10.0 * PACE_AFTER_S)
+
+
 def test_workers_share_the_time_and_unknown_cells_are_not_in_it(groups):
     known = build_plan(groups)[:2]
     found = estimate(groups, [before(cell, 20.0) for cell in known], LIMITS, 2)
@@ -116,7 +130,7 @@ def test_what_is_left_follows_the_prediction_and_then_the_pace():
     short = PACE_AFTER_S - 10
     left = countdown(a=(short, Source.SAME_HOST), b=(20.0, Source.SAME_HOST), c=(50.0, Source.SAME_HOST))
     assert left.left_s == short + 70.0
-    left.finish("a", 1.0, 1000.0 + 3 * short)
+    left.finish("a", 1.0, 1000.0 + short)
     assert left.left_s == 70.0
     left.finish("b", 1.0, 1000.0 + 3 * (short + 20.0))
     assert left.left_s == pytest.approx(150.0)

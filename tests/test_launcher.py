@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from harness.instruments.distributed.launcher_env import (
 )
 from harness.instruments.distributed.rank_pool import Pool, RankFailed, RankTimeout
 from harness.instruments.distributed.rank_worker import STORE
+from harness.instruments.distributed.remote_ranks import LEASE_S
 from harness.records import Origin, Status, measurement
 from harness.store import read_records
 
@@ -146,6 +148,15 @@ def pool(started):
         assert len(ranks(mark)) == 3
         yield pool
     wait_for(lambda: not ranks(mark))
+
+
+def test_a_closed_pool_ends_its_ranks_before_any_heartbeat_is_missed(started):
+    here, mark = started
+    with pool_of(here) as pool:
+        assert pool.call("on_ranks:number") == [0, 1, 2]
+    closed_s = time.monotonic()
+    wait_for(lambda: not ranks(mark))
+    assert time.monotonic() - closed_s < LEASE_S / 2
 
 
 def test_they_answer_as_a_pools_own(pool):

@@ -131,9 +131,9 @@ def test_cells_through_the_harness(tmp_path):
     done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
-    records = {one["cell"]["workload"]: one for one in map(json.loads, lines)}
-    assert len(records) == len(lines) == 2
-    tiny = records["tiny"]
+    records = {(one["cell"]["optimization"], one["cell"]["workload"]): one for one in map(json.loads, lines)}
+    assert len(records) == len(lines) == 4
+    tiny = records["host_update", "tiny"]
     assert tiny["status"] == "ok", tiny["reason"]
     values = {(metric, method): list(v) for metric, _, _, method, v in tiny["measurements"]}
     assert values["parameters", ""] == [COUNT]
@@ -143,7 +143,7 @@ def test_cells_through_the_harness(tmp_path):
     assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
     assert values["moved", ""] == [2 * 4 * COUNT]
     assert values["max_error", "plain PyTorch"][0] < 1e-5
-    tight = records["tight"]
+    tight = records["host_update", "tight"]
     assert tight["status"] == "out_of_memory"
     assert "1 B per rank do not hold the training of one layer" in tight["reason"]
     assert "\n" not in tight["reason"]

@@ -20,14 +20,18 @@ def expected(earlier, groups=GROUPS):
 
 
 def test_the_number_of_cells_the_time_and_what_it_rests_on():
-    earlier = [before(cell, 115.0) for cell in CELLS[1:3]] + [before(CELLS[3], 70.0, same_host=False)]
-    # the limit cuts two cells of 115 s in processes of their own; cell 0 is known by nothing
+    earlier = [before(CELLS[2], 115.0), before(CELLS[3], 70.0, same_host=False)]
+    # the limit cuts the cell of 115 s; of workload a nothing is known
     assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
-        "toy: 4 cells, 4 to run: about 5 min "
-        "(from 2 cells of a run on this kind of host, 1 cell of a run on another host)",
-        "1 cell without an earlier run may take up to limits.timeout_s=100",
-        "expected to run into limits.timeout_s=100: a fast.x, b baseline",
+        "toy: 4 cells, 4 to run: about 3 min "
+        "(from 1 cell of a run on this kind of host, 1 cell of a run on another host)",
+        "2 cells without an earlier run may each take up to limits.timeout_s=100",
+        "expected to run into limits.timeout_s=100: b baseline",
     ]
+    assert (
+        "other variants on the workloads of 1 cell"
+        in announcement(RUN_1, GROUPS, expected([before(CELLS[1], 20.0), *earlier]), {})[0]
+    )
 
 
 def test_a_first_run_has_no_estimate():

@@ -35,14 +35,20 @@ def test_elsewhere_each_cell_is_a_line(tmp_path, caplog):
         store.append(Record(CELLS[0], "timed_out"))
         with Progress([group(*CELLS)], store) as progress:
             for one, status, reason in zip(
-                CELLS, ("ok", "crashed", "ok"), ("", "why\nmore", ""), strict=True
+                CELLS,
+                ("ok", "crashed", "crashed"),
+                ("", "why\nmore", "exit code 1; last printed:\nTraceback\nValueError: of what"),
+                strict=True,
             ):
                 progress(CellStarted(one.id, "t"))
                 progress(CellFinished(one.id, status, reason, 1.25))
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", "1/3 faults nothing baseline: ok (1.2 s); 2 left"),
         ("WARNING", "2/3 faults hang baseline: crashed: why (1.2 s); 1 left"),
-        ("INFO", "3/3 faults nothing baseline #2: ok (1.2 s)"),
+        (
+            "WARNING",
+            "3/3 faults nothing baseline #2: crashed: exit code 1; last printed: ValueError: of what (1.2 s)",
+        ),
     ]
 
 

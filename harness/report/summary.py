@@ -63,15 +63,17 @@ def _pays(data: ReportData) -> SummaryCard | None:
 
 
 def _none_pays(index: ResultIndex, block: Block) -> str:
-    """Return the sentence for no variant that pays; those on other numbers of ranks are not ranked."""
+    """Return the sentence for no variant that pays, or for none that could be compared."""
     fields, baseline = block.fields, block.fields["baseline"]
     alike = [
         index.condition(workload, variant, "ranks") == index.condition(workload, baseline, "ranks")
         for workload in index.names("workload", fields["where"])
         for variant in index.names("optimization", fields["where"])
-        if variant not in (baseline, fields["noise"]) and (workload, variant) in index.cells
+        if variant not in (baseline, fields["noise"]) and compared(index, workload, variant, fields)
     ]
-    if alike and not any(alike):
+    if not alike:
+        return "No variant could be compared with the baseline."
+    if not any(alike):
         return "Every variant runs on other ranks than the baseline: see the table, which does not rank them."
     return "No variant pays."
 

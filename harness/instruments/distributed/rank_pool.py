@@ -30,6 +30,9 @@ GRACE_S = 5.0
 GONE_S = 0.5
 """How long a rank may take to end after another has lost the connection to it."""
 
+SIGTERM_PATIENCE_S = 0.5
+"""How long ranks may take to end before they are killed."""
+
 STACK_S = 2.0
 """How long a hanging rank, possibly on another machine, may take to print its stack and die."""
 
@@ -118,10 +121,8 @@ class Pool:
     def close(self) -> None:
         """End every rank, whatever it is doing."""
         ranks, self._ranks = self._ranks, []
-        for send, patience_s in (
-            (signal.SIGTERM, GONE_S),
-            (signal.SIGKILL, GRACE_S),
-        ):  # a stopped one needs the latter
+        # A relay ends its rank elsewhere on SIGTERM; a stopped process needs SIGKILL.
+        for send, patience_s in ((signal.SIGTERM, SIGTERM_PATIENCE_S), (signal.SIGKILL, GRACE_S)):
             until_s = time.monotonic() + patience_s
             for rank in ranks:
                 rank.process.send_signal(send)
@@ -160,7 +161,7 @@ class Pool:
                 if key.fd in unsent:
                     unsent[key.fd] = self._send(key.fd, unsent[key.fd])
                     continue
-                for reply in self._on_event_line(key.data, function):
+                for reply in self._complete_answers(key.data, function):
                     answers[key.data] = self._answer(key.data, function, json.loads(reply))
         return [answers[number] for number in who]
 
@@ -174,7 +175,7 @@ class Pool:
             self._selector.unregister(calls)
         return line
 
-    def _on_event_line(self, number: int, function: str) -> list[bytes]:
+    def _complete_answers(self, number: int, function: str) -> list[bytes]:
         """Return the answers that became complete: one or none."""
         rank = self._ranks[number]
         chunk = os.read(rank.answers, CHUNK_B)

@@ -80,9 +80,9 @@ def relay() -> None:
     number = client.add(f"{rank}/starts", 1)
     start = f"{rank}/{number}"
     environment = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
-    client.set(f"{rank}/start", json.dumps([number, environment]))
     signal.signal(signal.SIGUSR1, lambda *_: client.set(f"{start}/stack", ""))  # to print its stack
     signal.signal(signal.SIGTERM, lambda *_: _over(client, start))
+    client.set(f"{rank}/start", json.dumps([number, environment]))
     for work in (_live, _answers):
         threading.Thread(target=work, args=(start,), daemon=True).start()
     with open(0, "rb", closefd=False) as lines:

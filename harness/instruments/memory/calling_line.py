@@ -12,7 +12,11 @@ import torch
 
 from harness.instruments import torch_internals
 
-LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), sysconfig.get_path("stdlib") + "/")
+LIBRARIES = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parents[2]),
+    sysconfig.get_path("stdlib") + "/",
+)
 """Folders of code that calls operations for others. What is installed lies below the last one, too."""
 
 INSTALLED = tuple({sysconfig.get_path(name) + "/" for name in ("purelib", "platlib")})

@@ -148,6 +148,7 @@ def build_step(
     if given.model is not None:
         step = user_model.adopt(step)
     contracts = []
+    replaced_by: dict[str, str] = {}  # by function of the model
     for name, values in sorted(chosen, key=lambda one: (load(one[0]).LEVEL, one[0])):
         module, settings = load(name), settings_of(name, values)
         reason = getattr(module, "applies_to", lambda *_: None)(step.workload, settings)
@@ -155,7 +156,12 @@ def build_step(
         if reason is not None:
             raise Unavailable(f"{name}: {reason}")
         contracts.append(module.contract(settings))
-        step = module.apply(step, settings)
+        changed = module.apply(step, settings)
+        for replaced in (key for key, one in changed.functions.items() if step.functions.get(key) is not one):
+            if replaced in replaced_by:
+                raise Unavailable(f"{replaced_by[replaced]} and {name} both replace the model's {replaced}")
+            replaced_by[replaced] = name
+        step = changed
     return replace(step, contract=loosest(contracts))
 
 

@@ -1,0 +1,47 @@
+"""Mistakes in the YAML files under conf/ are refused in one line that names the file or the key."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from harness import config, optimizations
+from harness.validation import ConfigError, check_declarations
+
+
+@pytest.fixture
+def conf(tmp_path, monkeypatch):
+    """A copy of conf/, to be spoilt."""
+    folder = tmp_path / "conf"
+    shutil.copytree(config.CONF, folder)
+    monkeypatch.setattr(config, "CONF", folder)
+    monkeypatch.setattr(config, "with_yaml", lambda suite: optimizations.with_yaml(suite, folder))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("titel: x\n", r"suite\.optimizations\.wrong\.titel: no such name; did you mean title\?"),
+        ("title: x: y\n", r"memory/wrong\.yaml:1: mapping values are not allowed here"),
+    ],
+)
+def test_an_optimizations_file(conf, text, words):
+    (conf / "suite" / "memory" / "wrong.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words) as refused:
+        config.compose_suite("memory", {})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ({"type": "integer"}, r"fields\.size\.type=integer: no such name; did you mean int\?"),
+        ({"type": "int", "at_leest": 1}, r"fields\.size\.at_leest: no such name; did you mean at_least\?"),
+        ({"type": "int", "not_above": "siz"}, r"fields\.size\.not_above=siz: .* did you mean size\?"),
+    ],
+)
+def test_the_declaration_of_a_field(field, words):
+    with pytest.raises(ConfigError, match=words):
+        check_declarations("fields", {"size": field})
