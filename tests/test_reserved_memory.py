@@ -38,9 +38,12 @@ def notes(subject, run):
 
 
 def by_hand(run, capacity_B=None):
-    """Return the allocator after the run's events, one by one."""
+    """Return the allocator after the run's events, one by one, but for what lives in set-up alone."""
     allocator, blocks = CachingAllocator(capacity_B=capacity_B), {}
     for event in run.timeline.events:
+        ends = [one for one in run.timeline.events if one.storage == event.storage and one.delta_B < 0]
+        if ends and ends[0].place.phase == "build":
+            continue
         if event.delta_B > 0:
             blocks[event.storage] = allocator.allocate(event.delta_B, event.stream)
         else:
@@ -100,6 +103,13 @@ def test_a_rank_holds_the_context_and_nccls_buffers():
     assert held_B(subject, run) == run.reserved_B + 426 * MiB + 544 * MiB
     four = replace(subject, step=replace(subject.step, ranks=4))
     assert held_B(four, run) - held_B(subject, run) == 144 * MiB
+
+
+def test_a_sharded_model_is_never_on_the_device_in_full():
+    """The fake model is built unsharded; a real one is built without data, or on the host."""
+    workload = replace(LLAMA_7B, seq_len=64, dp_size=8, optimizer="sgd_momentum")
+    run = memory.peak_of_rank(Subject(build_step(workload, ["fsdp2"]), 80e9, simulated_device="cuda"))
+    assert run.reserved_B < 4 * 6.7e9
 
 
 def test_the_fewest_ranks_have_room_for_it():

@@ -51,7 +51,7 @@ def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
     if retries:
         yield Note(
             f"fake_step: one rank fits, but slowly: the allocator would free cached blocks and retry "
-            f"({retries} times in set-up and two steps)"
+            f"({retries} times in two steps)"
         )
 
 

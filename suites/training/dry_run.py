@@ -61,8 +61,8 @@ HOST = Device()
 class DryRun(NamedTuple):
     """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`.
 
-    `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from set-up to the
-    end of the second step; None for other devices.
+    `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from the end of
+    set-up to that of the second step; None for other devices.
     """
 
     peak_B: int

@@ -18,7 +18,7 @@ from harness.instruments import torch_internals
 from harness.instruments.memory.autograd_inplace import writes_in_place
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.collective_buffers import collective_roles
-from harness.instruments.memory.memory_timeline import Ledger, OpSite
+from harness.instruments.memory.memory_timeline import SET_UP, Ledger, OpSite
 from harness.instruments.memory.workspaces import call_of, takes_more
 
 COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
@@ -64,10 +64,10 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
         self._workspace, self._ask_host, self._line = workspace, ask_host, line or CallingLine()
         self._fake_mode: Any = None
-        self._phase = "build"
+        self._phase = SET_UP
         self._forward = False
         self._fresh: set[int] = set()  # made in the current forward pass, still alive
-        self._place = OpSite("build", "", ())
+        self._place = OpSite(SET_UP, "", ())
         self._in_place: _InPlace | None = None
 
     # -- called by the dry run

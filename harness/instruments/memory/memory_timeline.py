@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, takewhile
 from typing import NamedTuple
 
 from harness.instruments.memory.workspaces import Call, workspaces
+
+SET_UP = "build"
+"""The phase before the first step."""
 
 KINDS = ("parameters", "gradients", "optimizer_states", "activations", "temporaries", "communication")
 """Kinds of live bytes. Parameters include buffers. Activations: made by the forward pass and kept."""
@@ -60,8 +63,16 @@ class Timeline(NamedTuple):
         ]
 
     def requests(self) -> Iterator[tuple[int, int, int]]:
-        """Return each event as an allocator gets it: storage, bytes, stream."""
-        return ((storage, delta_B, stream) for storage, delta_B, _, stream in self.events)
+        """Return what a device's allocator gets, as (storage, bytes, stream).
+
+        Of set-up it gets what is still live at its end: scripts build models on the host or without data
+        (`device="meta"`), and put their shards on the device.
+        """
+        set_up = list(takewhile(lambda event: event.place.phase == SET_UP, self.events))
+        released = {event.storage for event in set_up if event.delta_B < 0}
+        kept = (event for event in set_up if event.storage not in released)
+        for storage, delta_B, _, stream in chain(kept, self.events[len(set_up) :]):
+            yield storage, delta_B, stream
 
     def peak(self) -> Peak:
         """Return the first instant of most live bytes in the steady step."""
