@@ -10,7 +10,7 @@ from torch import nn
 
 from harness.records import Unavailable
 from suites.training.adamw_8bit import BLOCK, AdamW8bit, Moment
-from suites.training.blockwise import dynamic_codes
+from suites.training.blockwise import SLICE, dynamic_codes
 from suites.training.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
@@ -49,6 +49,15 @@ def test_a_dry_run_of_a_rank_is_as_measured(given):
     assert found == dry_run(step, HOST, full=True)
     with among_ranks(step):
         assert_as_measured(step, found)
+
+
+def test_parameters_of_several_slices_are_as_measured():
+    """On fake tensors the first and the last slice of each stand for all."""
+    large = {"hidden_size": 1280, "intermediate_size": 2000, "vocab_size": 1800, "num_hidden_layers": 1}
+    workload = replace(FEW_TOKENS, **large)
+    assert max(one.numel() for one in Trainer(build_step(workload)).plain.parameters()) > 2 * SLICE
+    for given in (EIGHT_BIT, {"lora": {"base": "nf4"}}):
+        assert_as_measured(build_step(workload, [given]))
 
 
 def states_B(techniques, **changes):

@@ -2,7 +2,8 @@
 
 Both moments are indices into a table of 256 values, one byte per element, with one fp32 maximum per block of
 256 elements. Parameters of fewer than 4,096 elements have fp32 moments. bitsandbytes updates in one kernel.
-Here a slice is widened at a time, which takes a few times `SLICE` elements in fp32 that its kernel does not.
+Here a slice is widened at a time, which takes a few times `blockwise.SLICE` elements in fp32 that its kernel
+does not.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from suites.training.blockwise import dynamic_codes, quantize, widen
+from suites.training.blockwise import dynamic_codes, quantize, slices, widen
 
 BLOCK = 256
 """Elements with a maximum of their own; bitsandbytes' Optimizer2State since 0.45 (2,048 before)."""
 
 LEAST = 4096
 """Elements from which moments are 8-bit: bitsandbytes' `min_8bit_size`."""
-
-SLICE = 1 << 20
 
 
 class Moment:
@@ -96,8 +95,7 @@ class AdamW8bit(torch.optim.Optimizer):
             state |= {"step": 0, **{f"tensor{index}": one for index, one in enumerate(tensors)}}
             self._moments[parameter] = moments
         state["step"] += 1
-        for start in range(0, len(weights), SLICE):
-            here = slice(start, min(start + SLICE, len(weights)))
+        for here in slices(weights):
             self._update_slice(parameter, weights[here], gradients[here].float(), here, group)
 
     def _update_slice(

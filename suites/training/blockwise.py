@@ -10,8 +10,25 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from harness.instruments import torch_internals
+
 DECADES = 7
 """Powers of ten that the table of dynamic quantization spans."""
+
+SLICE = 1 << 20
+"""Elements that are widened at once, a multiple of every block."""
+
+
+def slices(flat_E: Tensor) -> list[slice]:
+    """Return the slices of a flat tensor, one after the other; of a fake one the first and the last.
+
+    A slice's temporaries are freed with it, and fake tensors have no values: two stand for all.
+    """
+    count = flat_E.numel()
+    starts = list(range(0, count, SLICE))
+    if torch_internals.is_fake(flat_E):
+        starts = [*starts[:1], *starts[1:][-1:]]
+    return [slice(start, min(start + SLICE, count)) for start in starts]
 
 
 @cache

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suites.training.blockwise import dynamic_codes, quantize, widen
+from suites.training.blockwise import SLICE, dynamic_codes, quantize, slices, widen
 
 NF4 = (
     -1.0,
@@ -41,9 +41,6 @@ BLOCK = 64
 
 MAXIMA_BLOCK = 256
 """Maxima with a maximum of their own, under double quantization."""
-
-SLICE = 1 << 20
-"""Elements that are widened at once; a multiple of both blocks' product."""
 
 
 class FrozenLinear(nn.Module):
@@ -108,8 +105,7 @@ class Nf4Linear(FrozenLinear):
         """Return the weight in bf16, (out_features, in_features)."""
         count = self.out_features * self.in_features
         flat = torch.empty(count, dtype=torch.bfloat16, device=self.packed.device)
-        for start in range(0, count, SLICE):
-            here = slice(start, min(start + SLICE, count))
+        for here in slices(flat):
             flat[here] = self._elements(here)
         return flat.view(self.out_features, self.in_features)
 
