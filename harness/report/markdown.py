@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.report.figure import Figure
 from harness.report.report_data import ReportData
@@ -111,8 +111,14 @@ def claim_text(one: ClaimWithVerdicts) -> str:
 def origin(data: ReportData) -> str:
     """Return the environment, line by line, and where the raw records are."""
     lines = ["Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json)."]
-    lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in flat(data.environment))]
+    lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))]
     return "\n".join(lines)
+
+
+def hosts(environment: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return what is known of the hosts as (name, text) lines; of several, each line names its host."""
+    known = flat(next(iter(environment.values())) if len(environment) == 1 else dict(environment))
+    return [(name, text) for name, text in known if text]
 
 
 def flat(data: object, name: str = "") -> list[tuple[str, str]]:

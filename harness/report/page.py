@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.records import Record
 from harness.report.figure import Figure
-from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, counted, flat
+from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, counted, hosts
 from harness.report.report_data import ReportData
 from harness.report.summary import summary
 from harness.report.svg import LIGHT, PALETTE, dark_rules
@@ -39,7 +39,7 @@ def suite_page(data: ReportData, figures: Mapping[str, Figure]) -> str:
         parts=parts,
         counted=counted(data),
         records=[_record_lines(data, record) for record in data.index.records],
-        environment=flat(data.environment),
+        environment=hosts(data.environment),
     )
 
 
