@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
@@ -42,27 +43,38 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the published peak, the dry run's, and the relative error.
 
-    Raises `Unavailable` where the step, or what was published of it, cannot be simulated.
+    Active bytes are compared with allocated ones; they also count freed blocks that another stream uses.
+    Raises `Unavailable` where the step cannot be simulated.
     """
     workload, published_B = subject.workload, subject.workload.published_B
     yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")
     if subject.step is None:
         raise Unavailable(subject.missing)
-    run = dry_run(subject.step, Device("cuda"))
+    device = Device("cuda", architecture=workload.architecture)
+    run = dry_run(subject.step, device)
     yield Note(f"fake_step: the peak is in {run.place.phase!r}, at {run.place.operation or 'its start'}")
-    peak_B = of_kind(workload.kind, run)
+    peak_B = reserved(run, workload.expandable_segments) if workload.kind == "reserved" else run.peak_B
     yield Reading("peak_memory", "B", peak_B, Origin.SIMULATED, "fake_step")
     yield Reading("relative_error", "1", peak_B / published_B - 1, Origin.CALCULATED, "fake_step")
 
 
-def of_kind(kind: str, run: DryRun) -> float:
-    """Return the bytes of a dry run that a published peak of that kind counts; raises `Unavailable`.
+def reserved(run: DryRun, expandable_segments: bool) -> int:
+    """Return the bytes that CUDA's caching allocator reserves at most in the two steps of a dry run on CUDA.
 
-    Active bytes are allocated ones and those of freed blocks that another stream still uses.
+    Of set-up only what is left at its end is allocated: the published programs build their models on the meta
+    device and allocate shards alone.
     """
-    if kind == "reserved":
-        raise Unavailable("the dry run has no reserved memory yet: it counts allocated bytes")
-    return run.peak_B
+    assert run.timeline is not None
+    requests = list(run.timeline.requests())
+    start = next(at for at, one in enumerate(run.timeline.events) if one.place.phase.startswith("forward"))
+    left: dict[int, tuple[int, int, int]] = {}
+    for storage, size_B, stream in requests[:start]:
+        if size_B > 0:
+            left[storage] = (storage, size_B, stream)
+        else:
+            del left[storage]
+    settings = AllocatorSettings(expandable_segments=expandable_segments)
+    return replay([*left.values(), *requests[start:]], settings).peak_B
 
 
 def close(subject: Subject) -> None:

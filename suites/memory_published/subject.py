@@ -24,6 +24,8 @@ class Workload(training.Workload):
     unit: str  # GiB | GB
     kind: str  # allocated | active | reserved
     gpu: str
+    architecture: str  # a name of `simulated_cuda.CUBLAS_WORKSPACE_B`
+    expandable_segments: bool  # the allocator's setting
     published_by: str
     source: str  # repository, commit, and the path or pull request
 
