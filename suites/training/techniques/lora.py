@@ -111,7 +111,9 @@ def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resou
 
     `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
     """
-    targets = LAYERS if foreign and isinstance(model, Transformer) else settings.targets
+    there = {name.rpartition(".")[2] for name in linear_layers(model)}
+    stands_in = foreign and isinstance(model, Transformer) and not there.issuperset(settings.targets)
+    targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
     inside = {id(one) for one in blocks_of(model).modules()}
     model.requires_grad_(False)
