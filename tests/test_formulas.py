@@ -24,6 +24,7 @@ from suites.training.estimates import (
     zero_states_bytes,
 )
 from suites.training.step import Features, TrainingStep
+from suites.training.techniques import build_step
 from suites.training.workload import Workload
 
 GB = 1e9
@@ -198,6 +199,36 @@ def test_broken_assumptions_are_named() -> None:
     assert found["states_16"].reason == ""
     gpt = by_method(a_step(), replace(LLAMA_7B, intermediate_size=4 * 4096))
     assert gpt["korthikanti"].reason == ""
+
+
+@pytest.mark.parametrize(
+    ("technique", "states", "activations"),
+    [
+        ("lora", "adapters alone", ""),
+        ("bf16_states", "this step's are bf16", ""),
+        ("optimizer_in_backward", "all gradients at once", ""),
+        ({"loss": {"chunks": 8}}, "", "logits of all tokens"),
+        ({"activation_checkpointing": {"mode": "per_op"}}, "", "this step's is per_op"),
+        ("float8", "", "float8"),
+    ],
+    ids=str,
+)
+def test_what_a_technique_does_that_formulas_do_not_count_is_named(
+    technique: Any, states: str, activations: str
+) -> None:
+    further = [] if technique == "bf16_states" else ["mixed_precision"]
+    found = by_method(build_step(a_workload(), ["attention", *further, technique]))
+    assert states in found["states_16"].reason
+    assert bool(found["states_16"].reason) == bool(states)
+    for method in ("korthikanti", "megatron"):
+        assert states in found[method].reason
+        assert activations in found[method].reason
+
+
+def test_formulas_for_adam_give_no_value_for_8_bit_states() -> None:
+    found = by_method(build_step(a_workload(), [{"optimizer": {"name": "adamw_8bit"}}]))
+    assert found["states_16"].peak_B is None
+    assert "adamw_8bit" in found["states_16"].reason
 
 
 class Tied(nn.Module):
