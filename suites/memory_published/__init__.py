@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.instruments.memory.caching_allocator import AllocatorSettings, replay
+from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
 from suites.training import correctness
-from suites.training.dry_run import Device, DryRun, dry_run
+from suites.training.dry_run import Device, dry_run
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -50,31 +50,14 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")
     if subject.step is None:
         raise Unavailable(subject.missing)
-    device = Device("cuda", architecture=workload.architecture)
+    allocator = AllocatorSettings(expandable_segments=workload.expandable_segments)
+    device = Device("cuda", architecture=workload.architecture, allocator=allocator)
     run = dry_run(subject.step, device)
     yield Note(f"fake_step: the peak is in {run.place.phase!r}, at {run.place.operation or 'its start'}")
-    peak_B = reserved(run, workload.expandable_segments) if workload.kind == "reserved" else run.peak_B
+    peak_B = run.reserved_B if workload.kind == "reserved" else run.peak_B
+    assert peak_B is not None  # on CUDA
     yield Reading("peak_memory", "B", peak_B, Origin.SIMULATED, "fake_step")
     yield Reading("relative_error", "1", peak_B / published_B - 1, Origin.CALCULATED, "fake_step")
-
-
-def reserved(run: DryRun, expandable_segments: bool) -> int:
-    """Return the bytes that CUDA's caching allocator reserves at most in the two steps of a dry run on CUDA.
-
-    Of set-up only what is left at its end is allocated: the published programs build their models on the meta
-    device and allocate shards alone.
-    """
-    assert run.timeline is not None
-    requests = list(run.timeline.requests())
-    start = next(at for at, one in enumerate(run.timeline.events) if one.place.phase.startswith("forward"))
-    left: dict[int, tuple[int, int, int]] = {}
-    for storage, size_B, stream in requests[:start]:
-        if size_B > 0:
-            left[storage] = (storage, size_B, stream)
-        else:
-            del left[storage]
-    settings = AllocatorSettings(expandable_segments=expandable_segments)
-    return replay([*left.values(), *requests[start:]], settings).peak_B
 
 
 def close(subject: Subject) -> None:
