@@ -75,9 +75,9 @@ def test_few_layers_are_traced(monkeypatch, step, most):
     depths = []
     trace = training_dry_run.trace
 
-    def counted(step, device, layers):
+    def counted(step, device, layers, **first_step):
         depths.append(layers)
-        return trace(step, device, layers)
+        return trace(step, device, layers, **first_step)
 
     monkeypatch.setattr(training_dry_run, "trace", counted)
     deep = replace(step, workload=replace(step.workload, num_hidden_layers=100))

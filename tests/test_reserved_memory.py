@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_steps import LLAMA, LLAMA_7B, make_step
+from small_steps import CUDA, LLAMA, LLAMA_7B, make_step
 
 from harness.instruments.memory.caching_allocator import CachingAllocator, DeviceFullError
 from harness.records import Note, Origin, Reading
@@ -13,6 +13,7 @@ from suites import memory
 from suites.memory.outside_allocator import outside_allocator_B, retries_to_fit, room_B
 from suites.memory.subject import Subject
 from suites.memory.thresholds import held_B, ranks_that_suffice
+from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 
 MiB = 1024**2
@@ -110,6 +111,41 @@ def test_a_sharded_model_is_never_on_the_device_in_full():
     workload = replace(LLAMA_7B, seq_len=64, dp_size=8, optimizer="sgd_momentum")
     run = memory.peak_of_rank(Subject(build_step(workload, ["fsdp2"]), 80e9, simulated_device="cuda"))
     assert run.reserved_B < 4 * 6.7e9
+
+
+@pytest.mark.parametrize("capacity_MiB", [2, 3, 7, 50, 99, 400, 1000, 12_001, 20_000])
+def test_the_fewest_ranks_are_the_same_where_a_lower_peak_is_searched_first(capacity_MiB):
+    subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
+    tried = []
+
+    def held(one):
+        tried.append(one.step.ranks)
+        return (12_000 / one.step.ranks + 5) * MiB
+
+    def found(**lower):
+        tried.clear()
+        made = ranks_that_suffice(subject, held, capacity_MiB * MiB, **lower)
+        return [one.value for one in made if isinstance(one, Reading)]
+
+    expected = found()
+    assert found(lower=lambda one: (12_000 / one.step.ranks + 4) * MiB) == expected
+    assert len(tried) <= 12
+
+
+@pytest.mark.parametrize("techniques", [["attention"], ["fsdp2", "mixed_precision", "attention"]])
+def test_other_sizes_of_a_step_are_built_as_its_own_were(techniques):
+    """Without a check of their own; and their live bytes are the same with a short first step."""
+    found = []
+    step = build_step(replace(LLAMA, num_hidden_layers=9, dp_size=4), techniques)
+    dry_run(step, CUDA, found=found)
+    assert len(found) == 1
+    other = replace(step, workload=replace(step.workload, seq_len=24, micro_batch_size=3))
+    if step.ranks > 1:
+        other = replace(other, ranks=3)
+    for reserved in (True, False):
+        ours, full = dry_run(other, CUDA, reserved=reserved, found=found), dry_run(other, CUDA, full=True)
+        assert (ours.peak_B, ours.by_kind_B) == (full.peak_B, full.by_kind_B)
+        assert ours.reserved_B == (full.reserved_B if reserved else None)
 
 
 def test_the_fewest_ranks_have_room_for_it():

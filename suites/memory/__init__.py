@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from harness.instruments.memory.free_memory import shortage
+from harness.instruments.memory.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates, gpus
@@ -85,9 +86,11 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}
 
+    found: list[Pattern] = []  # how this step's layers repeat
+
     @cache
-    def peak_of(one: Subject) -> DryRun:
-        run = peak_of_rank(one)
+    def peak_of(one: Subject, reserved: bool = True) -> DryRun:
+        run = peak_of_rank(one, reserved, found)
         return run if one is subject else run._replace(timeline=None)  # a search makes many
 
     for reading in chain(formulas(subject, counts), simulated(subject, peak_of), measured(subject, peaks)):
@@ -179,14 +182,17 @@ def over_the_step(subject: Subject, timeline: Timeline) -> Iterator[Reading | No
         yield Note(f"fake_step: open {path.absolute()} at pytorch.org/memory_viz")
 
 
-def peak_of_rank(subject: Subject) -> DryRun:
-    """Return the dry run of one rank, on the simulated device, or on CUDA where this host has a GPU."""
+def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] | None = None) -> DryRun:
+    """Return the dry run of one rank, on the simulated device, or on CUDA where this host has a GPU.
+
+    `reserved` and `found`: see `dry_run`.
+    """
     cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
     if cuda:
         device = Device("cuda", architecture=subject.architecture, allocator=subject.allocator)
     else:
         device = Device("host", measured=subject.measurable)
-    return dry_run(subject.step, device)
+    return dry_run(subject.step, device, reserved=reserved, found=found)
 
 
 def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import gcd
+from typing import Protocol
 
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
@@ -19,7 +20,12 @@ MOST_RANKS = 4096
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
-PeakOf = Callable[[Subject], DryRun]
+
+class PeakOf(Protocol):
+    """Returns the dry run of one rank; `reserved`: with what the allocator reserves."""
+
+    def __call__(self, subject: Subject, reserved: bool = True) -> DryRun:
+        """Return it."""
 
 
 def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
@@ -29,7 +35,12 @@ def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Re
     """
     try:
         if is_sharded(subject.step) and subject.step.no_dry_run is None:
-            yield from ranks_that_suffice(subject, lambda one: held_B(one, peak_of(one)), subject.usable_B)
+            yield from ranks_that_suffice(
+                subject,
+                lambda one: held_B(one, peak_of(one)),
+                subject.usable_B,
+                lower=lambda one: peak_of(one, reserved=one == subject).peak_B,
+            )
         elif is_sharded(subject.step):
             by_formula = partial(korthikanti_bytes, counts=counts)
             yield from ranks_that_suffice(
@@ -63,19 +74,28 @@ def ranks_that_suffice(
     capacity_B: float,
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
+    lower: Callable[[Subject], float] | None = None,
 ) -> Iterator[Reading | Note]:
     """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits `capacity_B`.
 
-    Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too.
+    Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too. `lower`: bytes
+    that are never more than the peak, in less time: fewer ranks than they need are not tried.
     """
+
+    def on(ranks: int) -> Subject:
+        return replace(subject, step=replace(subject.step, ranks=ranks))
 
     @cache
     def peak_at(ranks: int) -> float:
-        return peak_of(replace(subject, step=replace(subject.step, ranks=ranks)))
+        return peak_of(on(ranks))
 
     allowed = allowed_ranks(subject)
     powers = [ranks for ranks in allowed if ranks & (ranks - 1) == 0]
-    fewest = fewest_of(peak_at, capacity_B, allowed, evaluated=subject.step.ranks)
+    if lower is None:
+        fewest = fewest_of(peak_at, capacity_B, allowed, evaluated=subject.step.ranks)
+    else:
+        least = fewest_of(lambda n: lower(on(n)), capacity_B, allowed, evaluated=subject.step.ranks)
+        fewest = None if least is None else fewest_from(peak_at, capacity_B, allowed[allowed.index(least) :])
     enough = [ranks for ranks in powers if fewest is not None and ranks >= fewest]
     power = fewest_of(peak_at, capacity_B, enough[:1]) if enough else None
     for metric, count in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
@@ -84,6 +104,14 @@ def ranks_that_suffice(
             yield Note(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
         else:
             yield Reading(metric, "1", count, origin, method)
+
+
+def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: Sequence[int]) -> int | None:
+    """Return as `fewest_of`, where the first candidates are the likeliest."""
+    tried = 1
+    while tried < len(candidates) and peak_at(candidates[tried - 1]) > capacity_B:
+        tried *= 2
+    return fewest_of(peak_at, capacity_B, candidates[:tried])
 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
@@ -104,7 +132,7 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
     @cache
     def peak_with(batch: int, seq_len: int) -> float:
         workload = replace(subject.step.workload, micro_batch_size=batch, seq_len=seq_len)
-        return peak_of(replace(subject, step=replace(subject.step, workload=workload))).peak_B
+        return peak_of(replace(subject, step=replace(subject.step, workload=workload)), reserved=False).peak_B
 
     seq_len = subject.step.workload.seq_len
     answer = tokens_at(

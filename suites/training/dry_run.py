@@ -19,7 +19,7 @@ from harness.instruments.memory.caching_allocator import AllocatorSettings, repl
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
-from harness.instruments.memory.layer_repetition import timeline_of
+from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import fsdp2_streams
 from harness.records import Unavailable
@@ -72,28 +72,45 @@ class DryRun(NamedTuple):
     timeline: Timeline | None  # of set-up and both steps; None where it is not kept
 
 
-def dry_run(step: TrainingStep, device: Device = HOST, full: bool = False) -> DryRun:
+def dry_run(
+    step: TrainingStep,
+    device: Device = HOST,
+    full: bool = False,
+    *,
+    reserved: bool = True,
+    found: list[Pattern] | None = None,
+) -> DryRun:
     """Return the peak of one rank. `full`: run every layer, uniform or not.
 
+    `reserved`: on CUDA, also what the allocator reserves, which takes twice the time. `found`: gets how
+    layers repeat; a later step that differs in its sizes alone is then built so without another check.
     A sharded step is rank 0 of a fake process group of as many ranks as it says. Raises `Unavailable` where
     fake tensors cannot show the step.
     """
-    timeline = timeline_of_step(step, device, full)
+    reserved = reserved and device.name == "cuda"
+    timeline = timeline_of_step(step, device, full, reserved, found)
     peak = timeline.peak()
     by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
-    reserved_B = replay(timeline.requests(), device.allocator).peak_B if device.name == "cuda" else None
+    reserved_B = replay(timeline.requests(), device.allocator).peak_B if reserved else None
     return DryRun(peak.total_B, by_kind_B, timeline.events[peak.event].place, reserved_B, timeline)
 
 
-def timeline_of_step(step: TrainingStep, device: Device = HOST, full: bool = False) -> Timeline:
+def timeline_of_step(
+    step: TrainingStep,
+    device: Device = HOST,
+    full: bool = False,
+    full_first_step: bool = False,
+    found: list[Pattern] | None = None,
+) -> Timeline:
     """Return all allocations and releases of one rank, from set-up to the end of the second step."""
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
     layers = step.workload.num_hidden_layers
     with among_ranks(step):
         if full or not step.layers_alike:
-            return trace(step, device, layers)
-        return timeline_of(partial(trace, step, device), layers, step.ranks if is_sharded(step) else 1)
+            return trace(step, device, layers, full_first_step)
+        few = partial(trace, step, device, full_first_step=full_first_step)
+        return timeline_of(few, layers, step.ranks if is_sharded(step) else 1, found)
 
 
 def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
@@ -115,14 +132,19 @@ def is_sharded(step: TrainingStep) -> bool:
     return step.features.sharding not in ("none", "ddp")
 
 
-def trace(step: TrainingStep, device: Device = HOST, num_hidden_layers: int | None = None) -> Timeline:
+def trace(
+    step: TrainingStep,
+    device: Device = HOST,
+    num_hidden_layers: int | None = None,
+    full_first_step: bool = False,
+) -> Timeline:
     """Run set-up and two steps with that many layers; return what they allocate and release.
 
     The second step is the steady one: the first makes the optimizer's state. Where gradients alone make it,
     zeros take the place of a forward and backward pass, unless the second step then gives gradients to fewer
-    parameters. On CUDA the first step is full: what its allocator caches depends on it.
+    parameters. `full_first_step`: for what an allocator reserves, which depends on all that it ever cached.
     """
-    if device.name != "cuda":
+    if not full_first_step:
         timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
         if same_gradients:
             return timeline

@@ -8,6 +8,7 @@ compared with a traced depth, event by event, before it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from harness.instruments.memory.memory_timeline import Event, OpSite, Timeline
@@ -25,12 +26,30 @@ MOST = 5
 """Layers of the shortest timeline, least and most."""
 
 
-def timeline_of(trace: Callable[[int], Timeline], layers: int, ranks: int = 1) -> Timeline:
+class Pattern(NamedTuple):
+    """From which depth on layers repeat, and how releases are matched: see `timeline_alignment.phases_of`."""
+
+    fewest: int
+    by_distance: bool
+
+
+def timeline_of(
+    trace: Callable[[int], Timeline], layers: int, ranks: int = 1, found: list[Pattern] | None = None
+) -> Timeline:
     """Return the timeline of `layers` uniform layers, from `trace(layers)` of a few where they determine it.
 
     They do where the timelines of n and n + 1 layers give that of n + 2. Else all layers are traced.
+    `found`: gets the pattern; a step that differs in its sizes alone is built by it from n and n + 1 layers.
     """
     traced: dict[int, Timeline] = {}
+    if found:
+        fewest, by_distance = found[0]
+        if layers <= fewest + 1:
+            return trace(layers)
+        traced |= {depth: trace(depth) for depth in (fewest, fewest + 1)}
+        with suppress(NotUniformError):
+            repetition = Repetition(traced[fewest], traced[fewest + 1], by_distance)
+            return repetition.build(layers - fewest)
     for fewest in range(FEWEST if ranks == 1 else FEWEST_WITH_RANKS, min(MOST, layers - 3) + 1):
         for depth in range(fewest, fewest + 3):
             if depth not in traced:
@@ -39,6 +58,8 @@ def timeline_of(trace: Callable[[int], Timeline], layers: int, ranks: int = 1) -
             try:
                 repetition = Repetition(traced[fewest], traced[fewest + 1], by_distance)
                 if repetition.build(2) == traced[fewest + 2]:
+                    if found is not None:
+                        found[:] = [Pattern(fewest, by_distance)]
                     return repetition.build(layers - fewest)
             except NotUniformError:
                 continue
