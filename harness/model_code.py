@@ -35,6 +35,8 @@ def check_model(where: str, value: Any) -> None:
         raise ConfigError(
             f"{where}={value}: {Path(error.filename or module).name}, line {error.lineno}: {error.msg}"
         ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
 
 
 @cache

@@ -72,8 +72,16 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
         for rule in as_mapping(f"{where}.{name}", field):
             if rule not in RULES:
                 raise unknown(f"{where}.{name}.{rule}", str(rule), RULES)
-        if field.get("type", "str") not in TYPES:
-            raise unknown(f"{where}.{name}.type={field['type']}", str(field["type"]), TYPES)
+        kind = str(field.get("type", "str"))
+        if kind not in TYPES:
+            raise unknown(f"{where}.{name}.type={kind}", kind, TYPES)
+        for rule in ("at_least", "at_most"):
+            if rule in field and (not isinstance(field[rule], int | float) or kind not in ("int", "float")):
+                raise ConfigError(
+                    f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, of a number"
+                )
+        if not isinstance(field.get("one_of", []), list):
+            raise ConfigError(f"{where}.{name}.one_of={shown(field['one_of'])}: expected a list")
         for rule in ("multiple_of", "not_above"):
             if rule in field and field[rule] not in declared:
                 raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), declared)

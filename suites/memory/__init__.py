@@ -19,7 +19,7 @@ import torch
 from harness.instruments.memory.free_memory import shortage
 from harness.instruments.memory.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.memory.formulas import estimates, gpus
 from suites.memory.live_bytes import live_bytes, write_snapshot
 from suites.memory.measure import measure_peak
@@ -134,11 +134,13 @@ def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
 
 def gpus_of(
     subject: Subject, size_B: float, origin: Origin, method: str, room_B: float | None = None
-) -> Iterator[Reading]:
+) -> Iterator[Reading | Note]:
     """Return how many devices a full model on one would fill; `room_B`: of one device, None: all of it."""
-    if subject.step.ranks == 1:
-        devices = gpus(size_B, subject.device_memory_B if room_B is None else room_B)
-        yield Reading("gpus", "1", devices, origin, method)
+    capacity_B = subject.device_memory_B if room_B is None else room_B
+    if capacity_B <= 0:
+        yield Note(f"{method}: nothing is left of a device beside what lies outside of the allocator")
+    elif subject.step.ranks == 1:
+        yield Reading("gpus", "1", gpus(size_B, capacity_B), origin, method)
 
 
 def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
@@ -174,7 +176,7 @@ def over_the_step(subject: Subject, timeline: Timeline) -> Iterator[Reading | No
             yield Reading(f"live_memory_phase/{phase}", "1", point, Origin.SIMULATED, "fake_step")
     if subject.snapshot is not None:
         names = "+".join(name for name, _ in subject.step.techniques) or "baseline"
-        path = Path(subject.snapshot) / f"{names}.pickle"
+        path = Path(subject.snapshot) / f"{names}-{digest(subject.step.described)[:8]}.pickle"
         try:
             write_snapshot(timeline, path)
         except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 
 POINTS = 240
-"""Of a figure: as many as its width can show apart."""
+"""The points of a figure, as many as its width shows apart."""
 
 
 class LiveBytes(NamedTuple):

@@ -12,7 +12,7 @@ from suites.training.dry_run import DryRun
 MiB = 1024**2
 
 CUDA_CONTEXT_B = 426 * MiB
-"""The driver's context with the kernels that were loaded so far.
+"""The driver's empty context. Kernels that a step loads come on top, so it is a lower bound.
 
 Measured with torch 2.10 and CUDA 13.0 on an RTX 6000 Ada (github.com/unslothai/unsloth-zoo, pull request
 1053). torch's maintainers name about 400 MB with lazy loading (github.com/pytorch/pytorch, issue 109888). No

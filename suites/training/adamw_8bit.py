@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from suites.training.blockwise import dynamic_codes, quantize, slices, widen
 
 BLOCK = 256
-"""Elements with a maximum of their own; bitsandbytes' Optimizer2State since 0.45 (2,048 before)."""
+"""Elements with a maximum of their own; bitsandbytes' Optimizer2State since 0.44 (2,048 before)."""
 
 LEAST = 4096
 """Elements from which moments are 8-bit: bitsandbytes' `min_8bit_size`."""

@@ -37,10 +37,14 @@ CUBLAS_HANDLES = 2
 
 
 def as_on_cuda(step: TrainingStep) -> TrainingStep:
-    """Return the step with CUDA's defaults made explicit: foreach optimizers."""
+    """Return the step with CUDA's defaults made explicit: foreach optimizers.
+
+    Not Adafactor's, which is a for-loop by default on CUDA, too (torch/optim/_adafactor.py).
+    """
     if step.workload.optimizer_impl != "default":
         return step
-    return replace(step, workload=replace(step.workload, optimizer_impl="foreach"))
+    default = "for_loop" if step.workload.optimizer == "adafactor" else "foreach"
+    return replace(step, workload=replace(step.workload, optimizer_impl=default))
 
 
 @contextmanager

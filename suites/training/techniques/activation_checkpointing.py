@@ -37,9 +37,11 @@ aten = torch.ops.aten
 KEPT = frozenset({aten.mm.default, aten.addmm.default, aten._scaled_mm.default})
 """The operations of linear layers; the products of attention are `aten.bmm`, and are recomputed."""
 
-KEPT_PER_OP = frozenset(
+PRODUCTS = frozenset({aten.mm.default, aten._scaled_mm.default})
+"""The products of linear layers, of which `per_op` keeps every second; torchao's float8 shows its as `mm`."""
+
+KEPT_PER_OP = PRODUCTS | frozenset(
     {
-        aten.mm.default,
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -122,7 +124,7 @@ def per_op() -> Any:
     def policy(
         context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
     ) -> CheckpointPolicy:
-        if operation is aten.mm.default:
+        if operation in PRODUCTS:
             products[context.is_recompute] += 1
             if products[context.is_recompute] % 2 == 0:
                 return CheckpointPolicy.PREFER_RECOMPUTE

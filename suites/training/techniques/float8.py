@@ -116,7 +116,7 @@ class Scaled:
     def __init__(self, matrix: Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> None:
         largest = torch.finfo(dtype).max
         scale = largest / matrix.abs().amax().float().clamp_(min=1e-12)
-        self.matrix = (matrix * scale).clamp_(-largest, largest).to(dtype)
+        self.matrix = (matrix.float() * scale).clamp(-largest, largest).to(dtype)  # as torchao, eager
         self.inverse = scale.reciprocal()
 
     def _with(self, matrix: Tensor) -> Scaled:

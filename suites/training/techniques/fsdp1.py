@@ -31,7 +31,7 @@ LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
 EXCLUDES = {
     "compile": "its flat parameters and hooks break a graph; use fsdp2 with compile: {scope: blocks}",
-    "lora": "a flat parameter has one type, and is trained or frozen as a whole; use fsdp2",
+    "lora": "a flat parameter has one type, and LoRA's base has another than its adapters; use fsdp2",
 }
 
 STRATEGIES = {
@@ -43,7 +43,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BF16_REDUCTION = 1e-3
 """See `ddp.BF16_REDUCTION`."""
 
-NOTE = "FSDP1, rank 0: flat shards of parameters, gradients and states, and gathered units"
+NOTE = (
+    "FSDP1, rank 0: flat shards of parameters, gradients and states, and gathered units; its streams are not "
+    "simulated, so that reserved memory is a lower bound"
+)
 INSIDE = "_fsdp_wrapped_module."
 """What FSDP inserts into names of parameters."""
 
@@ -88,10 +91,16 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     mixed = step.features.precision == "autocast"
     if settings.reduce_dtype == "bf16" and not mixed:
         raise Unavailable("fsdp1: reduce_dtype=bf16 is part of its mixed precision; list mixed_precision too")
+    unlike = step.features.states_unlike
+    if settings.strategy == "shard_grad_op":
+        unlike = (
+            *unlike,
+            "the formula has sharded parameters; this step's stay gathered until the backward pass",
+        )
     return replace(
         step,
         ranks=step.workload.dp_size,
-        features=replace(step.features, sharding="zero3"),
+        features=replace(step.features, sharding="zero3", states_unlike=unlike),
         around=no_context if mixed else step.around,
         reducing=step.reducing if settings.reduce_every_micro_batch else reduce_with_the_last,
         wraps=(*step.wraps, partial(shard, settings, mixed)),

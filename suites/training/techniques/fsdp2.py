@@ -120,6 +120,9 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
     features = replace(step.features, sharding="zero3", optimizer_on=place, parameters_on=place)
+    if settings.reshard_after_forward is False:
+        unlike = "the formula has sharded parameters; this step's stay gathered until the backward pass"
+        features = replace(features, states_unlike=(*features.states_unlike, unlike))
     notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
     changed = replace(
         step,
@@ -144,8 +147,7 @@ ONE_TIER = "fake tensors have one memory tier: host memory would count as device
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
     """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
     if not mixed:
-        reduced = torch.bfloat16 if settings.reduce_dtype == "bf16" else None
-        return MixedPrecisionPolicy(reduce_dtype=reduced)
+        return MixedPrecisionPolicy(reduce_dtype=DTYPES[settings.reduce_dtype])
     return MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=DTYPES[settings.reduce_dtype or "fp32"]
     )

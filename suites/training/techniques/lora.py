@@ -112,7 +112,8 @@ def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resou
     `foreign`: the step's model is not `Transformer`; where that stands for it, its layers are adapted.
     """
     there = {name.rpartition(".")[2] for name in linear_layers(model)}
-    stands_in = foreign and isinstance(model, Transformer) and not there.issuperset(settings.targets)
+    wanted = [settings.targets] if isinstance(settings.targets, str) else settings.targets
+    stands_in = foreign and isinstance(model, Transformer) and not there.issuperset(wanted)
     targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
     inside = {id(one) for one in blocks_of(model).modules()}

@@ -61,15 +61,17 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why a sequence cannot be taken in such chunks; None where it can."""
     if not 1 <= settings.chunks <= workload.seq_len:
         return f"chunks={settings.chunks}: allowed are 1 to seq_len={workload.seq_len}"
+    if settings.fused and settings != Settings(fused=True):
+        return "fused chooses chunks and types itself; leave out the other settings"
+    if settings.chunked == "recompute" and settings.keep_logits is not None:
+        return "chunked=recompute keeps no logits; use chunked=loss or output to keep them"
+    if settings.keep_logits == "fp32" and settings.dtype is not None:
+        return f"keep_logits=fp32 keeps what the loss reads, and dtype={settings.dtype} reads no fp32 logits"
     return None
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with that loss."""
-    if settings.fused and settings != Settings(fused=True):
-        raise ValueError("loss: fused chooses chunks and types itself; it takes no other setting")
-    if settings.chunked == "recompute" and settings.keep_logits is not None:
-        raise ValueError("loss: chunked=recompute keeps no logits; use chunked=loss or output to keep them")
     if settings.fused and torch.cuda.is_available() and importlib.util.find_spec("liger_kernel") is None:
         raise Unavailable("loss: fused needs the extra liger: pip install 'throughput-harness[liger]'")
     unlike = (

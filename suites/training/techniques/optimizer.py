@@ -65,10 +65,9 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     rate = settings.learning_rate
     if rate is None:
         rate = workload.learning_rate if settings.name is None else LEARNING_RATE[settings.name]
-    changed = replace(
-        workload,
-        optimizer=settings.name or workload.optimizer,
-        optimizer_impl=settings.impl or workload.optimizer_impl,
-        learning_rate=rate,
-    )
-    return replace(step, workload=changed)
+    name, impl = settings.name or workload.optimizer, settings.impl or workload.optimizer_impl
+    notes = step.notes
+    if name == "adafactor" and impl == "fused":
+        impl, notes = "for_loop", (*notes, "torch has no fused Adafactor: its for-loop takes the place")
+    changed = replace(workload, optimizer=name, optimizer_impl=impl, learning_rate=rate)
+    return replace(step, workload=changed, notes=notes)

@@ -43,7 +43,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     if workload.max_grad_norm is not None:
         return "clipping needs the norm of all gradients before the first update; set max_grad_norm=null"
     if workload.optimizer == "muon":
-        return "muon is two optimizers, of which one parameter alone cannot be told apart"
+        return "muon is two optimizers, and a parameter alone does not show which of them is its own"
     return None
 
 
