@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import torch.nn.functional as F
 
 from harness.code_fingerprint import ROOT
 from harness.config import load
-from harness.records import Origin, Reading, Unavailable
+from harness.records import Origin, Reading, Unavailable, measurement
+from harness.store import read_records
 from harness.units import LEGEND, legend
 from harness.validation import ConfigError
 from suites import memory, memory_published
@@ -195,3 +197,26 @@ def test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_predictio
         assert record["measurements"][0][:4] == ["peak_memory", "B", "published", "published"]
         if record["status"] == "unavailable":
             assert record["reason"] in report
+
+
+def test_the_docs_have_the_errors_of_the_committed_run():
+    rows = re.findall(
+        r"\| (?:allocated|active|reserved) \| ([\d.]+) \| ([−+]?[\d.]+) % \|",
+        (ROOT / "docs" / "memory_published.md").read_text(),
+    )
+    records = read_records(ROOT / "results" / "reference" / "memory_published")
+    found = [
+        (
+            measurement(one, "peak_memory", "published").samples[0] / 2**30,
+            100 * measurement(one, "relative_error", "fake_step").samples[0],
+        )
+        for one in records
+    ]
+    assert len(rows) == len(found) == len(RUN.workloads)
+    for published, error in rows:
+        match = [
+            one
+            for one in found
+            if abs(one[0] - float(published)) < 0.006 and abs(one[1] - float(error.replace("−", "-"))) < 0.06
+        ]
+        assert len(match) == 1, (published, error)

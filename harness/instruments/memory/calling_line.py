@@ -36,9 +36,10 @@ class CallingLine:
         """Return the line of the operation that is being dispatched, "" where there is none."""
         line = self._innermost()
         if torch.is_grad_enabled():
-            self._of_nodes[torch_internals.last_autograd_node()] = line
+            self._of_nodes.setdefault(torch_internals.last_autograd_node(), line)
             return line
-        return self._of_nodes.get(torch_internals.running_autograd_node(), line)
+        node = torch_internals.running_autograd_node()
+        return line if node < 0 else self._of_nodes.get(node, line)
 
     def _innermost(self) -> str:
         frame = sys._getframe(2)
