@@ -130,3 +130,16 @@ def test_a_hugging_face_models_loss_is_the_same_in_chunks():
         step = build_step(workload, [{"loss": settings}])
         assert float(Trainer(step).train_step()) == pytest.approx(plain, rel=1e-6)
         assert_as_measured(step)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"fused": True, "chunks": 8}, "fused chooses chunks and types itself"),
+        ({"chunked": "recompute", "keep_logits": "model"}, "recompute keeps no logits"),
+        ({"keep_logits": "fp32", "dtype": "bf16"}, "dtype=bf16 reads no fp32 logits"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(settings, words):
+    with pytest.raises(Unavailable, match=words):
+        build_step(LLAMA, [{"loss": settings}])

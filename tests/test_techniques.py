@@ -214,8 +214,6 @@ def test_what_does_not_combine_is_refused_in_one_line(given, words):
         ([{"zero": {"stage": 4}}], "stage=4 is none of 1, 2, 3"),
         ([{"zero": {"stage": 2, "parameters": "host"}}], "stage 3 alone"),
         ([{"loss": {"chunked": "head"}}], "chunked='head' is none of loss, output, recompute"),
-        ([{"loss": {"fused": True, "chunks": 8}}], "fused chooses chunks and types itself"),
-        ([{"loss": {"chunked": "recompute", "keep_logits": "model"}}], "recompute keeps no logits"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(given, words):
