@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("toy_suites")
 KILLS = 20
 CELLS = 105  # each act fifteen times
 PER_GROUP = 6
-PAST_START_S = 0.2
+CELLS_BEFORE_A_KILL = 3
 ACTS = ("nothing", "nothing", "leave_child", "raise_error", "leave_daemon", "kill_itself", "leave_files")
 
 
@@ -40,19 +40,6 @@ def cells_that_log(log):
 def finished(folder):
     there = (folder / "records.jsonl").exists()
     return {record.cell.workload for record in read_records(folder)} if there else set()
-
-
-def first_record_s(folder, cells):
-    """Return the seconds from a sweep's start to its first record; the sweep is killed then."""
-    begin_s = time.monotonic()
-    sweep = start(folder, cells, workers=2)
-    while not finished(folder):
-        assert sweep.poll() is None
-        time.sleep(0.01)
-    sweep.kill()
-    assert sweep.communicate()[1] == ""
-    wait_for_the_kernel(folder)
-    return time.monotonic() - begin_s
 
 
 def begun(log):
@@ -87,21 +74,23 @@ def test_killed_at_twenty_random_instants_a_sweep_is_finished_by_the_next_start(
     cells, moments = cells_that_log(log), random.Random(2)
     undisturbed = start(tmp_path / "undisturbed", cells, workers=2)
     assert undisturbed.communicate()[1] == ""
-    longest_s = min(first_record_s(tmp_path / name, cells) for name in "ab") + PAST_START_S
     log.unlink()
-    alive = 0
-    for number in range(KILLS):
+    kills = 0
+    while kills < KILLS and len(finished(folder)) < CELLS:
         done, before = finished(folder), len(begun(log))
-        sweep = start(folder, cells, workers=1 + number % 2)
-        time.sleep(moments.uniform(0.0, longest_s))
-        alive += sweep.poll() is None
+        sweep = start(folder, cells, workers=1 + kills % 2)
+        until = before + moments.randint(0, CELLS_BEFORE_A_KILL)
+        while len(begun(log)) < until and sweep.poll() is None:
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0.0, 0.05))
         sweep.kill()
+        kills += 1
         assert "Error" not in sweep.communicate()[1]
         wait_for_the_kernel(folder)
         assert finished(folder) >= done  # nothing lost
         assert not set(begun(log)[before:]) & done  # nothing run again
-    assert alive == KILLS  # they did come in time
-    assert 0 < len(finished(folder)) < CELLS
+    assert kills > KILLS // 2  # however slowly this process is woken
+    assert finished(folder)
     last = start(folder, cells, workers=2)
     assert last.communicate()[1] == ""
     assert last.returncode == 0

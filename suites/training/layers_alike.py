@@ -1,4 +1,4 @@
-"""Check whether layers are uniform, so that `suites.training.dry_run` may trace a few and extrapolate."""
+"""Check whether layers are uniform, so that `suites.training.dry_run` may trace a few of them for all."""
 
 from __future__ import annotations
 
