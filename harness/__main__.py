@@ -109,6 +109,8 @@ def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, P
     from harness.report import gather, write_report
     from harness.report.terminal import show
 
+    from harness.store import copy_run
+
     plan, records = load_run(source)
     suite = plan.suite
     if suite_name not in ("", suite):
@@ -116,6 +118,7 @@ def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, P
     report_data = gather(
         suite, records, judge(load_claims(suite), records), source, plan.titles, plan.left_out
     )
+    copy_run(source, out)
     page = write_report(out, report_data)
     show(report_data, page)
     return report_data, page

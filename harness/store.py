@@ -211,6 +211,25 @@ def _is_ended(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+def copy_run(source: Path, out: Path) -> None:
+    """Copy the data of the run in `source` to `out`, where its report goes, so that its links lead somewhere.
+
+    Raises `StoreError` where `out` cannot be written or has the records of another run.
+    """
+    if source.resolve() == out.resolve():
+        return
+    records = source / RECORDS
+    try:
+        there = (out / RECORDS).read_bytes() if (out / RECORDS).exists() else None
+        if there is not None and there != records.read_bytes():
+            raise StoreError(f"out={out}: has the records of another run; choose another folder")
+        out.mkdir(parents=True, exist_ok=True)
+        for path in sorted(source.glob("*.json*")):
+            replace_file(out / path.name, path.read_bytes())
+    except OSError as error:
+        raise StoreError(f"cannot copy {source} to {out}: {error.strerror}; choose another out=...") from error
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace `path` in one step: a reader sees the old content or the new. Raises OSError."""
     new = path.with_name(f".{path.name}.new")

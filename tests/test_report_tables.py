@@ -52,8 +52,8 @@ def test_a_method_that_was_not_recorded_is_a_footnote_and_no_number() -> None:
 
 
 def test_a_remark_of_the_suite_is_the_reason_in_the_footnote() -> None:
-    told = "deepspeed_zero2: its estimator does not speak of this"
-    records = [r._replace(notes=(told,)) for r in memory_records()]
+    told = "its estimator does not speak of this"
+    records = [r._replace(notes=(f"deepspeed_zero2: {told}",)) for r in memory_records()]
     assert told in made_table("table_1", records).notes
 
 
@@ -206,10 +206,10 @@ def test_a_run_of_another_model_is_reported_on_that_model() -> None:
 
 
 def test_a_remark_on_a_value_is_its_footnote() -> None:
-    told = "korthikanti: another shape of MLP"
+    told = "another shape of MLP"
     records = [
         r._replace(
-            notes=(told, "korthikanti_2: of another method"),
+            notes=(f"korthikanti: {told}", "korthikanti_2: of another method"),
             measurements=(
                 *r.measurements,
                 Measurement("peak_memory", "B", "calculated", "korthikanti", (1e10,)),

@@ -15,7 +15,7 @@ from toy.sweep import cell
 
 from harness.environment import describe
 from harness.records import SCHEMA, Limits, Measurement, Record, record_from_json, record_to_json
-from harness.store import Store, StoreError, read_records
+from harness.store import Store, StoreError, copy_run, read_records
 
 LIMITS = Limits(60.0)
 FINDS_THIS = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{Path(__file__).parent}"}
@@ -295,3 +295,19 @@ def test_a_hundred_thousand_records_are_read(tmp_path):
     records = read_records(tmp_path)
     assert [record.cell.id for record in records] == [f"{number:016x}" for number in range(100_000)]
     assert records[-1].measurements == measurements
+
+
+def test_a_run_is_copied_and_never_over_another(tmp_path):
+    one, other, out = (tmp_path / name for name in ("one", "other", "out"))
+    for number, folder in enumerate((one, other)):
+        folder.mkdir()
+        write(folder, record(number))
+    (one / "plan.json").write_text("{}")
+    for _ in range(2):
+        copy_run(one, out)
+        assert read_records(out) == [record(0)]
+        assert (out / "plan.json").read_text() == "{}"
+    with pytest.raises(StoreError, match="has the records of another run"):
+        copy_run(other, out)
+    copy_run(one, one)
+    assert read_records(out) == read_records(one) == [record(0)]

@@ -139,9 +139,10 @@ class ResultIndex:
         return "–", note or f"{what} was not recorded for {optimization}"
 
     def note(self, workload: str, optimization: str, about: str) -> str:
-        """Return what the suite noted on a metric or method of a cell, by name and a colon; else ""."""
+        """Return what the suite noted on a metric or method of a cell after its name and a colon; else ""."""
+        begin = f"{about}: "
         texts = (text for r in self.cells.get((workload, optimization), ()) for text in r.notes)
-        return next((text for text in texts if about and text.startswith(f"{about}:")), "")
+        return next((text.removeprefix(begin) for text in texts if about and text.startswith(begin)), "")
 
     def condition(self, workload: str, optimization: str, name: str) -> str:
         """Return the condition of a cell, "" where it does not state it."""

@@ -75,7 +75,7 @@ def _none_pays(index: ResultIndex, block: Block) -> str:
         return "No variant could be compared with the baseline."
     if not any(alike):
         return "Every variant runs on other ranks than the baseline: see the table, which does not rank them."
-    return "No variant pays."
+    return f"No variant pays. {block.title}."
 
 
 def _best_recorded(blocks: Sequence[Block], index: ResultIndex) -> Block | None:
