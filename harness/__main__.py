@@ -108,7 +108,6 @@ def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, P
     from harness.judge import judge
     from harness.report import gather, write_report
     from harness.report.terminal import show
-
     from harness.store import copy_run
 
     plan, records = load_run(source)

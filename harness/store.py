@@ -227,7 +227,7 @@ def copy_run(source: Path, out: Path) -> None:
         for path in sorted(source.glob("*.json*")):
             replace_file(out / path.name, path.read_bytes())
     except OSError as error:
-        raise StoreError(f"cannot copy {source} to {out}: {error.strerror}; choose another out=...") from error
+        raise StoreError(f"cannot copy {source} to {out}: {error.strerror}; choose another out=") from error
 
 
 def replace_file(path: Path, content: bytes) -> None:
