@@ -23,22 +23,24 @@ from harness.worker import host
 
 pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
+RANKS = ("dp_size", "source")
+"""Fields in which workloads of one kind differ."""
 
 
 def cases(suite):
     """Yield each workload with its optimizations; where one has several settings, each on one workload.
 
-    Not with `baseline_again`, the baseline under another name.
+    Of workloads that differ in their ranks alone, each optimization has one. Not with `baseline_again`, the
+    baseline under another name.
     """
     run, tried = tiny_run(suite), set()
-    for workload in run.workloads:
-        optimizations = set()
+    for workload, fields in run.workloads.items():
+        kind = str({name: value for name, value in fields.items() if name not in RANKS})
         for variant in run.variants:
-            name = variant.name.partition(".")[0]
-            new = variant.name not in tried or name not in optimizations
+            optimization = kind, variant.name.partition(".")[0]
+            new = variant.name not in tried or optimization not in tried
             if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
-                tried.add(variant.name)
-                optimizations.add(name)
+                tried.update((variant.name, optimization))
                 yield pytest.param(suite, workload, variant, id=f"{suite}|{workload}-{variant.name}")
 
 
