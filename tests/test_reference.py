@@ -5,13 +5,12 @@ the committed ones; under another, each point has to say the same and lead to th
 """
 
 import re
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
 
+from harness.__main__ import report
 from harness.code_fingerprint import ROOT
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results/reference").rglob("records.jsonl"))
@@ -43,9 +42,7 @@ def same(made: str, kept: str, name: str) -> bool:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_committed_report_comes_out_of_the_committed_records(folder, tmp_path):
-    command = [sys.executable, "-m", "harness", f"from_results={folder}", f"out={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    report(folder, tmp_path)
     made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     kept = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert made == kept
