@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -24,8 +25,9 @@ from suites.memory_published import models
 from suites.memory_published.subject import Workload, not_built
 from suites.training.dry_run import Device, dry_run
 from suites.training.model import Places
+from suites.training.quantized_weights import Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.trainer import CPU
+from suites.training.trainer import CPU, Trainer
 from suites.training.workload import Workload as Trained
 
 (RUN,) = load(["suite=memory_published"])
@@ -116,7 +118,10 @@ def test_a_percentage_of_the_device_is_the_bytes_that_were_published():
 SCALAR_B = 64
 """The allocation of a Python number that the CPU makes a tensor of, while it adds or multiplies by it."""
 
-MODELS = ["torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_phi", "gpt2_from_scratch"]
+MODELS = [
+    "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "lit_gpt_lora", "lit_gpt_nf4",
+    "lit_gpt_nf4_double", "litgpt_phi", "gpt2_from_scratch",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", [[], [{"mixed_precision": {"gradients": "bf16"}}]], ids=["fp32", "bf16"])
@@ -141,6 +146,43 @@ def test_the_norm_and_the_layer_norm_are_torchs():
     norm = models.LayerNorm(32).double()
     assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)
     assert torch.allclose(models.TanhGELU()(x), F.gelu(x, approximate="tanh"), atol=1e-12)
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_adapters_change_queries_and_values_by_a_product_of_two_matrices(key_heads):
+    shape = replace(TINY, num_key_value_heads=key_heads).shape
+    adapter = models.QueryValueAdapter(torch.nn.Linear(32, 32 + 2 * 8 * key_heads), shape, 3).double().eval()
+    torch.nn.init.normal_(adapter.up)
+    x = torch.randn(2, 5, 32, dtype=torch.float64)
+    lows, query = adapter.down(x).split(3, dim=-1), adapter.up[:32, :, 0]
+    value = adapter.up[32:, :, 0]
+    change = torch.cat([lows[0] @ query.T, torch.zeros(2, 5, 8 * key_heads), lows[1] @ value.T], -1)
+    assert torch.allclose(adapter(x), adapter.base(x) + models.ALPHA / 3 * change, atol=1e-12)
+
+
+def test_a_layer_in_nf4_keeps_its_input_and_gives_what_one_without_gives():
+    layer = Nf4Linear(torch.nn.Linear(64, 16, bias=False), double=True)
+    x = torch.randn(3, 64).half().float().requires_grad_()
+    ours = models.InputKeeping(layer)(x)
+    assert ours.grad_fn.kept.data_ptr() == x.data_ptr()
+    plain = x @ layer.weight().half().float().T
+    assert torch.equal(ours, plain)
+    ours.sum().backward()
+    assert torch.allclose(x.grad, layer.weight().half().float().sum(0).expand(3, 64))
+    assert ours.grad_fn.kept is not None
+
+
+def test_logits_of_an_earlier_forward_pass_are_gone_when_one_begins():
+    workload = replace(TINY, model="suites.memory_published.models:lit_gpt_lora")
+    trainer = Trainer(build_step(workload, ["bf16_states"], 1))
+    held = trainer.plain.head_loss
+    trainer.train_step()
+    kept = [weakref.ref(one) for one in held._kept]
+    assert [one().dtype for one in kept] == [torch.float32]
+    trainer.plain.blocks[0].register_forward_pre_hook(lambda *_: seen.extend(one() for one in kept))
+    seen = []
+    trainer.train_step()
+    assert seen == [None]
 
 
 def test_complex_rotary_turns_each_pair_by_its_angle():

@@ -82,6 +82,10 @@ class HeadLoss:
         self._kept = list(logits)
         return logits
 
+    def let_go(self) -> None:
+        """Keep no logits of the last call any longer."""
+        self._kept = []
+
     def mean(self, sums: Sequence[Tensor], targets_BT: Tensor) -> Tensor:
         """Return the mean over all tokens as an fp32 scalar tensor."""
         return torch.stack([one.float() for one in sums]).sum() / targets_BT.numel()
