@@ -1,4 +1,4 @@
-"""What the ranks of tests/test_ranks.py are asked to do."""
+"""What the ranks of tests/test_ranks.py and tests/test_launcher.py are asked to do."""
 
 import ctypes
 import os
@@ -13,6 +13,12 @@ RANK = int(os.environ.get("RANK", "-1"))
 
 
 def number(memory):
+    return RANK
+
+
+def number_with_rank_0_last(memory):
+    if RANK == 0:
+        time.sleep(0.2)
     return RANK
 
 
@@ -78,13 +84,15 @@ RAISED = {
 }
 
 
-def misbehave(memory, who, how, wait_s=0.5):
-    """Make one rank do `how` while the others are in a collective with it; `wait_s` later, for most."""
-    if who == RANK:
+def misbehave(memory, ways, wait_s=0.5):
+    """Make rank n do `ways[n]` while the others are in a collective with it; `wait_s` later, for most."""
+    how = ways[RANK]
+    if how:
         if how in RAISED:
             raise RAISED[how]
         if how == "no JSON":
             return object()
+        print(how)
         WAYS[how](wait_s)
     return all_reduce_on_and_on()
 

@@ -166,12 +166,12 @@ def test_they_answer_as_a_pools_own(pool):
 
 def test_one_that_dies_is_reported_with_what_it_printed(pool):
     with pytest.raises(RankFailed, match="rank 1 was killed by SIGSEGV"):
-        pool.call("on_ranks:misbehave", who=1, how="SIGSEGV", wait_s=0.1)
+        pool.call("on_ranks:misbehave", ways=["", "SIGSEGV", ""])
 
 
 def test_one_that_hangs_is_reported_within_the_limit(pool):
     with pytest.raises(RankTimeout) as caught:
-        pool.call("on_ranks:misbehave", 3.0, who=1, how="hang", wait_s=0.1)
+        pool.call("on_ranks:misbehave", 3.0, ways=["", "hang", ""])
     said = str(caught.value)
     assert said.startswith("rank 0 and rank 1 and rank 2 gave no answer to misbehave within 3 s")
     assert "in _hang" in said.partition("\nrank 1; its stack:")[2]
