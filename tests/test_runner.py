@@ -166,7 +166,8 @@ def test_a_cell_past_its_limit_is_ended_with_all_it_started(tmp_path):
     acts = ("hang", "hang_in_c", "leave_daemon_and_hang", "hang_at_exit")
     cells = [cell(act) for act in acts]
     cpu_s = time.process_time()
-    records = sweep(tmp_path, [group(*cells)], Limits(4.0))  # a busy machine ends no cell within less
+    groups = [group(cells[0], cells[3]), group(cells[1]), group(cells[2])]  # which wait at once
+    records = sweep(tmp_path, groups, Limits(4.0), workers=3)  # a busy machine ends no cell within less
     assert [records[one.id].status for one in cells] == ["timed_out"] * 3 + ["ok"]
     for one in cells[:3]:
         assert records[one.id].reason.startswith("over its limit of 4 s; last printed:\n")
