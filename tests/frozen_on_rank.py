@@ -10,8 +10,10 @@ from suites.offload import on_rank
 
 
 def freeze(memory):
-    """Freeze the rank's objects, so that collections of garbage do not traverse them."""
-    gc.unfreeze()
+    """Freeze the rank's objects, so that collections of garbage do not traverse them.
+
+    What was frozen before stays so: the collection here traverses only what was made since.
+    """
     gc.collect()
     gc.freeze()
 
