@@ -115,16 +115,10 @@ def test_cells_through_the_harness(tmp_path):
         "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
         f"dp_size: 2, loss_steps: 8, offload_dir: {folder}"
     )
-    small = (
-        "hidden_size: 256, num_attention_heads: 4, num_key_value_heads: 4, intermediate_size: 688, "
-        "vocab_size: 64, micro_batch_size: 2, seq_len: 16, precision: fp32, "
-        "dp_size: 1, device_memory_budget_B: 1.0"
-    )
     words = [
         "suite=offload",
         f"+suite.workloads.tiny={{num_hidden_layers: 2, {fields}}}",
-        f"+suite.workloads.tight={{num_hidden_layers: 8, {small}}}",
-        "workloads=[tiny,tight]",
+        "workloads=[tiny]",
         "only=[host_update]",
         f"out={tmp_path / 'out'}",
     ]
@@ -132,7 +126,7 @@ def test_cells_through_the_harness(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
     records = {(one["cell"]["optimization"], one["cell"]["workload"]): one for one in map(json.loads, lines)}
-    assert len(records) == len(lines) == 4
+    assert len(records) == len(lines) == 2
     tiny = records["host_update", "tiny"]
     assert tiny["status"] == "ok", tiny["reason"]
     values = {(metric, method): list(v) for metric, _, _, method, v in tiny["measurements"]}
@@ -143,10 +137,5 @@ def test_cells_through_the_harness(tmp_path):
     assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
     assert values["moved", ""] == [2 * 4 * COUNT]
     assert values["max_error", "plain PyTorch"][0] < 1e-5
-    tight = records["host_update", "tight"]
-    assert tight["status"] == "out_of_memory"
-    assert "1 B per rank do not hold the training of one layer" in tight["reason"]
-    assert "\n" not in tight["reason"]
     assert (tmp_path / "out/report.md").exists()
-    assert "out of memory" in (tmp_path / "out/report.md").read_text()
     assert list(folder.iterdir()) == []

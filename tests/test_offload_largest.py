@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import suites.offload as offload
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Note, Reading
 from suites.offload import largest as module
@@ -233,8 +234,16 @@ def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
 # The limit, on real ranks.
 
 
-DEEP = replace(WORKLOAD, num_hidden_layers=60, micro_batch_size=1, seq_len=8, device_memory_budget_B=None)
-COUNT = DEEP.shape.parameters  # 2.8 million; 45 MB of parameters, gradients and moments, 3 MB of activations
+LARGE = replace(
+    WORKLOAD,
+    num_hidden_layers=15,
+    hidden_size=128,
+    intermediate_size=352,
+    micro_batch_size=1,
+    seq_len=8,
+    device_memory_budget_B=None,
+)
+COUNT = LARGE.shape.parameters  # 2.8 million; 45 MB of parameters, gradients and moments, 3 MB of activations
 
 
 def plain(subject):
@@ -244,7 +253,7 @@ def plain(subject):
 @pytest.mark.slow
 def test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_does_on_new_ranks():
     """Parameters and gradients stand at 8 bytes a parameter; the moments are made in the first step."""
-    ranks, subject = Ranks(DEEP, exact=True), subject_of(DEEP)
+    ranks, subject = Ranks(LARGE, exact=True), subject_of(LARGE)
     try:
         with pytest.raises(MemoryError, match=r"rank 0, train_within_budget: .*memory"):
             ranks.call("train_within_budget", subject, budget_B=12 * COUNT, steps=STEPS)
@@ -257,7 +266,7 @@ def test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_do
 @pytest.mark.slow
 def test_what_lies_on_the_host_is_not_counted():
     """A budget too small for 16 bytes a parameter on the device is large enough for 4 and a gradient."""
-    ranks, subject = Ranks(DEEP, exact=True), subject_of(DEEP).with_techniques(["host_update"])
+    ranks, subject = Ranks(LARGE, exact=True), subject_of(LARGE).with_techniques(["host_update"])
     try:
         (losses,) = ranks.call("train_within_budget", subject, budget_B=12 * COUNT, steps=STEPS)
     finally:
@@ -271,14 +280,16 @@ def test_the_largest_on_real_ranks_is_what_its_states_allow(monkeypatch):
     monkeypatch.setattr(searching, "FINE", 0.2)  # fewer tries
     monkeypatch.setattr(searching, "BY_TENSORS", 0.75)  # what lies beside them in so small a budget
     budget_B = 20e6
-    subject = subject_of(replace(WORKLOAD, device_memory_budget_B=budget_B, micro_batch_size=1, seq_len=8))
-    ranks = Ranks(subject.workload, exact=True)
+    monkeypatch.setattr(module, "METHODS", {})
+    workload = replace(WORKLOAD, device_memory_budget_B=budget_B, micro_batch_size=1, seq_len=8)
+    session = offload.prepare(subject_of(workload))
     try:
-        found = list(attempts(subject, ranks))
+        offload.check(session)
+        told = list(offload.sample(session))
     finally:
-        ranks.close()
-    most = max(one.num_hidden_layers for one in found if one.trained)
-    least_bad = min(one.num_hidden_layers for one in found if not one.trained)
+        offload.close(session)
+    (most,) = value(told, "largest_layers")
+    died = [int(text.partition(" ")[0]) for text in remarks(told) if ": died (" in text]
     assert 16 * parameters_by_hand(most) < budget_B + 2**20
-    assert 16 * parameters_by_hand(least_bad) > 0.6 * budget_B
-    assert least_bad - most <= max(int(0.2 * most), 1)
+    assert 16 * parameters_by_hand(min(died)) > 0.6 * budget_B
+    assert min(died) - most <= max(int(0.2 * most), 1)
