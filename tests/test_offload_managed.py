@@ -121,18 +121,14 @@ def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tight
 
 
 @needs_cgroup
-def test_without_a_bound_nothing_is_limited(tmp_path):
-    with rank() as pool:
-        told = trained(pool, tmp_path, replace(managed_at(1.5), managed=Managed(None)), steps=1)
-    assert told["on_host"]
-    assert not told["limited"]
-    assert told["resident_B"] > 0.99 * SIZE_B
-
-
-@needs_cgroup
-def test_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
+def test_without_a_bound_nothing_is_limited_and_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
     with rank() as pool:  # it ends its ranks by SIGKILL
+        unbound = trained(pool, tmp_path, replace(managed_at(1.5), managed=Managed(None)), steps=1)
         told = trained(pool, tmp_path, managed_at(1.5), steps=1, close=False)
+    assert unbound["on_host"]
+    assert not unbound["limited"]
+    assert unbound["resident_B"] > 0.99 * SIZE_B
+    assert told["limited"]
     mount = hierarchy().mount
     wait_for(lambda: not list(mount.rglob(f"{PREFIX}{told['pid']}-*")), limit_s=10)
 
