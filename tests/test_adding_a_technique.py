@@ -19,7 +19,7 @@ SIZES |= {"intermediate_size": 24, "vocab_size": 32, "seq_len": 16}
 WORKLOADS = {
     "memory": ("llama_12m", {}),
     "kernels": ("step_5m_128", {"head_size": 8}),
-    "offload": ("llama_5m", {"loss_steps": 8}),
+    "offload": ("llama_5m", {"loss_steps": 8, "dp_size": 1}),
     "interconnect": ("ddp", {"loss_steps": 8}),
 }
 SHORT = [
