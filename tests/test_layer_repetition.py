@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from random_steps import TECHNIQUES, WORKLOADS, assert_as_measured
-from small_steps import CUDA, HOST, LLAMA, LLAMA_7B, make_step
+from random_steps import assert_as_measured
+from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 from torch import nn
 
 from harness.instruments.memory import layer_repetition
@@ -21,57 +19,33 @@ from suites.training.techniques import build_step
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
-SHARDED = st.sampled_from(
-    [
-        ["fsdp2"],
-        [{"fsdp2": {"reduce_every_micro_batch": False}}, "mixed_precision"],
-        ["fsdp2", "mixed_precision", "attention", "activation_checkpointing"],
-        ["tensor_parallel"],
-        ["tensor_parallel", "mixed_precision", "attention", "activation_checkpointing"],
-    ]
-)
+GPT_SHAPED = replace(GPT, gradient_accumulation_steps=2, optimizer_impl="foreach", max_grad_norm=1.0)
+REDUCED_WITH_THE_LAST = {"fsdp2": {"reduce_every_micro_batch": False}}
+CHECKPOINTED = ["mixed_precision", "attention", "activation_checkpointing"]
+
+SET_UPS = {
+    "plain": (make_step(replace(LLAMA, optimizer_impl="for_loop")), HOST),
+    "dropout, two micro-batches": (make_step(GPT_SHAPED, "selective fp32_grads"), HOST),
+    "momentum, on CUDA": (make_step(replace(LLAMA, optimizer="sgd_momentum"), "full autocast"), CUDA),
+    "7b": (make_step(LLAMA_7B, "flash bf16_grads full"), Device()),  # no operation of that size is run
+    "gradients pile up": (
+        build_step(replace(GPT_SHAPED, dp_size=5), [REDUCED_WITH_THE_LAST, "mixed_precision"]),
+        Device(),
+    ),
+    "tensor parallel, on CUDA": (
+        build_step(replace(LLAMA, tp_size=2, optimizer_impl="fused"), ["tensor_parallel", *CHECKPOINTED]),
+        CUDA,
+    ),
+}
+"""Sharded by FSDP1 and FSDP2: test_fsdp1, test_fsdp2, test_fsdp2_resharding, test_reserved_memory."""
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
-@given(WORKLOADS, TECHNIQUES, st.integers(6, 8), st.sampled_from([HOST, CUDA]))
-def test_built_as_traced(workload, techniques, num_hidden_layers, device):
-    step = make_step(workload, " ".join(techniques), num_hidden_layers=num_hidden_layers)
-    assert dry_run(step, device) == dry_run(step, device, full=True)
-
-
-@settings(max_examples=3, deadline=None, derandomize=True)
-@given(
-    SHARDED,
-    st.integers(2, 5),
-    st.integers(1, 2),
-    st.sampled_from([None, 1.0]),
-    st.sampled_from(["for_loop", "foreach", "fused"]),
-    st.sampled_from([Device(), CUDA]),
-)
-def test_built_as_traced_over_ranks(techniques, ranks, micro_batches, max_grad_norm, optimizer_impl, device):
-    workload = replace(
-        LLAMA,
-        num_hidden_layers=7,
-        gradient_accumulation_steps=micro_batches,
-        max_grad_norm=max_grad_norm,
-        optimizer_impl=optimizer_impl,
-        dp_size=ranks,
-        tp_size=2,
-    )
-    step = build_step(workload, techniques)
-    assert dry_run(step, device) == dry_run(step, device, full=True)
-
-
-FEW = [
-    (make_step(LLAMA, "flash"), 4),
-    (make_step(LLAMA, "full autocast", optimizer_impl="foreach", max_grad_norm=1.0), 4),
-    (build_step(replace(LLAMA, dp_size=4), ["fsdp2", "mixed_precision", "activation_checkpointing"]), 5),
-]
-
-
-@pytest.mark.parametrize(("step", "most"), FEW)
-def test_few_layers_are_traced(monkeypatch, step, most):
-    """Else the tests above would compare full traces with themselves."""
+@pytest.mark.parametrize("name", SET_UPS)
+def test_built_as_traced(monkeypatch, name):
+    """And of few layers: else full traces would be compared with themselves."""
+    step, device = SET_UPS[name]
+    step = replace(step, workload=replace(step.workload, num_hidden_layers=6))
+    full = dry_run(step, device, full=True)
     depths = []
     trace = training_dry_run.trace
 
@@ -80,16 +54,8 @@ def test_few_layers_are_traced(monkeypatch, step, most):
         return trace(step, device, layers, **first_step)
 
     monkeypatch.setattr(training_dry_run, "trace", counted)
-    deep = replace(step, workload=replace(step.workload, num_hidden_layers=100))
-    assert dry_run(deep, CUDA).peak_B > 0
-    assert max(depths) == most
-
-
-@pytest.mark.parametrize("techniques", ["", "flash bf16_grads full"])
-def test_built_as_traced_on_7b(techniques):
-    """With fewer layers; the peak is at the place where it is with 32. No operation of that size is run."""
-    step, host = make_step(LLAMA_7B, techniques, num_hidden_layers=9), Device()
-    assert dry_run(step, host) == dry_run(step, host, full=True)
+    assert dry_run(step, device) == full
+    assert depths == ([3, 4, 5] if step.ranks > 1 else [2, 3, 4])
 
 
 def growing(step, num_hidden_layers):
@@ -103,7 +69,7 @@ def growing(step, num_hidden_layers):
 
 
 def test_layers_that_are_not_alike_are_traced_one_by_one():
-    workload = replace(LLAMA, num_hidden_layers=6, optimizer="sgd_momentum")
+    workload = replace(LLAMA, num_hidden_layers=5, optimizer="sgd_momentum")
     step = replace(make_step(workload), make_model=growing)
     found = dry_run(step, HOST)
     assert found == dry_run(step, HOST, full=True)
