@@ -1,7 +1,7 @@
 """Prints the allocator's events with and without `bf16_products`, as JSON; run by
 tests/test_bf16_products.py.
 
-Argument: "products", each alone in every layout, or "steps", a small training step of every bf16
+Arguments: "products", each alone in every layout, and "steps", a small training step of every bf16
 optimization. Where oneDNN would multiply, it is switched off, so that torch multiplies by its own kernels.
 """
 
@@ -116,7 +116,7 @@ def steps() -> Iterator[tuple[str, Any]]:
     """Return every bf16 optimization of the memory suite, on a small workload with a tied head."""
     run = load(["suite=memory"])[0]
     shape = {
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 1,
         "hidden_size": 64,
         "intermediate_size": 96,
         "vocab_size": 200,
@@ -155,7 +155,7 @@ def of_steps() -> dict[str, Any]:
             with among_ranks(step), mode as products:
                 gc.collect()
                 with torch.profiler.profile(
-                    activities=activities, profile_memory=True, record_shapes=True
+                    activities=activities, profile_memory=True, record_shapes=products is not None
                 ) as profile:
                     trainer = Trainer(step)
                     losses = [trainer.train_step().item() for _ in range(2)]
@@ -185,5 +185,7 @@ if __name__ == "__main__":
         found = {"active": active is not None, "own_products": products_take_results_alone()}
     if not found["own_products"]:
         torch.backends.mkldnn.enabled = False
-    found["report"] = {"products": of_products, "steps": of_steps}[sys.argv[1]]()
+    gc.freeze()
+    for part in sys.argv[1:]:
+        found[part] = {"products": of_products, "steps": of_steps}[part]()
     print(json.dumps(found))
