@@ -79,21 +79,6 @@ def test_each_rank_holds_its_share_of_every_matrix(workload):
     assert walked.by_kind_B["parameters"] == expected_B
 
 
-def test_repeated_layers_equal_a_full_trace():
-    workload = replace(
-        SMALL,
-        num_hidden_layers=7,
-        hidden_size=256,
-        intermediate_size=704,
-        vocab_size=3000,
-        tp_size=4,
-        num_key_value_heads=4,
-    )
-    step = sharded("tensor_parallel", workload)
-    short, full = dry_run(step), dry_run(step, full=True)
-    assert short == full
-
-
 ON_RANKS = {
     "two": (TINY, 2),
     "two, gpt": (GPT, 2),
