@@ -72,6 +72,9 @@ SMALL = replace(
 
 HOST = Device("host", measured=True)
 
+IMPORTED = ["deepspeed", "torch._dynamo", "torch.distributed.fsdp", "suites.memory.measure"]
+"""What all ranks import, once for all of them."""
+
 
 def sharded(techniques, workload, seed=3):
     """Return the step of `workload` under a technique, or under several."""
@@ -96,7 +99,7 @@ def losses_on_ranks(runs, folder):
 
     The ranks are started once, as many as a run needs at most, and do one run after the other.
     """
-    torch.multiprocessing.set_forkserver_preload(["deepspeed"])  # imported once for all ranks
+    torch.multiprocessing.set_forkserver_preload(IMPORTED)
     torch.multiprocessing.start_processes(
         _do, (runs, str(folder)), nprocs=max(ranks for *_, ranks in runs), start_method="forkserver"
     )
