@@ -32,7 +32,13 @@ SET_UPS = {
         SMALL, dp_size=4, gradient_accumulation_steps=1, vocab_size=300, hidden_size=256, num_hidden_layers=2
     ),
     "odd_accumulated_clipped": replace(
-        SMALL, dp_size=3, hidden_size=64, intermediate_size=251, vocab_size=501, max_grad_norm=1.0
+        SMALL,
+        dp_size=3,
+        hidden_size=64,
+        intermediate_size=251,
+        vocab_size=501,
+        max_grad_norm=1.0,
+        num_hidden_layers=2,
     ),
     "tied_biases_foreach": replace(
         SMALL,
@@ -42,16 +48,17 @@ SET_UPS = {
         position="learned",
         optimizer_impl="foreach",
         num_hidden_layers=2,
+        gradient_accumulation_steps=1,
     ),
     "momentum": replace(
         SMALL, optimizer="sgd_momentum", dp_size=8, gradient_accumulation_steps=1, num_hidden_layers=2
     ),
 }
 STAGES_OF = {
-    "plain": ("zero1", "zero3"),
+    "plain": ("zero3",),
     "odd_accumulated_clipped": STAGES,  # each stage pads, adds and clips in a way of its own
     "tied_biases_foreach": ("zero2", "zero3"),
-    "momentum": ("zero1", "zero3"),
+    "momentum": ("zero1",),
 }
 
 
@@ -115,16 +122,13 @@ def test_real_ranks_see_the_losses_of_one_device(name, workload, on_ranks):
         assert seen == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ["zero2", "zero3"])
 def test_the_only_rank_of_a_group_is_right_after_other_groups(name):
-    dry_run(sharded(TECHNIQUE[name], replace(TINY, dp_size=5)))
-    check(sharded(TECHNIQUE[name], TINY))
-
-
-def test_the_engine_leaves_linear_layers_as_they_were():
+    """And the engine leaves linear layers as they were."""
     before = torch.nn.functional.linear
-    dry_run(sharded(TECHNIQUE["zero3"], replace(TINY, dp_size=2)))
+    dry_run(sharded(TECHNIQUE[name], replace(TINY, dp_size=5)))
     assert torch.nn.functional.linear is before
+    check(sharded(TECHNIQUE[name], TINY))
 
 
 def test_a_large_model_is_not_run_and_says_why():
