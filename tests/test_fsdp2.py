@@ -72,26 +72,10 @@ SET_UPS = {
         num_hidden_layers=4,
         gradient_accumulation_steps=1,
     ),
-    "wide": replace(
-        SMALL,
-        hidden_size=512,
-        intermediate_size=1000,
-        vocab_size=300,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        num_hidden_layers=2,
-        gradient_accumulation_steps=1,
-    ),
     "momentum": replace(SMALL, optimizer="sgd_momentum", dp_size=5, gradient_accumulation_steps=1),
     "fused": replace(SMALL, optimizer_impl="fused", dp_size=5, gradient_accumulation_steps=1),
 }
-MIXED = (
-    "three_ranks_odd_sizes",
-    "eight_ranks_fewer_rows_than_ranks",
-    "tied_biases_learned",
-    "accumulated_clipped_foreach",
-    "few_tokens",
-)
+MIXED = ("eight_ranks_fewer_rows_than_ranks", "tied_biases_learned", "accumulated_clipped_foreach")
 """Set-ups that say how gradients are cut, padded and added, which narrow types do otherwise."""
 
 
@@ -105,7 +89,7 @@ def test_the_dry_run_equals_what_real_tensors_take(name, set_up):
     assert walked.peak_B == pytest.approx(measured_B, rel=CLOSE)
 
 
-@pytest.mark.parametrize(("gradients", "ranks"), [(None, 2), ("bf16", 2), ("bf16", 3), ("fp32", 3)])
+@pytest.mark.parametrize(("gradients", "ranks"), [("bf16", 3), ("fp32", 2)])
 def test_so_it_does_in_mixed_precision(gradients, ranks):
     workload = replace(SMALL, dp_size=ranks, micro_batch_size=1, seq_len=24)
     step = sharded(["fsdp2", {"mixed_precision": {"gradients": gradients}}], workload)
@@ -170,22 +154,9 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
     assert allocator.peaks[0].live_B == expected_B
 
 
-@pytest.mark.parametrize(
-    ("name", "gradient_accumulation_steps"), [("fsdp2", 1), ("fsdp2_mixed_checkpointed", 2)]
-)
-def test_repeated_layers_equal_a_full_trace(name, gradient_accumulation_steps):
-    workload = replace(
-        SMALL,
-        num_hidden_layers=7,
-        hidden_size=512,
-        intermediate_size=1376,
-        vocab_size=8000,
-        dp_size=6,
-        gradient_accumulation_steps=gradient_accumulation_steps,
-    )
-    step = sharded(TECHNIQUES[name], workload)
-    short, full = dry_run(step), dry_run(step, full=True)
-    assert short == full
+def test_repeated_layers_equal_a_full_trace():
+    step = sharded(TECHNIQUES["fsdp2_mixed_checkpointed"], replace(SMALL, num_hidden_layers=6, dp_size=6))
+    assert dry_run(step) == dry_run(step, full=True)
 
 
 @pytest.mark.slow
