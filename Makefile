@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-# A file's tests on one worker, so that what they share is set up once; in the order of tests/conftest.py.
-PYTEST := $(VENV)/bin/pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder
+# One worker more than cores, since some tests wait. A file's tests on one worker, so that what they share is
+# set up once; in the order of tests/conftest.py.
+PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 export DS_BUILD_OPS := 0
 
 .PHONY: reproduce check test setup system check-ruff check-types check-quick check-tests operators

@@ -102,18 +102,12 @@ def toy_suites():
         yield
 
 
-@pytest.fixture(scope="module")
-def thawed():
-    """Unfreeze the garbage collector after the module."""
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture
-def frozen(thawed):
-    """Freeze what lives before a test, so that collections of garbage do not traverse all of torch.
+@pytest.fixture(autouse=True)
+def frozen(request: pytest.FixtureRequest) -> None:
+    """Freeze what lives before a slow test, so that collections of garbage do not traverse all of torch.
 
     `harness.instruments.memory.allocator.watch` begins with one. What the test makes is collected.
     """
-    gc.collect()
-    gc.freeze()
+    if request.node.get_closest_marker("slow"):
+        gc.collect()
+        gc.freeze()

@@ -12,8 +12,6 @@ from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 LONG = replace(LLAMA, seq_len=128, vocab_size=50)
 LINEAR = 7  # query, key, value, output, gate, up, down
 

@@ -18,8 +18,6 @@ from harness.records import Unavailable
 from suites.training.dry_run import dry_run
 from suites.training.trainer import Trainer, build_model
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 SHORT_LLAMA, SHORT_GPT = replace(LLAMA, num_hidden_layers=2), replace(GPT, num_hidden_layers=2)
 """Walked layer by layer; in each set-up the peak is at the place where it is with four layers."""
 

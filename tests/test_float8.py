@@ -12,8 +12,6 @@ from suites.training.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.techniques.float8 import Product, Scaled
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 BLOCKS = replace(LLAMA, num_hidden_layers=2, vocab_size=50, micro_batch_size=8)
 """The peak is in a layer, not at the logits."""
 

@@ -19,8 +19,6 @@ from harness.records import Unavailable
 from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 CLOSE = 1e-4
 
 RUNS = {

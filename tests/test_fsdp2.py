@@ -35,8 +35,6 @@ from suites.training.optimizers import LEARNING_RATE
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 TECHNIQUES = {
     "fsdp2": ["fsdp2"],
     "fsdp2_mixed_checkpointed": ["fsdp2", "mixed_precision", "attention", "activation_checkpointing"],

@@ -11,8 +11,6 @@ from suites.training.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 LAYERS = 3
 RANKS = replace(LLAMA, num_hidden_layers=LAYERS, dp_size=4)
 FURTHER = ["mixed_precision", "activation_checkpointing"]

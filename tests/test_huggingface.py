@@ -30,7 +30,6 @@ from suites.training.workload import Workload
 
 HOST = Device("host", measured=True)
 
-pytestmark = pytest.mark.usefixtures("frozen")
 
 DATA = Path(__file__).parent / "data"
 FILES = sorted(DATA.glob("*.json"))

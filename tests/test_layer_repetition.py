@@ -17,8 +17,6 @@ from suites.training.dry_run import Device, dry_run
 from suites.training.model import Block, Transformer
 from suites.training.techniques import build_step
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 GPT_SHAPED = replace(GPT, gradient_accumulation_steps=2, optimizer_impl="foreach", max_grad_norm=1.0)
 REDUCED_WITH_THE_LAST = {"fsdp2": {"reduce_every_micro_batch": False}}
 CHECKPOINTED = ["mixed_precision", "attention", "activation_checkpointing"]

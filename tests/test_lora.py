@@ -16,8 +16,6 @@ from suites.training.techniques import build_step
 from suites.training.techniques.lora import Adapted, Settings
 from suites.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 SHORT = replace(LLAMA, num_hidden_layers=2)
 
 SET_UPS = {

@@ -16,8 +16,6 @@ from suites.training.head_loss import HeadLoss
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 SHORT = replace(LLAMA, num_hidden_layers=2)
 
 SETTINGS = [

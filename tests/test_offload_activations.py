@@ -21,8 +21,6 @@ from suites.training.techniques import activation_offload as activation_hooks
 from suites.training.transfer import Copy, SideStream
 from suites.training.workload import Resources
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 CPU = torch.device("cpu")
 HOWS = ("recomputed", "offloaded", "offloaded_ahead")
 B, T, D, F, LAYERS = 2, 64, 64, 176, 5

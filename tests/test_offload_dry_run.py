@@ -18,7 +18,6 @@ from suites.training import dry_run as training_dry_run
 from suites.training.trainer import Trainer
 
 pytestmark = [
-    pytest.mark.usefixtures("frozen"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU the device is the CPU"),
 ]
 

@@ -15,8 +15,6 @@ from suites.training.dry_run import among_ranks
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 FEW_TOKENS = replace(LLAMA, num_hidden_layers=2, seq_len=8)
 EIGHT_BIT = {"optimizer": {"name": "adamw_8bit"}}
 

@@ -16,8 +16,6 @@ from suites.training.techniques import build_step, mixed_precision
 from suites.training.trainer import CPU
 from suites.training.workload import Resources
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 
 @pytest.mark.parametrize(
     "techniques",

@@ -16,8 +16,6 @@ from suites.memory.subject import Subject
 from suites.training.dry_run import Device, dry_run, trace
 from suites.training.techniques import build_step
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 MiB = 1024**2
 
 

@@ -21,8 +21,6 @@ from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 SET_UPS = {
     "grouped_queries": replace(SMALL, num_hidden_layers=2, gradient_accumulation_steps=1),
     "odd_vocabulary_tied_biases": replace(

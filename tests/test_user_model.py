@@ -23,8 +23,6 @@ from suites.training.techniques import build_step
 from suites.training.trainer import CPU
 from suites.training.workload import Workload
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 EXAMPLE = ROOT / "tests" / "examples" / "your_own_model"
 TINY = Workload(
     num_hidden_layers=5, hidden_size=32, num_attention_heads=4, num_key_value_heads=4, intermediate_size=128,

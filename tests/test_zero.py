@@ -22,8 +22,6 @@ from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 
-pytestmark = pytest.mark.usefixtures("frozen")
-
 pytest.importorskip("deepspeed")
 STAGES = {"zero1": 1, "zero2": 2, "zero3": 3}
 TECHNIQUE = {name: [{"zero": {"stage": stage}}] for name, stage in STAGES.items()}
