@@ -46,9 +46,14 @@ class CallingLine:
         while frame is not None:
             file = frame.f_code.co_filename
             if file not in self._skipped and not _is_library(file):
-                return f"{Path(file).parent.name}/{Path(file).name}:{frame.f_lineno}"
+                return f"{_shown(file)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
+
+
+@cache
+def _shown(file: str) -> str:
+    return f"{Path(file).parent.name}/{Path(file).name}"
 
 
 @cache
