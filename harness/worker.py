@@ -175,9 +175,8 @@ def run_group(
         open_output(cell)
         return _set_up(cell, package, emit)
 
-    for (
-        cell
-    ) in cells:  # before the limit, which counts from what is imported; its cell reports a failure later
+    # Before the limit, which counts from what is imported; its cell reports a failure later.
+    for cell in cells:
         with suppress(Exception):
             _load(cell, package)
     limits = limits._replace(memory_B=limits.memory_B or free_memory(sys.modules.get("torch")))

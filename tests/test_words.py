@@ -55,25 +55,23 @@ def test_no_page_uses_a_replaced_word(page):
 
 
 def prose(path: Path) -> str:
-    """Return the docstrings and comments of a module, each on its own lines; all of a YAML."""
+    """Return the docstrings, comments and texts of a module, each on its own lines; all of a YAML."""
     source = path.read_text()
     if path.suffix == ".yaml":
         return source
     texts = [
-        node.value.value
+        node.value
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 1
     ]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
 
 
-def test_prose_is_docstrings_and_comments(tmp_path):
+def test_prose_is_docstrings_comments_and_texts(tmp_path):
     file = tmp_path / "module.py"
-    file.write_text('"""A module."""\nARM = "arm"  # a comment\n"""A constant."""\n')
-    assert prose(file) == "A module.\nA constant.\n# a comment"
+    file.write_text('"""A module."""\nARM = "arm"  # a comment\nTEXT = f"{ARM} is a text"\n')
+    assert prose(file) == "A module.\n is a text\n# a comment"
 
 
 FILES = sorted(
@@ -85,7 +83,7 @@ FILES = sorted(
 
 
 @pytest.mark.parametrize("top", sorted({path.relative_to(ROOT).parts[:2] for path in FILES}), ids="/".join)
-def test_no_docstring_comment_or_configuration_uses_a_replaced_word(top):
+def test_no_docstring_comment_text_or_configuration_uses_a_replaced_word(top):
     below = [path for path in FILES if path.relative_to(ROOT).parts[:2] == top]
     found = [f"{path.relative_to(ROOT)}: {word}" for path in below for word in replaced(prose(path))]
     assert not found

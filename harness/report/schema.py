@@ -219,7 +219,7 @@ KINDS: Mapping[str, _Fields] = {
     "every_metric": {"terminal": _TERMINAL},
 }
 COLUMN: _Fields = {
-    "title": _text("its heading; with `by`, `{}` stands for the name"),
+    "title": _text("its heading; with `by`, `{}` is replaced by the name"),
     "by": {"type": "str", "default": "", "one_of": ["", *KEYS], "doc": "a column for each value of this key"},
     "metric": _text("the metric; either this, `claim` or `condition`"),
     "method": _text("its method"),

@@ -138,7 +138,7 @@ def gpus_of(
     """Return how many devices a full model on one would fill; `room_B`: of one device, None: all of it."""
     capacity_B = subject.device_memory_B if room_B is None else room_B
     if capacity_B <= 0:
-        yield Note(f"{method}: nothing is left of a device beside what lies outside of the allocator")
+        yield Note(f"{method}: what lies outside of the allocator takes all of a device")
     elif subject.step.ranks == 1:
         yield Reading("gpus", "1", gpus(size_B, capacity_B), origin, method)
 

@@ -92,7 +92,7 @@ def _rule_40x(subject: Subject, counts: Counts) -> float:
     _needs_adam(step)
     if step.features.sharding in ("zero1", "zero2"):
         raise NotDefinedError(
-            "the rule gives a total and does not say which part of it each rank keeps whole"
+            "the rule gives a total and does not say which part of it is replicated on each rank"
         )
     total_B = rule_40x_bytes(subject.nominal_parameters or counts.parameters)
     return total_B / (step.ranks if is_sharded(step) else 1)

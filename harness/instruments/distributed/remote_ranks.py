@@ -105,7 +105,7 @@ def _live(start: str) -> None:
         if (served := client.add(f"{start}/served", 0)) != heard:
             heard, until_s = served, time.monotonic() + LEASE_S
         if time.monotonic() > until_s:
-            sys.stdout.write(f"nobody serves rank {os.environ['RANK']} on its machine\n")
+            sys.stdout.write(f"the process that serves rank {os.environ['RANK']} on its machine has ended\n")
             os._exit(1)
         time.sleep(LEASE_S / 10)
 

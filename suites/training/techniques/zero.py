@@ -35,7 +35,7 @@ from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
-EXCLUDES = {"compile": "deepspeed's engine runs as it comes; its hooks on every module break the graph"}
+EXCLUDES = {"compile": "deepspeed's engine hooks into every module, which breaks the graph"}
 
 DEFAULT_BUCKET = 500_000_000
 """Elements of deepspeed's communication buckets by default; here at most as many as the model's parameters.
