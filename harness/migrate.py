@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.plan import PLAN
-from harness.records import SCHEMA
+from harness.records import SCHEMA, Record, Status
 from harness.renamed import CONDITIONS, MODEL_FIELDS, SETTINGS, SUITE_FIELDS, SUITE_SETTINGS
 from harness.store import RECORDS, StoreError, replace_file
 from harness.units import counted
+from harness.validation import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,34 @@ def migrate(folder: Path) -> int:
     return changed
 
 
+def replan(folder: Path) -> int:
+    """Leave cells out of a plan that today's plan does not have, and that were unavailable; return how many.
+
+    Such a cell only says that its variant does not apply. Its record stays, and no report shows it.
+    """
+    from harness.config import load, names
+    from harness.plan import is_planned, not_planned, read_plan, write_cells
+    from harness.store import read_records
+
+    plan = read_plan(folder) if (folder / PLAN).exists() else None
+    if plan is None or plan.suite not in names("suite"):
+        return 0
+    (run,) = load([f"suite={plan.suite}"])
+    variants = {variant.name: variant for variant in run.variants}
+
+    def goes(record: Record) -> bool:
+        variant, workload = variants.get(record.cell.optimization), record.cell.workload
+        if record.status != Status.UNAVAILABLE or variant is None or workload not in run.workloads:
+            return False
+        return not is_planned(run, variant, workload, gpu=False)
+
+    gone = {record.cell.id for record in read_records(folder) if goes(record)} & set(plan.cells)
+    if gone:
+        kept = tuple(cell for cell in plan.cells if cell not in gone)
+        write_cells(folder, plan._replace(cells=kept, left_out=tuple(not_planned(run, gpu=False))))
+    return len(gone)
+
+
 def _write(folder: Path, lines: Sequence[str]) -> None:
     """Replace the records of `folder`, after moving those of a suite that was split off into its own
     folder."""
@@ -181,9 +210,10 @@ def main(folders: Sequence[str]) -> int:
     for folder in folders:
         try:
             print(
-                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten to schema version {SCHEMA}"
+                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten to schema version {SCHEMA}, "
+                f"{counted(replan(Path(folder)), 'cell')} left out of the plan"
             )
-        except StoreError as error:
+        except (ConfigError, StoreError) as error:
             print(f"harness: {error}", file=sys.stderr)
             return 1
     return 0

@@ -131,12 +131,13 @@ def write_plan(
 
     `titles` is how reports show each variant; `left_out`: sentences about what was left out.
     """
-    order = {
-        "suite": suite,
-        "titles": dict(titles or {}),
-        "left_out": list(left_out),
-        "cells": [cell.id for group in groups for cell in group.cells],
-    }
+    cells = tuple(cell.id for group in groups for cell in group.cells)
+    write_cells(folder, Plan(suite, cells, dict(titles or {}), tuple(left_out)))
+
+
+def write_cells(folder: Path, plan: Plan) -> None:
+    """Write plan.json; raises OSError."""
+    order = {"suite": plan.suite, "titles": plan.titles, "left_out": plan.left_out, "cells": plan.cells}
     new = folder / ".plan.json.new"
     new.write_text(json.dumps(order, indent=0) + "\n")
     new.replace(folder / PLAN)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from harness.migrate import main, migrate, migrate_line
+from harness.migrate import main, migrate, migrate_line, replan
+from harness.plan import read_plan
 from harness.records import SCHEMA
 from harness.store import StoreError, read_records
 
@@ -185,3 +186,22 @@ def test_a_migration_that_was_interrupted_can_be_repeated(both):
     assert after == [
         (folder / "records.jsonl").read_bytes() for folder in (both, both.with_name("interconnect_formula"))
     ]
+
+
+def test_what_no_longer_applies_leaves_the_plan_and_keeps_its_record(tmp_path, capsys):
+    """The kernels suite has no `sdpa` of softmax, and its eager softmax runs."""
+    cells = {"0" * 16: ("baseline", "ok"), "1" * 16: ("sdpa", "unavailable"), "2" * 16: ("sdpa", "crashed")}
+    lines = []
+    for cell, (variant, status) in cells.items():
+        where = {"id": cell, "workload": "softmax_small", "optimization": variant}
+        lines.append(json.dumps(OLD | {"cell": OLD["cell"] | where, "status": status}) + "\n")
+    (tmp_path / "records.jsonl").write_text("".join(lines))
+    plan = {"suite": "kernels", "titles": {"sdpa": "SDPA"}, "left_out": [], "cells": list(cells)}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert main([str(tmp_path)]) == 0
+    assert "3 records rewritten" in capsys.readouterr().out
+    assert [record.cell.id for record in read_records(tmp_path)] == list(cells)
+    left = read_plan(tmp_path)
+    assert (left.suite, left.cells, left.titles) == ("kernels", ("0" * 16, "2" * 16), {"sdpa": "SDPA"})
+    assert any("need a GPU" in sentence or "does not apply" in sentence for sentence in left.left_out)
+    assert replan(tmp_path) == 0
