@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import yaml
@@ -14,19 +15,7 @@ from harness.records import Unavailable
 EXAMPLE = ROOT / "tests" / "examples" / "adding_a_technique"
 GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
 
-SIZES = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
-SIZES |= {"intermediate_size": 24, "vocab_size": 32, "seq_len": 16}
-WORKLOADS = {
-    "memory": ("llama_12m", {}),
-    "kernels": ("step_5m_128", {"head_size": 8}),
-    "offload": ("llama_5m", {"loss_steps": 8, "dp_size": 1}),
-    "interconnect": ("ddp", {"loss_steps": 8}),
-}
-SHORT = [
-    "suite.sampling.budget_s=0.02",
-    "suite.sampling.rounds=2",
-    "repeats=1",
-]
+WORKLOADS = {"memory": "llama_12m", "kernels": "step_5m_128", "offload": "llama_5m", "interconnect": "ddp"}
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +24,41 @@ def project(tmp_path_factory):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suite", WORKLOADS)
-def test_the_technique_of_the_guide_runs_in_every_suite_that_trains(project, suite):
-    if suite == "interconnect":
-        try:
-            privileges()
-        except Unavailable as reason:
-            pytest.skip(str(reason))
-    workload, own = WORKLOADS[suite]
-    sizes = [f"suite.workloads.{workload}.{name}={value}" for name, value in {**SIZES, **own}.items()]
-    words = [f"suite={suite}", "only=[chunked_loss]", f"workloads=[{workload}]", *SHORT, *sizes]
+def test_the_technique_of_the_guide_runs_by_the_command(project):
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    sizes |= {"intermediate_size": 24, "vocab_size": 32, "seq_len": 16}
+    words = [f"suite.workloads.llama_12m.{name}={value}" for name, value in sizes.items()]
+    words += ["suite=memory", "only=[chunked_loss]", "workloads=[llama_12m]"]
     done = python(project, "-m", "harness", *words)
     assert done.returncode == 0, done.stderr
-    lines = (project / "results" / suite / "records.jsonl").read_text().splitlines()
+    lines = (project / "results/memory/records.jsonl").read_text().splitlines()
     (record,) = [one for one in map(json.loads, lines) if one["cell"]["optimization"] == "chunked_loss"]
     assert record["status"] == "ok", record["reason"]
     assert record["cell"]["config"]["techniques"] == [["chunked_loss", {}]]
     assert record["measurements"]
+
+
+@pytest.mark.timeout(600)
+def test_the_technique_of_the_guide_is_found_in_every_suite_that_trains_and_is_right(project):
+    """By the project's own test of every optimization."""
+    shutil.copytree(
+        ROOT / "tests", project / "tests", ignore=shutil.ignore_patterns("examples", "__pycache__")
+    )
+    shutil.copy(ROOT / "pyproject.toml", project)
+    file, chosen = (
+        "tests/test_every_optimization.py",
+        "chunked_loss and (kernels or offload or ddp or memory)",
+    )
+    done = python(project, "-m", "pytest", "-vv", "-rs", "-p", "no:cacheprovider", file, "-k", chosen)
+    assert done.returncode == 0, done.stdout
+    tried = re.findall(r"\[(\w+)\|.*-chunked_loss\] (\w+)", done.stdout)
+    assert {suite for suite, _ in tried} == set(WORKLOADS)
+    assert {ended for suite, ended in tried if suite != "interconnect"} == {"PASSED"}
+    try:
+        privileges()
+    except Unavailable:
+        return
+    assert ("interconnect", "PASSED") in tried
 
 
 @pytest.mark.timeout(900)
@@ -65,7 +72,7 @@ def test_the_technique_of_the_guide_passes_the_projects_own_checks(project):
 
 
 def test_the_guide_names_each_suite_with_a_workload():
-    for suite, (workload, _) in WORKLOADS.items():
+    for suite, workload in WORKLOADS.items():
         assert f"`suite={suite} workloads=[{workload}]" in GUIDE
 
 
