@@ -15,6 +15,7 @@ from suites.memory.search import fewest_of, tokens_at
 from suites.memory.subject import Subject
 from suites.training.dry_run import DryRun, is_sharded
 from suites.training.estimates import Counts
+from suites.training.step import TrainingStep
 
 MOST_RANKS = 4096
 RULE_B_PER_PARAMETER = 40.0
@@ -46,10 +47,16 @@ def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Re
             yield from ranks_that_suffice(
                 subject, by_formula, subject.device_memory_B, Origin.CALCULATED, "korthikanti"
             )
-        elif subject.step.ranks == 1 and subject.step.features.precision == "autocast":
+        elif is_under_the_rule(subject.step):
             yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
     except Unavailable as reason:
         yield Note(f"thresholds: {reason}")
+
+
+def is_under_the_rule(step: TrainingStep) -> bool:
+    """Return whether the rule is about such a step: one rank, mixed precision, a batch taken at once."""
+    at_once = step.workload.gradient_accumulation_steps == 1
+    return step.ranks == 1 and step.features.precision == "autocast" and at_once
 
 
 def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
