@@ -94,7 +94,8 @@ class Subject:
       outputs and gradients; `as_torch` converts its result.
     - `precision`: of its matrix products, fp32, tf32 or bf16.
     - `timed`: False where it must not be timed here.
-    - `tolerance`: bounds |ours - float64| / max|float64| of each output and gradient.
+    - `tolerance`: bounds |ours - float64| / max|float64| of each output and gradient; for a step see
+      `training_step.contract_of`.
     - `shapes`: at which it is checked: the workload's "own", "own and edge cases", or "edge cases" alone.
     - `compiles`: its first call compiles; `compiler_cache`: torch reports whether the code was found on disk.
     - `once`: adds readings that are taken once per cell, such as registers and shared memory.

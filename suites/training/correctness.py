@@ -189,11 +189,10 @@ def check_on_ranks(
     if not step.contract.compared:
         return None
     call("make", key="gradients", step=step.described)
-    off = max(call("gradient_error", key="gradients", shared=[list(one) for one in named(shared)]))
+    each = call("worst_gradient", key="gradients", shared=[list(one) for one in named(shared)])
     call("drop", key="gradients")
-    allowed = GRADIENT_FACTOR * step.contract.relative
-    if not off <= allowed:
-        raise WrongResult(f"a gradient is off by {off:.1e} of its norm, allowed {allowed:.0e}")
+    off, name = max(each, key=lambda one: badness(one[0]))
+    compare_gradients(off, name, step.contract.relative)
     theirs = plain_losses(step, text_updates(step, count), shared, device)
     return compare(ours, theirs, max(RANKS, step.contract.relative))
 
@@ -244,13 +243,28 @@ def accumulate(trainer: Trainer, batches: Sequence[Batch]) -> float:
     return float(torch.stack(losses).mean())
 
 
-def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> float:
-    """Return the worst |ours - plain| / |plain| of a parameter, by Euclidean norms; infinite without it."""
+def worst_gradient(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Return the largest |ours - plain| / |plain| of a parameter, by Euclidean norms, and its name.
+
+    It is infinite for a parameter without a gradient.
+    """
     errors = [
-        float((ours[name].float() - one).norm() / one.norm()) if name in ours else math.inf
+        (float((ours[name].float() - one).norm() / one.norm()) if name in ours else math.inf, name)
         for name, one in plain.items()
     ]
-    return max(errors, key=badness)
+    return max(errors, key=lambda one: badness(one[0]))
+
+
+def compare_gradients(off: float, name: str, relative: float) -> float:
+    """Return how far the gradient that is off the most is off; raises `WrongResult` where it is too far.
+
+    `relative` is the tolerance of a loss, see `GRADIENT_FACTOR`.
+    """
+    allowed = GRADIENT_FACTOR * relative
+    if not off <= allowed:
+        off_by = f"is off by {off:.1e} of its norm, allowed {allowed:.0e}"
+        raise WrongResult(f"gradient of {name} {'is missing or infinite' if math.isinf(off) else off_by}")
+    return off
 
 
 def badness(error: float) -> float:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import gpu
 from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
-from suites.training.correctness import gradient_error as error_of
+from suites.training.correctness import worst_gradient as worst_of
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
@@ -56,16 +56,16 @@ def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
     return {"loss": losses, "seconds": times_s}
 
 
-def gradient_error(memory: Memory, key: str, shared: Sequence[Any] = ()) -> float:
-    """Return how far a new trainer's first gradients are off plain PyTorch's with the techniques `shared`.
+def worst_gradient(memory: Memory, key: str, shared: Sequence[Any] = ()) -> tuple[float, str]:
+    """Return which of a new trainer's first gradients is off plain PyTorch's the most, and how far.
 
-    Plain PyTorch: one model, on this rank, takes the batches of all ranks.
+    Plain PyTorch: one model with the techniques `shared`, on this rank, takes the batches of all ranks.
     """
     trainer: Trainer = memory[key]
     accumulate(trainer, trainer.text_batches())
     ours = trainer.gradients()
     batches = next(text_updates(trainer.step, 1))
-    return error_of(ours, plain_gradients(trainer.step, batches, shared, trainer.device))
+    return worst_of(ours, plain_gradients(trainer.step, batches, shared, trainer.device))
 
 
 def spread(memory: Memory, key: str) -> float:
