@@ -2,8 +2,8 @@
 
 A technique is `suites/training/techniques/<name>.py`; docs/adding-a-technique.md lists what it has. Its
 settings are the annotated fields of its class `Settings`; of those whose type is plain (int, float, str,
-bool,
-`Literal[...]`, each or None) the value is checked too.
+bool, `Literal[...]`, each or None) the value is checked too. A number may have bounds, named as in
+`harness.validation.BOUNDS`: `Annotated[int, Bounds(at_least=1)]`.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
@@ -21,7 +21,7 @@ import yaml
 
 from harness.code_fingerprint import ROOT
 from harness.protocols import Function, faults, statement
-from harness.validation import ConfigError, check_value, unknown
+from harness.validation import ConfigError, check_declarations, check_value, unknown
 
 PACKAGE = "training.techniques"
 """Below the package of suites."""
@@ -116,11 +116,12 @@ def check_module(file: Path) -> None:
         fields = (one for one in found.body if isinstance(one, ast.AnnAssign) and one.value is None)
         missing += [f"Settings.{ast.unparse(one.target)} has no default" for one in fields]
     missing += faults(file, TECHNIQUE)
+    shown = Path(*file.parts[-4:])
     if missing:
-        shown = Path(*file.parts[-4:])
         raise ConfigError(
             f"{shown}: {'; '.join(missing)}. docs/adding-a-technique.md lists what a technique has"
         )
+    check_declarations(f"{shown}: Settings", settings_of(file))
 
 
 def names(folder: Path = TECHNIQUES) -> list[str]:
@@ -147,9 +148,17 @@ def _allowed(annotation: ast.expr) -> Mapping[str, Any]:
         return {**_allowed(annotation.left), "optional": True}
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Literal"):
         return {"one_of": _literals(annotation.slice)}
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Annotated"):
+        plain, *further = _elements(annotation.slice)
+        bounds = [pair for one in further if isinstance(one, ast.Call) for pair in one.keywords]
+        return {**_allowed(plain), **{str(one.arg): ast.literal_eval(one.value) for one in bounds}}
     text = ast.unparse(annotation)
     return {"type": text} if text in PLAIN else {"optional": True}
 
 
 def _literals(node: ast.expr) -> list[Any]:
-    return [ast.literal_eval(one) for one in (node.elts if isinstance(node, ast.Tuple) else [node])]
+    return [ast.literal_eval(one) for one in _elements(node)]
+
+
+def _elements(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]

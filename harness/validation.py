@@ -7,6 +7,7 @@ A field is declared in YAML: `{type: int, at_least: 1}`, `{type: str, one_of: [a
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,7 +63,15 @@ def declared(value: Any) -> dict[str, Any]:
     return {"type": name} if name else {}
 
 
-RULES = ("type", "default", "optional", "one_of", "at_least", "at_most", "multiple_of", "not_above", "doc")
+BOUNDS = {
+    "at_least": (operator.ge, "of at least"),
+    "above": (operator.gt, "above"),
+    "at_most": (operator.le, "of at most"),
+    "below": (operator.lt, "below"),
+}
+"""The bounds of a number: when a value is within, and what that is called."""
+
+RULES = ("type", "default", "optional", "one_of", *BOUNDS, "multiple_of", "not_above", "doc")
 """What the declaration of a field may state."""
 
 
@@ -75,7 +84,7 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
         kind = str(field.get("type", "str"))
         if kind not in TYPES:
             raise unknown(f"{where}.{name}.type={kind}", kind, TYPES)
-        for rule in ("at_least", "at_most"):
+        for rule in BOUNDS:
             if rule in field and (not isinstance(field[rule], int | float) or kind not in ("int", "float")):
                 raise ConfigError(
                     f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, of a number"
@@ -127,9 +136,7 @@ def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:
         raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     if "one_of" in field and value not in field["one_of"]:
         raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
-    if ("at_least" in field and value < field["at_least"]) or (
-        "at_most" in field and value > field["at_most"]
-    ):
+    if not all(within(value, field[rule]) for rule, (within, _) in BOUNDS.items() if rule in field):
         raise ConfigError(f"{key}={shown(value)}: expected {describe(field)}")
     return float(value) if kind == "float" else value
 
@@ -140,10 +147,6 @@ def describe(field: Mapping[str, Any]) -> str:
     text = words.get(field.get("type", ""), f"a {field['type']}" if "type" in field else "a value")
     if "one_of" in field:
         text = "one of " + ", ".join(map(str, field["one_of"]))
-    if "at_least" in field:
-        text += f" of at least {field['at_least']}"
-    if "at_most" in field:
-        text += (
-            f" and at most {field['at_most']}" if "at_least" in field else f" of at most {field['at_most']}"
-        )
+    bounds = [f"{called} {field[rule]}" for rule, (_, called) in BOUNDS.items() if rule in field]
+    text = " ".join([text, " and ".join(bounds).replace("and of", "and")]).rstrip()
     return text + (" or null" if field.get("optional") else "")

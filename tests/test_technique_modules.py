@@ -68,6 +68,12 @@ def test_an_incomplete_technique_is_refused_in_one_line_that_names_what_is_missi
     assert str(error.value) == f"suites/training/techniques/fsdp2.py: {message}{SEE}"
 
 
+def test_a_bound_that_there_is_not_is_refused(copy):
+    changed(copy, r"at_least=1", "atleast=1")
+    with pytest.raises(ConfigError, match=r"Settings.shard_within.atleast: no such name; did you mean at_"):
+        check_module(copy)
+
+
 @pytest.mark.parametrize("function", [name for name, one in TECHNIQUE.items() if not one.required])
 def test_what_a_technique_does_not_need_it_may_leave_out(copy, function):
     changed(copy, WITHOUT[function])

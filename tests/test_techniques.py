@@ -14,6 +14,7 @@ from harness.code_fingerprint import ROOT
 from harness.records import Unavailable, WrongResult
 from harness.techniques import names as names_read
 from harness.techniques import settings_of as settings_read
+from harness.validation import check_value
 from suites.training import techniques
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Within, loosest
 from suites.training.correctness import check, require_learning
@@ -129,7 +130,10 @@ def test_the_parent_reads_the_same_techniques_and_settings():
     assert names_read() == techniques.names()
     for name in techniques.names():
         fields = techniques.load(name).Settings.__dataclass_fields__
-        assert set(settings_read(folder / f"{name}.py")) == set(fields), name
+        read = settings_read(folder / f"{name}.py")
+        assert set(read) == set(fields), name
+        for field, allowed in read.items():
+            check_value(f"{name}.{field}", fields[field].default, allowed)
 
 
 COMBINED = {
@@ -214,6 +218,9 @@ def test_what_does_not_combine_is_refused_in_one_line(given, words):
         ([{"zero": {"stage": 4}}], "stage=4 is none of 1, 2, 3"),
         ([{"zero": {"stage": 2, "parameters": "host"}}], "stage 3 alone"),
         ([{"loss": {"chunked": "head"}}], "chunked='head' is none of loss, output, recompute"),
+        ([{"loss": {"chunks": 0}}], "technique loss: chunks=0: expected at least 1"),
+        ([{"fsdp2": {"shard_within": 0}}], "technique fsdp2: shard_within=0: expected at least 1"),
+        ([{"lora": {"dropout": 1.0}}], "technique lora: dropout=1.0: expected at least 0 and below 1"),
     ],
 )
 def test_what_does_not_exist_is_refused_in_one_line(given, words):

@@ -16,10 +16,11 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from harness.records import Unavailable
 from suites.training import huggingface, user_model
+from suites.training.bounds import Bounds
 from suites.training.contract import Contract, loosest
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Workload
@@ -90,14 +91,24 @@ def named(techniques: Techniques) -> Named:
 def settings_of(name: str, given: Mapping[str, Any]) -> Any:
     """Return a technique's `Settings`; raises ValueError for a field or a value that it does not have."""
     kind = load(name).Settings
-    allowed = get_type_hints(kind)
+    allowed = get_type_hints(kind, include_extras=True)
     for field, value in given.items():
         if field not in allowed:
             raise ValueError(f"technique {name}: no setting {field!r}; it has {', '.join(allowed) or 'none'}")
         choices = choices_of(allowed[field])
         if choices and value not in choices:
             raise ValueError(f"technique {name}: {field}={value!r} is none of {', '.join(map(str, choices))}")
+        bounds = bounds_of(allowed[field])
+        if bounds is not None and isinstance(value, int | float) and not bounds.allow(value):
+            raise ValueError(f"technique {name}: {field}={value!r}: expected {bounds}")
     return kind(**given)
+
+
+def bounds_of(annotation: Any) -> Bounds | None:
+    """Return the bounds of a field of type `Annotated[int, Bounds(...)]`, or of that or None."""
+    if get_origin(annotation) is Annotated:
+        return next((one for one in annotation.__metadata__ if isinstance(one, Bounds)), None)
+    return next((found for one in get_args(annotation) if (found := bounds_of(one))), None)
 
 
 def choices_of(annotation: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.model import blocks_of
 from suites.training.step import Level, Role, TrainingStep
@@ -65,7 +66,7 @@ class Settings:
     """
 
     mode: Literal["full", "selective", "per_op"] = "full"
-    every: int = 1
+    every: Annotated[int, Bounds(at_least=1)] = 1
 
 
 def contract(settings: Settings) -> Contract:
@@ -75,7 +76,7 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why no layer would be checkpointed; None where some are."""
-    if not 1 <= settings.every <= workload.num_hidden_layers:
+    if settings.every > workload.num_hidden_layers:
         return f"every={settings.every}: allowed are 1 to num_hidden_layers={workload.num_hidden_layers}"
     return None
 

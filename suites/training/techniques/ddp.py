@@ -11,13 +11,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.instruments import torch_internals
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources
@@ -38,7 +39,7 @@ class Settings:
     `gradient_as_bucket_view`: gradients are views of the buckets; else each gradient is stored twice.
     """
 
-    buckets: int | None = None
+    buckets: Annotated[int, Bounds(at_least=1)] | None = None
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     gradient_as_bucket_view: bool = False
 

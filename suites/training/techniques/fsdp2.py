@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import rank_mesh
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
@@ -68,7 +69,7 @@ class Settings:
     """
 
     reduce_dtype: Literal["fp32", "bf16"] | None = None
-    shard_within: int | None = None
+    shard_within: Annotated[int, Bounds(at_least=1)] | None = None
     forward_prefetch: bool = False
     reduce_every_micro_batch: bool = True
     cpu_offload: bool = False

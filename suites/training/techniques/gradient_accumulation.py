@@ -7,7 +7,9 @@ Under `ddp` gradients are reduced with the last micro-batch; under `fsdp2` see `
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload
@@ -24,7 +26,7 @@ class Settings:
     additional batch, and there are fewer updates per token.
     """
 
-    steps: int = 2
+    steps: Annotated[int, Bounds(at_least=1)] = 2
     split: bool = True
 
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.host_memory import HostMemory, states_on_host
 from suites.training.optimizers import Optimizer, make_torch_optimizer
@@ -42,7 +44,7 @@ class Settings:
     """
 
     delay: bool = False
-    delay_after: int = 0
+    delay_after: Annotated[int, Bounds(at_least=0)] = 0
 
 
 def contract(settings: Settings) -> Contract:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
 
+from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.step import Level, Role, TrainingStep
 
@@ -32,8 +33,8 @@ class Settings:
     `outer_learning_rate`: the learning rate of the outer step.
     """
 
-    inner_steps: int = 4
-    outer_learning_rate: float = 0.7
+    inner_steps: Annotated[int, Bounds(at_least=1)] = 4
+    outer_learning_rate: Annotated[float, Bounds(above=0)] = 0.7
 
 
 def contract(settings: Settings) -> Contract:

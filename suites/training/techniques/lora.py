@@ -13,13 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.model import Transformer, blocks_of
 from suites.training.quantized_weights import Int8Linear, Nf4Linear
@@ -54,9 +55,9 @@ class Settings:
     `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
     """
 
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
+    rank: Annotated[int, Bounds(at_least=1)] = 8
+    alpha: Annotated[float, Bounds(above=0)] = 16.0
+    dropout: Annotated[float, Bounds(at_least=0, below=1)] = 0.0
     targets: Sequence[str] | str = LAYERS
     base: Literal["bf16", "nf4", "int8"] | None = None
     double_quantization: bool = True
@@ -70,10 +71,8 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why adapters cannot be so; None where they can."""
-    if not 1 <= settings.rank <= workload.hidden_size:
+    if settings.rank > workload.hidden_size:
         return f"rank={settings.rank}: allowed are 1 to hidden_size={workload.hidden_size}"
-    if not 0 <= settings.dropout < 1:
-        return f"dropout={settings.dropout}: expected a share from 0 to below 1"
     wanted = settings.targets
     listed = isinstance(wanted, list | tuple) and all(isinstance(one, str) for one in wanted)
     if not listed and not isinstance(wanted, str):

@@ -12,12 +12,13 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import nn
 
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.head_loss import HeadLoss
 from suites.training.step import Level, TrainingStep
@@ -45,7 +46,7 @@ class Settings:
     cross-entropy, or without a GPU the same algorithm in plain PyTorch.
     """
 
-    chunks: int = 1
+    chunks: Annotated[int, Bounds(at_least=1)] = 1
     chunked: Literal["loss", "output", "recompute"] = "output"
     dtype: Literal["bf16"] | None = None
     keep_logits: Literal["model", "fp32"] | None = None
@@ -59,7 +60,7 @@ def contract(settings: Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why a sequence cannot be taken in such chunks; None where it can."""
-    if not 1 <= settings.chunks <= workload.seq_len:
+    if settings.chunks > workload.seq_len:
         return f"chunks={settings.chunks}: allowed are 1 to seq_len={workload.seq_len}"
     if settings.fused and settings != Settings(fused=True):
         return "fused chooses chunks and types itself; leave out the other settings"

@@ -11,8 +11,9 @@ the fused SGD, and updates on the host are AdamW's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
 from suites.training.step import Level, TrainingStep
@@ -40,7 +41,7 @@ class Settings:
     name: Literal["adamw", "sgd_momentum", "adafactor", "adamw_8bit", "muon", "paged_adamw_8bit"] | None = (
         None
     )
-    learning_rate: float | None = None
+    learning_rate: Annotated[float, Bounds(above=0)] | None = None
 
 
 def contract(settings: Settings) -> Contract:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources
@@ -27,11 +28,11 @@ class Settings:
     """Choose the rank of the approximation, and its warm-up.
 
     `rank`: the number of columns of the low-rank matrices.
-    `warmup_steps`: the number of updates with full gradients before it starts, at least 2.
+    `warmup_steps`: the number of updates with full gradients before it starts.
     """
 
-    rank: int = 2
-    warmup_steps: int = 2
+    rank: Annotated[int, Bounds(at_least=1)] = 2
+    warmup_steps: Annotated[int, Bounds(at_least=2)] = 2
 
 
 def contract(settings: Settings) -> Contract:

@@ -14,7 +14,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.records import Unavailable
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.deepspeed_fake import values_not_read
 from suites.training.deepspeed_offload import Offload, cpu_adam
@@ -73,7 +74,7 @@ class Settings:
     stage: Literal[1, 2, 3] = 3
     optimizer: Literal["device", "host", "disk"] = "device"
     parameters: Literal["device", "host", "disk"] = "device"
-    ratio: float = 1.0
+    ratio: Annotated[float, Bounds(at_least=0, at_most=1)] = 1.0
     buckets: Literal["model", "block"] = "model"
 
 

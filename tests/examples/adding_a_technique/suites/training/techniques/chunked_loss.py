@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload
@@ -34,7 +36,7 @@ class Settings:
     `chunks`: the number of parts of equal size into which an update's tokens are split.
     """
 
-    chunks: int = 4
+    chunks: Annotated[int, Bounds(at_least=1)] = 4
 
 
 def contract(settings: Settings) -> Contract:
