@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.code_fingerprint import ROOT
 from harness.protocols import statement
-from harness.techniques import TECHNIQUES, Named, checked_techniques
+from harness.techniques import TECHNIQUES, Named, checked_techniques, literal
 from harness.validation import ConfigError, shown
 
 KEY = "techniques"
@@ -70,8 +70,7 @@ def _conflict(folder: Path, one: str, other: str) -> str:
     role, same = (_value(file, "ROLE") for file in files)
     if role is not None and same is not None and ast.unparse(role) == ast.unparse(same):
         return f"{one} and {other} both decide {_words(files[0], role)}; choose one of them"
-    excluded = _value(files[0], "EXCLUDES")
-    reasons = ast.literal_eval(excluded) if excluded is not None else {}
+    reasons = literal(files[0], "EXCLUDES") or {}
     return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""
 
 

@@ -116,6 +116,12 @@ def check_module(file: Path) -> None:
         fields = (one for one in found.body if isinstance(one, ast.AnnAssign) and one.value is None)
         missing += [f"Settings.{ast.unparse(one.target)} has no default" for one in fields]
     missing += faults(file, TECHNIQUE)
+    missing += [
+        str(unknown(f"{listing}.{name}", name, names(file.parent)))
+        for listing in ("EXCLUDES", "NEEDS")
+        for name in literal(file, listing) or ()
+        if name not in names(file.parent)
+    ]
     shown = Path(*file.parts[-4:])
     if missing:
         raise ConfigError(
@@ -127,6 +133,12 @@ def check_module(file: Path) -> None:
 def names(folder: Path = TECHNIQUES) -> list[str]:
     """Return the names of all techniques."""
     return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+
+
+def literal(file: Path, name: str) -> Any:
+    """Return the literal that a module assigns to `name`; None where it has none."""
+    found = statement(file, name)
+    return ast.literal_eval(found.value) if isinstance(found, ast.Assign) else None
 
 
 @cache

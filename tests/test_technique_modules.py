@@ -1,5 +1,6 @@
 """A technique's module is checked before any cell: one line names all that it lacks."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -13,12 +14,27 @@ from harness.techniques import TECHNIQUE, TECHNIQUES, check_module, checked_tech
 from harness.validation import ConfigError
 
 GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+COMBINES = (
+    "What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what "
+    "`applies_to` and `apply` refuse."
+)
 SEE = ". docs/adding-a-technique.md lists what a technique has"
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_technique_of_the_project_is_complete(name):
     check_module(TECHNIQUES / f"{name}.py")
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_technique_does_not_combine_with_is_not_listed_in_its_docstring(name):
+    """A list in words went out of date; `NOT_BUILT` techniques combine with nothing."""
+    text = " ".join((ast.get_docstring(ast.parse((TECHNIQUES / f"{name}.py").read_text())) or "").split())
+    if name in ("context_parallel", "pipeline"):
+        assert "so it combines with nothing" in text
+    else:
+        assert COMBINES in text
+        assert "combines with" not in text
 
 
 @pytest.fixture
@@ -46,6 +62,16 @@ FAULTS = {
         r"(forward_prefetch: bool) = False",
         r"\1",
         "Settings.forward_prefetch has no default",
+    ),
+    "a misspelt exclusion": (
+        r"^ROLE = ",
+        'EXCLUDES = {"fsdp3": "a reason"}\nROLE = ',
+        "EXCLUDES.fsdp3: no such name; did you mean fsdp2? allowed: fsdp2",
+    ),
+    "a misspelt need": (
+        r"^ROLE = ",
+        'NEEDS = ("fsdp",)\nROLE = ',
+        "NEEDS.fsdp: no such name; did you mean fsdp2? allowed: fsdp2",
     ),
     "no contract": (WITHOUT["contract"], "", "contract(settings) is missing"),
     "no apply": (WITHOUT["apply"], "", "apply(step, settings) is missing"),

@@ -4,7 +4,8 @@
 layers, and recomputes what is large and cheap: attention scores, norms, activation functions. `per_op` keeps
 the results of attention and of every second linear layer, as torchtitan's selective checkpointing does.
 
-It combines with every technique but `activation_offload`, which has its role.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse.
 """
 
 from __future__ import annotations

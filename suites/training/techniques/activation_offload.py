@@ -9,8 +9,8 @@ Weights and buffers are never copied; what several operations save is copied onc
 `prefetch`, it is torch's `save_on_cpu`, which also copies weights, and copies a tensor as often as it is
 saved.
 
-It combines with mixed precision, `attention`, and data parallelism by `ddp`, `fsdp2` or `zero`, none of which
-changes what a block saves. `activation_checkpointing` has its role.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Explicit attention keeps scores, masked scores, weights and dropped weights, eac
 seq_len, seq_len), per layer. The fused kernel keeps its output and one number per row, and computes the
 scores again in the backward pass.
 
-It combines with every technique: none of them depends on how a layer computes its attention.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse.
 """
 
 from __future__ import annotations

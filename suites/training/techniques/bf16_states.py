@@ -3,7 +3,8 @@
 With AdamW that is 8 bytes per parameter, half of mixed precision's 16. There is no fp32 copy of anything: an
 update smaller than 2^-9 of a parameter is lost, which mixed precision (arXiv 1710.03740, 3.1) keeps.
 
-It combines with every technique but those in `EXCLUDES`. Under `fsdp2` gradients are reduced in bf16 too.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. Under `fsdp2` gradients are reduced in bf16 too.
 """
 
 from __future__ import annotations

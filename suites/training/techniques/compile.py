@@ -1,8 +1,7 @@
 """torch.compile (ASPLOS 2024, doi 10.1145/3620665.3640366): both passes as generated kernels.
 
-It combines with `attention`, mixed precision, `activation_checkpointing`, gradient accumulation and `ddp`,
-and by blocks with `fsdp2`. `zero`, `tensor_parallel` and `activation_offload` hook into a pass in ways that a
-graph does not have.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. With `fsdp2` it needs `scope: blocks`.
 """
 
 from __future__ import annotations

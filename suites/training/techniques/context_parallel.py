@@ -1,7 +1,7 @@
 """Context parallelism (ring attention, arXiv 2310.01889): ranks share a sequence. It is not built yet.
 
 torch's context parallelism is experimental and replaces CUDA's attention operations alone, so that no step of
-it can be compared with a real one on a CPU.
+it can be compared with a real one on a CPU. No step can have it yet, so it combines with nothing.
 """
 
 from __future__ import annotations

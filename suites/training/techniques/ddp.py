@@ -3,7 +3,8 @@
 The model's only buffers are constants, which need no broadcast. DDP's reducer is written in C++ and does not
 run on fake tensors: a dry run has the model without it, whose gradients stay from step to step as buckets do.
 
-It combines with every technique that has another role. `powersgd` needs it, and changes what it sends.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. `powersgd` needs it, and changes what it sends.
 """
 
 from __future__ import annotations

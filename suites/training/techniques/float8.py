@@ -5,8 +5,9 @@ Each operand has one scale, found when it is cast. Inputs and weights are kept i
 again in the backward pass, so eager float8 saves no activations; compiled code fuses the casts and has fewer
 temporaries.
 
-It takes the linear layers of the model's layers, and combines with every technique but those in `EXCLUDES`.
-Under `fsdp2` parameters are gathered in the type of its mixed precision, not in float8.
+It takes the linear layers of the model's layers. What it does not combine with follows from `ROLE` and
+`EXCLUDES` of either module, and from what `applies_to` and `apply` refuse. Under `fsdp2` parameters are
+gathered in the type of its mixed precision, not in float8.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Each layer is a unit that is gathered before it is used; the rest of the model is a unit, too. `fsdp2` shards
 each parameter by itself and is what torch recommends; many published runs are of this one.
 
-It combines with every technique that has another role, but those in `EXCLUDES`. Its mixed precision takes the
-place of autocast: sharded parameters stay in fp32, and a bf16 copy of a rank's shard is made to gather from.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. Its mixed precision takes the place of autocast: sharded parameters stay in fp32, and a
+bf16 copy of a rank's shard is made to gather from.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ blocks, and stays gathered until its backward pass. With `cpu_offload` shards, g
 host. Without a GPU, device and host are both `cpu` to FSDP2; then this module moves shards to the emulated
 host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it.
 
-It combines with every technique that has another role; `compile` needs `scope: blocks`. Its mixed precision
-takes the place of autocast.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast.
 """
 
 from __future__ import annotations

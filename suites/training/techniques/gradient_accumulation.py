@@ -1,7 +1,8 @@
 """Gradient accumulation: several micro-batches per update, whose gradients are summed before it.
 
-It combines with every technique but `host_update`, which sends each gradient to the host once per update.
-Under `ddp` gradients are reduced with the last micro-batch; under `fsdp2` see `reduce_every_micro_batch`.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. Under `ddp` gradients are reduced with the last micro-batch; under `fsdp2` see
+`reduce_every_micro_batch`.
 """
 
 from __future__ import annotations

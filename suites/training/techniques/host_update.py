@@ -8,8 +8,9 @@ back. That moves two parameters' worth of bytes per step, the least with all sta
 With `delay` the update of one step runs alongside the computation of the next (delayed parameter update,
 section 5.2): parameters then miss the last step's gradients.
 
-It combines with techniques of the forward and backward pass; `mixed_precision` without settings makes all of
-the device bf16. It neither accumulates nor clips gradients, and its states are Adam's.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. `mixed_precision` without settings makes all of the device bf16. It neither accumulates
+nor clips gradients, and its states are Adam's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each rank trains alone. At intervals the ranks average their changes and use the average as the gradient of an
 outer step with Nesterov momentum.
 
-It has the role of `ddp`, and combines with what changes one rank's step. Every rank needs all parameters.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. It has the role of `ddp`. Every rank needs all parameters.
 """
 
 from __future__ import annotations

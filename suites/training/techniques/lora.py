@@ -4,7 +4,8 @@ B A x times alpha / rank is added to the result of a layer, where A has `rank` r
 Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
 arXiv 2305.14314, see `quantized_weights.py`).
 
-It combines with every technique but those in `EXCLUDES`; a quantized base is not sharded.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. A quantized base is not sharded.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Logits take tokens x vocab_size elements, often more than any other tensor of a step: bf16 logits, their fp32
 copy, its log-softmax and the gradients of each.
 
-It combines with every technique but those in `EXCLUDES`. The model's output layer must return its logits as
-they are.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. The model's output layer must return its logits as they are.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 They differ in the type in which each tensor is stored, and so in bytes per parameter before any activation.
 
-It combines with every technique. `fsdp2`, `zero` and `host_update` have mixed precision of their own, which
-takes the place of autocast; `zero` and `host_update` refuse what theirs does not have.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. `fsdp1`, `fsdp2`, `zero` and `host_update` have mixed precision of their own, which takes
+the place of autocast; `zero` and `host_update` refuse what theirs does not have.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 much memory as the parameters (torch.optim's documentation). `fused` reads and writes each tensor once, in
 one kernel.
 
-It combines with every technique, except that `fsdp2` and `tensor_parallel` cannot shard Adafactor, Muon or
-the fused SGD, and updates on the host are AdamW's.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Its gradient is then released, so that few gradients exist at once (LOMO, arXiv 2306.09782). torch calls a
 parameter's hook after its gradient is complete; FSDP2 calls it after the reduction.
 
-It combines with every technique whose optimizer is torch's own, but not with `ddp`. Gradients are neither
-accumulated nor clipped.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. Gradients are neither accumulated nor clipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pipeline parallelism (arXiv 1806.03377): ranks share the layers. It is not built yet.
 
 A stage's peak depends on the micro-batches in flight under its schedule (1F1B, interleaved), and a `Trainer`
-runs every layer of every micro-batch itself.
+runs every layer of every micro-batch itself. No step can have it yet, so it combines with nothing.
 """
 
 from __future__ import annotations

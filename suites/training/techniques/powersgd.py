@@ -1,7 +1,8 @@
-"""PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with the error fed back into the
-next step.
+"""PowerSGD (arXiv 1905.13727): gradients as products of low-rank matrices, with error feedback.
 
-It is torch's communication hook for DDP, so it needs `ddp`, and with it one bucket: `ddp: {buckets: 1}`.
+It is torch's communication hook for DDP, so it needs `ddp`, and with it one bucket: `ddp: {buckets: 1}`. What
+it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to` and
+`apply` refuse.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Query, key, value and the MLP's first matrices are sharded by columns, and so by heads; the matrices after
 them by rows. The embedding, the output layer and the loss are sharded by vocabulary. Norms are replicated.
 
-It combines with every technique of one rank but those in `EXCLUDES`, and works on `suites.training.model`
-alone.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. It works on `suites.training.model` alone.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ States and parameters may be on the device, on the host (ZeRO-Offload, arXiv 210
 (ZeRO-Infinity, arXiv 2104.07857). The same engine runs on real tensors and on fake ones, see
 `deepspeed_fake.py`.
 
-It combines with every technique that has another role, but not with `compile`. deepspeed's mixed precision,
-with bf16 gradients, takes the place of autocast.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. deepspeed's mixed precision, with bf16 gradients, takes the place of autocast.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Logits take tokens x vocab_size elements, often more than the rest of the model's activations. Each chunk's
 logits are computed again in the backward pass, as in activation checkpointing.
 
-It combines with every technique that leaves the output layer's weight on its rank.
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse.
 """
 
 from __future__ import annotations
