@@ -12,7 +12,7 @@ from harness.validation import ConfigError
 USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing
-python -m harness list [WHAT] [suite=NAME]       WHAT: suites, workloads, variants, hardware, executors
+python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, hardware, executors
 
 what to run
   suite=NAME             a suite, or all of them: suite=all

@@ -108,7 +108,7 @@ def _names(suite: str, key: str) -> list[str]:
 def _techniques() -> list[str]:
     """Return each technique, and with each value among whose choices it is."""
     found = []
-    for name in techniques.names():
+    for name in techniques.built():
         fields = techniques.settings_of(techniques.TECHNIQUES / f"{name}.py").values()
         values = [str(value) for field in fields for value in field.get("one_of", ())]
         found += [name, *(f"{name}.{value}" for value in values if values.count(value) == 1)]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
 
 import yaml
 
+from harness import techniques
+from harness.code_fingerprint import ROOT
 from harness.config import Run, load_suite, names
 from harness.optimizations import CONF, SUITES
-from harness.validation import ConfigError, unknown
+from harness.validation import ConfigError, describe, shown, unknown
 
-WHAT = ("suites", "workloads", "variants", "hardware", "executors")
+WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
 
 WIDTH = 110
-"""Longer lines are cut."""
+"""Longer lines are cut, those of techniques wrapped."""
 
 
 def list_lines(words: Sequence[str]) -> Iterator[str]:
@@ -36,7 +40,10 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
             yield from ["", f"{kind}:"] if number else [f"{kind}:"]
         rows = list(_rows(kind, [suite] if suite else names("suite")))
         width = max((len(name) for name, _ in rows), default=0)
-        yield from (_cut(f"{name:{width}}  {text}".rstrip()) for name, text in rows)
+        for name, text in rows:
+            parts = wrap(text, WIDTH - width - 2) if kind == "techniques" else [text]
+            for part, label in zip_longest(parts, [name], fillvalue=""):
+                yield _cut(f"{label:{width}}  {part}".rstrip())
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -45,6 +52,10 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
         group = kind.removesuffix("s")
         for name in names(group):
             yield name, _first_comment(CONF / group / f"{name}.yaml")
+        return
+    if kind == "techniques":
+        for name in techniques.names():
+            yield from _technique(name, techniques.TECHNIQUES / f"{name}.py")
         return
     if kind == "suites":
         yield from ((suite, _question(CONF / "suite" / f"{suite}.yaml")) for suite in suites)
@@ -63,9 +74,24 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _variants(run: Run) -> Iterator[tuple[str, str]]:
     for one in run.variants:
         source = SUITES / run.suite / f"{one.module}.py"
-        doc = ast.get_docstring(ast.parse(source.read_text())) if source.is_file() else None
-        about = (doc or "").partition("\n")[0]
-        yield one.name, one.title or about
+        yield one.name, one.title or (_about(source) if source.is_file() else "")
+
+
+def _technique(name: str, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield a technique, then each of its settings with the default and what is allowed."""
+    yield name, _about(file)
+    if reason := techniques.literal(file, "NOT_BUILT"):
+        yield "  not built", reason
+    for setting, allowed in techniques.settings_of(file).items():
+        default = allowed.get("default", "...")
+        value = default if isinstance(default, str) else shown(default)
+        stated = allowed.keys() & {"type", "one_of"}
+        yield f"  {setting}={value}", describe(allowed) if stated else f"see {file.relative_to(ROOT)}"
+
+
+def _about(file: Path) -> str:
+    """Return the first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
 
 
 def _question(file: Path) -> str:

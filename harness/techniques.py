@@ -52,7 +52,7 @@ def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Nam
         name, settings = _named(where, one)
         name, _, value = name.partition(".")
         if name not in names(folder):
-            raise unknown(f"{where}.{name}", name, names(folder))
+            raise unknown(f"{where}.{name}", name, built(folder))
         check_module(folder / f"{name}.py")
         allowed = settings_of(folder / f"{name}.py")
         if value:
@@ -135,6 +135,11 @@ def names(folder: Path = TECHNIQUES) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
 
 
+def built(folder: Path = TECHNIQUES) -> list[str]:
+    """Return the names of the techniques that a step can have."""
+    return [name for name in names(folder) if literal(folder / f"{name}.py", "NOT_BUILT") is None]
+
+
 def literal(file: Path, name: str) -> Any:
     """Return the literal that a module assigns to `name`; None where it has none."""
     found = statement(file, name)
@@ -143,15 +148,27 @@ def literal(file: Path, name: str) -> Any:
 
 @cache
 def settings_of(file: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Return each setting of a technique with what it allows, as `harness.validation` declares fields."""
+    """Return each setting of a technique with its default and what it allows.
+
+    As `harness.validation` declares fields; without "default" where that is no literal.
+    """
     tree = ast.parse(file.read_text(), filename=str(file))
     bodies = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Settings"]
     return {
-        node.target.id: _allowed(node.annotation)
+        node.target.id: {**_allowed(node.annotation), **_default(file, node.value)}
         for body in bodies
         for node in body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
+
+
+def _default(file: Path, value: ast.expr | None) -> Mapping[str, Any]:
+    """Return {"default": value} of a literal, or of a name that the module gives to one."""
+    try:
+        default = literal(file, value.id) if isinstance(value, ast.Name) else ast.literal_eval(value or "")
+    except (SyntaxError, ValueError):
+        return {}
+    return {"default": default}
 
 
 def _allowed(annotation: ast.expr) -> Mapping[str, Any]:

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from harness import techniques
 from harness.code_fingerprint import ROOT
 from harness.command_line import SHOWN, USAGE, Command, read
+from harness.completion import choices
 from harness.config import names
 from harness.config_view import config_yaml, info_lines
 from harness.listing import WIDTH, list_lines
@@ -168,6 +170,39 @@ def test_the_list_has_a_line_for_each_thing():
     assert all(len(line) <= WIDTH for line in [*lines, *memory])
     every = list(list_lines(["variants"]))
     assert any(line.startswith("congestion dcqcn.strict ") for line in every)
+
+
+def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed():
+    lines = list(list_lines(["techniques"]))
+    assert all(len(line) <= WIDTH for line in lines)
+    assert [line.partition(" ")[0] for line in lines if not line.startswith(" ")] == techniques.names()
+    listed = [line.split(maxsplit=1) for line in lines]
+    assert ["local_sgd", "Local steps with an outer one, as in DiLoCo (arXiv 2311.08105)."] in listed
+    assert ["inner_steps=4", "a whole number of at least 1"] in listed
+    assert ["mode=full", "one of full, selective, per_op"] in listed
+    assert ["targets=layers", "see suites/training/techniques/lora.py"] in listed
+    assert ["buckets=null", "a whole number of at least 1 or null"] in listed
+
+
+@pytest.mark.parametrize("name", ["context_parallel", "pipeline"])
+def test_a_technique_that_is_not_built_is_listed_with_the_reason_and_not_offered(name):
+    lines = list(list_lines(["techniques"]))
+    (at,) = [n for n, line in enumerate(lines) if line.startswith(f"{name} ")]
+    assert any(line.startswith("  not built ") for line in lines[at : at + 4])
+    with pytest.raises(ConfigError) as error:
+        techniques.checked_techniques("here", ["no_such"])
+    assert name not in str(error.value)
+    assert not [
+        word for word in choices(f"python -m harness suite=memory techniques=[{name[:5]}") if name in word
+    ]
+
+
+def test_techniques_are_listed_without_torch():
+    code = (
+        "import sys; from harness.__main__ import main; main(['list', 'techniques']); "
+        "sys.exit(any(m in sys.modules for m in ('torch', 'suites', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch._dynamo.backends.debugging import aot_eager
 
 from harness.code_fingerprint import ROOT
 from harness.records import Unavailable, WrongResult
+from harness.techniques import built
 from harness.techniques import names as names_read
 from harness.techniques import settings_of as settings_read
 from harness.validation import check_value
@@ -63,7 +64,7 @@ SETTINGS = {
 }
 """More than the defaults; a technique that is not listed is tried with its own."""
 
-NOT_BUILT = ("context_parallel", "pipeline")
+NOT_BUILT = set(names_read()) - set(built())
 """Techniques that exist to say why they cannot be had."""
 
 ALONE = [

@@ -39,6 +39,7 @@ class Technique(Protocol[Configured]):
     - `ROLE`: what it decides alone, a `step.Role`.
     - `EXCLUDES`: names of techniques that it does not combine with, each with the reason.
     - `NEEDS`: names of techniques without which it means nothing.
+    - `NOT_BUILT`: why no step can have it yet; it is not offered.
     - `applies_to(workload, settings)`: why it does not apply to a workload; None where it does.
     - `unavailable()`: what this machine lacks for it; None where it lacks nothing.
     """

@@ -14,8 +14,7 @@ from suites.training.step import Level, TrainingStep
 
 LEVEL = Level.PARALLELISM
 
-
-REASON = (
+NOT_BUILT = (
     "torch's context parallelism replaces CUDA's attention operations alone, so it could not be checked "
     "here; tensor_parallel and activation_checkpointing lower activations too"
 )
@@ -28,7 +27,7 @@ class Settings:
 
 def unavailable() -> str | None:
     """Return why no step can have it."""
-    return REASON
+    return NOT_BUILT
 
 
 def contract(settings: Settings) -> Contract:
@@ -38,4 +37,4 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Raise `Unavailable`."""
-    raise Unavailable(f"context_parallel: {REASON}")
+    raise Unavailable(f"context_parallel: {NOT_BUILT}")

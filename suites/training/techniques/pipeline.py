@@ -15,7 +15,7 @@ from suites.training.step import Level, Role, TrainingStep
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
 
-REASON = (
+NOT_BUILT = (
     "a trainer here runs every layer of a micro-batch, and a stage's peak depends on the micro-batches in "
     "flight; a model with one stage's num_hidden_layers is no bound for it"
 )
@@ -28,7 +28,7 @@ class Settings:
 
 def unavailable() -> str | None:
     """Return why no step can have it."""
-    return REASON
+    return NOT_BUILT
 
 
 def contract(settings: Settings) -> Contract:
@@ -38,4 +38,4 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Raise `Unavailable`."""
-    raise Unavailable(f"pipeline: {REASON}")
+    raise Unavailable(f"pipeline: {NOT_BUILT}")
