@@ -1,12 +1,14 @@
 """Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
 
 A suite's YAML and an optimization's may have `applies_to`: alternatives, each a mapping from fields of a
-workload to the values that they may have. `gpu: true` in one makes it an alternative for hosts with a GPU.
+workload to the values that they may have: one, a list, or `{at_least: n}`. `gpu: true` in one makes it an
+alternative for hosts with a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.validation import ConfigError, check_value, unknown
@@ -14,11 +16,24 @@ from harness.validation import ConfigError, check_value, unknown
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
 
-Alternatives = tuple[Mapping[str, tuple[Any, ...]], ...]
+AT_LEAST = "at_least"
+
+Alternatives = tuple[Mapping[str, Container[Any]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """All numbers from `bound` on."""
+
+    bound: float
+
+    def __contains__(self, value: object) -> bool:
+        """Return whether `value` is one of them; an optional field's null is not."""
+        return isinstance(value, int | float) and value >= self.bound
 
 
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
-    """Return `applies_to` as a YAML has it, each value in a tuple; raises ConfigError."""
+    """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
     alternatives = []
     for index, one in enumerate(given):
         place = f"{where}[{index}]"
@@ -30,7 +45,7 @@ def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> A
     return tuple(alternatives)
 
 
-def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
     values = tuple(value) if isinstance(value, list) else (value,)
     if name == GPU:
         if values != (True,):
@@ -38,6 +53,10 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> tup
         return values
     if name not in fields:
         raise unknown(where, name, [*fields, GPU])
+    if isinstance(value, Mapping):
+        if set(value) != {AT_LEAST} or fields[name].get("type") not in ("int", "float"):
+            raise ConfigError(f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n}}")
+        return AtLeast(check_value(f"{where}.{AT_LEAST}", value[AT_LEAST], {"type": "float"}))
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 
@@ -60,7 +79,7 @@ def left_out(pairs: Sequence[tuple[bool, bool]], repeats: int) -> list[str]:
     if need_gpu:
         lines.append(f"not planned: {_cells(need_gpu)} that need a GPU")
     if never:
-        lines.append(f"not planned: {_cells(never)} in which the variant changes nothing of the workload")
+        lines.append(f"not planned: {_cells(never)} to which the variant does not apply")
     return lines
 
 

@@ -8,7 +8,7 @@ from test_plan import RUN
 from harness.applicability import applies, checked_alternatives, left_out
 from harness.config import load
 from harness.optimizations import Variant, with_module
-from harness.plan import not_planned, plan
+from harness.plan import is_planned, not_planned, plan
 from harness.records import Sampling
 from harness.validation import ConfigError
 
@@ -24,6 +24,12 @@ def test_one_alternative_must_be_met_in_every_field():
     assert applies(allowed, {"operation": "softmax", "size": 2}, gpu=False)
     assert not applies(allowed, {"operation": "softmax", "size": 3}, gpu=False)
     assert applies(allowed, {"operation": "attention", "size": 3}, gpu=False)
+
+
+def test_a_number_may_be_given_by_its_least_value():
+    allowed = alternatives({"operation": "softmax", "size": {"at_least": 2}})
+    tried = [applies(allowed, {"operation": "softmax", "size": size}, gpu=False) for size in (1, 2, 9, None)]
+    assert tried == [False, True, True, False]
 
 
 def test_without_alternatives_everything_applies():
@@ -48,6 +54,12 @@ def test_an_alternative_may_need_a_gpu():
             r"suite\.applies_to\[0\]\.operation='matmul': expected one of softmax, attention",
         ),
         ({"operation": ["softmax", 3]}, r"suite\.applies_to\[0\]\.operation=3: expected"),
+        (
+            {"size": {"at_most": 3}},
+            r"suite\.applies_to\[0\]\.size=\{'at_most': 3\}: expected a value, a list, or of a number",
+        ),
+        ({"operation": {"at_least": 3}}, r"suite\.applies_to\[0\]\.operation=\{'at_least': 3\}: expected"),
+        ({"size": {"at_least": "two"}}, r"suite\.applies_to\[0\]\.size\.at_least='two': expected a number"),
         ({"gpu": False}, r"suite\.applies_to\[0\]\.gpu=False: expected true"),
         ({}, r"suite\.applies_to\[0\]=\{\}: expected fields of a workload"),
         ("softmax", r"suite\.applies_to\[0\]='softmax': expected fields of a workload"),
@@ -66,9 +78,7 @@ def test_the_plan_has_no_cell_of_what_does_not_apply():
     assert {(cell.workload, cell.optimization) for cell in cells} == {
         ("a", "baseline"), ("b", "baseline"), ("b", second.name)
     }  # fmt: skip
-    assert not_planned(run, gpu=False) == [
-        "not planned: 2 cells in which the variant changes nothing of the workload"
-    ]
+    assert not_planned(run, gpu=False) == ["not planned: 2 cells to which the variant does not apply"]
 
 
 def test_an_interleaved_baseline_is_not_planned_where_no_chosen_variant_applies():
@@ -80,9 +90,7 @@ def test_an_interleaved_baseline_is_not_planned_where_no_chosen_variant_applies(
         return {cell.workload for group in plan(run, "env", lambda one: "code") for cell in group.cells}
 
     assert planned(run) == {"b"}
-    assert not_planned(run, gpu=False) == [
-        "not planned: 2 cells in which the variant changes nothing of the workload"
-    ]
+    assert not_planned(run, gpu=False) == ["not planned: 2 cells to which the variant does not apply"]
     assert planned(replace(run, reference_workloads=("a",))) == {"a", "b"}
     assert planned(replace(run, variants=(first,))) == {"a", "b"}  # the baseline alone was chosen
 
@@ -111,3 +119,15 @@ def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     alone = [one for one in run.variants if one.techniques and one.module not in with_module("kernels")]
     assert alone
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)
+
+
+def test_no_cell_of_interconnect_is_planned_for_a_strategy_that_its_variant_refuses():
+    (run,) = load(["suite=interconnect"])
+    planned = {
+        variant.name: {name for name in run.workloads if is_planned(run, variant, name, gpu=False)}
+        for variant in run.variants
+    }
+    assert planned["hybrid_shard"] == {"fsdp2_two_a_node"}
+    assert planned["bf16_reduce"] == planned["overlap"] == {"fsdp2", "ddp", "fsdp2_two_a_node"}
+    assert planned["link.3g"] == set(run.workloads)
+    assert not_planned(run, gpu=False) == ["not planned: 33 cells to which the variant does not apply"]
