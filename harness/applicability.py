@@ -48,6 +48,10 @@ def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> A
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
     values = tuple(value) if isinstance(value, list) else (value,)
     if name == GPU:
+        if GPU in fields:
+            raise ConfigError(
+                f"{where}: here it is the host's GPU, so no field may be named {GPU}; rename it"
+            )
         if values != (True,):
             raise ConfigError(f"{where}={value!r}: expected true")
         return values

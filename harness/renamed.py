@@ -48,8 +48,9 @@ CONF_KEYS = {
     "always": "reference_workloads",
     "given": "hf_defaults",
     "half_width": "target_ci_half_width",
+    "gpu": "device",
 }
-"""Keys of the configuration."""
+"""Keys of the configuration. `gpu`, whose values were true and false, is `device: cuda` and `any` now."""
 
 
 def present_name(name: str, allowed: Iterable[str]) -> str | None:

@@ -104,6 +104,22 @@ def test_what_needs_a_gpu_is_planned_with_one_alone():
     assert not_planned(run, gpu=True) == []
 
 
+def test_a_field_cannot_have_the_name_of_the_hosts_gpu():
+    with pytest.raises(ConfigError, match=r"\[0\]\.gpu: here it is the host's GPU, so no field may be named"):
+        checked_alternatives("suite.applies_to", [{"gpu": True}], {"gpu": {"type": "bool"}})
+
+
+def test_offload_plans_what_is_sized_for_a_gpu_with_one_alone():
+    (run,) = load(["suite=offload"])
+    with_gpu, without = (
+        [one for group in plan(run, "env", lambda variant: "code", gpu) for one in group.cells]
+        for gpu in (True, False)
+    )
+    assert len(with_gpu) - len(without) == 43
+    assert {one.workload for one in with_gpu} - {one.workload for one in without} == {"gpu_32gb", "gpu_10b"}
+    assert "not planned: 43 cells that need a GPU" in not_planned(run, gpu=False)
+
+
 def test_nothing_is_reported_where_nothing_is_left_out():
     assert left_out([(True, True)], repeats=5) == []
 

@@ -35,6 +35,7 @@ REFUSED = [
     (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
     (["suite=memory", "workloads=[llama_8b]"], "no such name"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_sise=4"], "did you mean micro_batch_size"),
+    (["suite=offload", "suite.workloads.gpu_10b.gpu=true"], "did you mean device"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=four"], "a whole number of at least 1"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=true"], "a whole number of at least 1"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=0"], "a whole number of at least 1"),

@@ -53,7 +53,7 @@ def test_too_few_gpus_are_unavailable(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gpu": True}, "for a GPU"),
+        ({"device": "cuda"}, "for a GPU"),
         ({"num_attention_heads": 64, "num_key_value_heads": 64}, "an even head size, not 1"),
         ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder that can be written"),
         ({"offload_dir": str(HERE / "conftest.py")}, "expected a folder that can be written"),

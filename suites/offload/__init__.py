@@ -48,7 +48,7 @@ step. In fp32 all are compared."""
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline: DDP with AdamW, everything on the device."""
     given = Workload(**workload)
-    if given.gpu and not torch.cuda.is_available():
+    if given.needs_gpu and not torch.cuda.is_available():
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
     head_size = given.hidden_size // given.num_attention_heads
     if head_size % 2:
@@ -106,7 +106,7 @@ def check(session: Session) -> None:
     if isinstance(session, Search) or session.subject.managed is not None:
         return
     subject, ranks = session.subject, session.ranks
-    if subject.workload.gpu:
+    if subject.workload.needs_gpu:
         subject = subject.at_depth(CHECKED_LAYERS)
     ranks.train(subject, "make", key="checked", step=subject.step.described)
     error = check_on_ranks(
@@ -117,7 +117,7 @@ def check(session: Session) -> None:
         device(),
     )
     ranks.train(subject, "drop", key="checked")
-    session.max_error = None if subject.workload.gpu else error
+    session.max_error = None if subject.workload.needs_gpu else error
 
 
 def device() -> torch.device:
@@ -199,7 +199,7 @@ def check_course(session: Training, losses: Sequence[float]) -> None:
     if not step.contract.compared:
         require_learning(losses)
         return
-    if workload.gpu:  # too large for one plain process
+    if workload.needs_gpu:  # too large for one plain process
         return
     compared = losses[:COMPARED_STEPS] if workload.precision == "bf16" else losses
     updates = text_updates(step, len(compared))

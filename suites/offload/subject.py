@@ -35,7 +35,7 @@ class Workload:
     loss_steps: int
     offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
     device_memory_budget_B: float | None = None
-    gpu: bool = False  # sized for a GPU
+    device: str = "any"  # any | cuda: sized for a GPU
     recompute: bool = False  # recompute activations, in variants that do not decide it
     source: str = ""
 
@@ -43,6 +43,11 @@ class Workload:
     def shape(self) -> ModelShape:
         """Return the model's shape."""
         return llama(self)
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Return whether the model's size is chosen for a GPU."""
+        return self.device == "cuda"
 
     @property
     def training(self) -> training.Workload:
