@@ -20,6 +20,7 @@ from harness.plan import plan
 from harness.records import Cell, Limits, Sampling, Status
 from harness.runner import pending, run
 from harness.skip_rules import NOT_TRIED
+from harness.slow_bf16 import fit_to_host
 from harness.store import Store, read_records
 from harness.survey import bf16_FLOP
 
@@ -136,6 +137,37 @@ def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
     assert by_name.pop(("matmul_bf16", "baseline")) == 2.0 * 100 * 2048 * 2048
     assert by_name.pop(("matmul_bf16_small", "baseline")) == 2.0 * 256**3
     assert by_name.keys() == {("step_bf16_small", "autocast_bf16")}
+
+
+def test_on_a_cpu_that_is_slow_at_bf16_every_cell_of_offload_ends_within_its_limit(monkeypatch):
+    """At 0.5 GFLOP/s on two cores; all of its cells run on smaller workloads there."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    (suite_run,) = load(["suite=offload"])
+    groups = plan(suite_run, "here", lambda variant: "code", gpu=False)
+    flop = bf16_FLOP([one for group in groups for one in group.cells], "suites")
+    host = HostProbe({"fp32": 25e9, "bf16": 0.25e9}, True, flop)
+    kept, said = fit_to_host(suite_run, groups, host)
+    small = {one.id: one for group in kept for one in group.cells if one.id in flop}
+    assert {one.workload for one in small.values()} == suite_run.slow_bf16_workloads.keys()
+    seconds = product_seconds(kept, host, cores=2, per_turn=True)
+    assert seconds.keys() == small.keys()
+    assert too_slow(seconds, host, suite_run.limits) == {}
+    assert max(seconds.values()) < suite_run.limits.timeout_s / 2
+    (line,) = said
+    assert line.startswith("slow bf16 leaves out")
+    assert line.endswith(f"replaced by smaller workloads: {', '.join(suite_run.slow_bf16_workloads)}")
+
+
+def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_of_the_bytes(monkeypatch):
+    import suites.offload as offload
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fields = load(["suite=offload", "workloads=[llama_bf16_small]"])[0].workloads["llama_bf16_small"]
+    layer = 4 * 256**2 + 3 * 256 * 688 + 2 * 256
+    parameters = 3 * layer + 2 * 128 * 256 + 256
+    flop = 6.0 * parameters * (2 * 32) * (16 + 16 + 5)
+    assert offload.bf16_FLOP(offload.build(fields, 1)) == flop
+    assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0
 
 
 def test_a_cell_that_cannot_be_built_here_is_left_to_its_run():

@@ -231,6 +231,19 @@ def test_where_none_trained_the_cell_is_out_of_memory(largest_of):
         largest_of({2: False, 1: False})
 
 
+def test_the_parameters_that_a_search_trains_are_those_that_its_budget_holds():
+    """By hand, in fp32: 16 B per parameter, 2 · 34 · 32 · 64 B of activations per layer, 12 · 32 · 64 B for
+    the loss; 22 layers take 19.5 MB, 23 take 20.4 MB."""
+    attempts_of, footprints_of = 4 * 3, 5
+    expected = attempts_of * (parameters_by_hand(1) + parameters_by_hand(22)) + footprints_of * (
+        parameters_by_hand(2) + parameters_by_hand(4)
+    )
+    assert module.trained_parameters(subject_of()) == expected
+    assert module.trained_parameters(subject_of(replace(WORKLOAD, num_hidden_layers=10_000))) == expected
+    shallow = module.trained_parameters(subject_of(replace(WORKLOAD, num_hidden_layers=22)))
+    assert shallow == expected
+
+
 # The limit, on real ranks.
 
 

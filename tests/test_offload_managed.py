@@ -144,7 +144,7 @@ def test_a_folder_in_memory_is_refused():
 def test_it_is_planned_for_one_process_without_a_budget_alone():
     run = load(["suite=offload", "only=[unified_memory]"])[0]
     planned = {name for name in run.workloads if is_planned(run, run.variants[1], name, gpu=True)}
-    assert planned == {"llama_14m_1_rank", "gpu_10b"}
+    assert planned == {"llama_14m_1_rank", "llama_bf16_small_1_rank", "gpu_10b"}
 
 
 def test_each_variant_has_its_ratio():

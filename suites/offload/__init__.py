@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.offload.largest import Search, sample_largest
+from suites.offload.largest import Search, sample_largest, trained_parameters
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
-from suites.offload.on_rank import COPIED_B
+from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
 from suites.offload.origin import origin
 from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, Subject, Workload, baseline, shared_techniques
@@ -69,8 +69,19 @@ def bf16_FLOP(subject: Subject) -> float:
     workload = subject.workload
     if workload.precision != "bf16" or torch.cuda.is_available():
         return 0.0
-    tokens = tokens_per_step(subject)
-    return 6.0 * workload.shape.parameters * tokens * workload.loss_steps
+    searches = workload.device_memory_budget_B is not None
+    trained = trained_parameters(subject) if searches else workload.shape.parameters * steps(subject)
+    return 6.0 * trained * tokens_per_step(subject)
+
+
+def steps(subject: Subject) -> int:
+    """Return the steps of a cell that trains one model, without the short check before its course.
+
+    Plain PyTorch repeats the first steps of the course. The bytes are read in steps of their own.
+    """
+    course = subject.workload.loss_steps
+    compared = min(course, COMPARED_STEPS) if subject.step.contract.compared else 0
+    return course + compared + (FOOTPRINT_STEPS if subject.managed is None else 0)
 
 
 def tokens_per_step(subject: Subject) -> int:

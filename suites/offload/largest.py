@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from harness.records import Note, Origin, Reading, Unavailable
-from suites.offload.memory_estimates import METHODS, largest
+from suites.offload.memory_estimates import METHODS, largest, with_activations_B
+from suites.offload.on_rank import FOOTPRINT_STEPS
 from suites.offload.origin import origin
 from suites.offload.ranks import Ranks
-from suites.offload.search import attempts
+from suites.offload.search import ATTEMPTS, SHALLOW, STEPS, attempts
 from suites.offload.subject import Subject, Workload
 
 
@@ -62,3 +64,20 @@ def sample_largest(session: Search) -> Iterator[Reading | Note]:
 def parameters(workload: Workload, num_hidden_layers: int) -> int:
     """Return the parameters of the model with that many layers."""
     return replace(workload, num_hidden_layers=num_hidden_layers).shape.parameters
+
+
+def trained_parameters(subject: Subject) -> int:
+    """Return about how many parameters a search trains, summed over its steps.
+
+    Each attempt trains one layer, and as many as the budget holds by the formula with activations. For the
+    first guess the footprints of two shallow models are read.
+    """
+    workload, placement = subject.workload, subject.placement
+    held = bisect_right(
+        range(1, workload.num_hidden_layers + 1),
+        workload.device_memory_budget_B or 0.0,
+        key=lambda depth: with_activations_B(replace(workload, num_hidden_layers=depth), placement),
+    )
+    per_attempt = STEPS * (parameters(workload, 1) + parameters(workload, max(held, 1)))
+    shallow = FOOTPRINT_STEPS * sum(parameters(workload, depth) for depth in SHALLOW)
+    return ATTEMPTS * per_attempt + shallow

@@ -42,6 +42,9 @@ SETTLING = 2
 
 STEADY = 2
 
+FOOTPRINT_STEPS = SETTLING + STEADY + 1
+"""Steps of `footprint`: in the last one, what moves is counted."""
+
 COPIED_B, COPIES = 2**28, 5
 """Bytes copied to measure the rate between the tiers: larger than most caches."""
 

@@ -13,6 +13,9 @@ from suites.offload.subject import Subject
 STEPS = 3
 """Steps of an attempt: the second is the first with all states, and one more for late allocations."""
 
+ATTEMPTS = 4
+"""Attempts of a search: the median of those in the committed results."""
+
 FINE = 0.03
 """Relative precision of a depth; shallow models are found to the layer."""
 
