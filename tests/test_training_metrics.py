@@ -8,10 +8,13 @@ import pytest
 from synthetic import made
 from timed import timed_findings
 
+from harness.environment import describe
 from harness.records import Record
+from harness.report import gather
 from harness.report.result_index import ResultIndex
 from harness.report.sources import peaks
 from harness.report.training_metrics import Datasheet, Peaks, add_training_metrics
+from harness.store import Store
 
 GIB = 2**30
 H100 = Peaks((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
@@ -113,10 +116,17 @@ def test_a_table_of_steps_has_the_columns_and_names_count_and_peak(tmp_path: Pat
     assert "the matmul rate measured on this host in fp32, 200 GFLOP/s" in table.text
 
 
-def test_the_datasheets_of_conf_name_their_devices_and_what_was_probed_is_read(tmp_path: Path) -> None:
-    (tmp_path / "probe-abc.json").write_text('{"matmul_FLOP_per_s": {"fp32": 1.5e11, "bf16": 0}}')
-    known = peaks(tmp_path)
-    assert known.measured == {"fp32": 1.5e11}
+def test_the_cpus_peak_is_the_rate_of_a_thread_that_the_sweep_probed_times_the_cores(tmp_path: Path) -> None:
+    here = describe()._replace(cores=3, matmul_FLOP_per_s={"fp32": 5e10, "bf16": 0.0})
+    record = step(CPU)._replace(environment=here.digest)
+    with Store(tmp_path) as store:
+        store.write_environment(here)
+    assert gather("kernels", [record], (), tmp_path).peaks.measured == {"fp32": 1.5e11}
+    assert peaks(["not kept", here._replace(matmul_FLOP_per_s={}).to_dict()]).measured == {}
+
+
+def test_the_datasheets_of_conf_name_their_devices() -> None:
+    known = peaks()
     rate, name = known.of({**GPU, "device_name": "NVIDIA H200"})
     assert (rate, name) == (989.4e12, "NVIDIA H200 SXM's datasheet, dense bf16")
     assert (
@@ -130,19 +140,17 @@ def test_the_datasheets_of_conf_name_their_devices_and_what_was_probed_is_read(t
     ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 480GB",
      "NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
 )  # fmt: skip
-def test_a_device_of_the_same_family_with_other_rates_has_no_peak(tmp_path: Path, device: str) -> None:
-    assert (
-        peaks(tmp_path).of({**GPU, "device_name": device}) == f"conf/hardware/ has no bf16 rate of {device}"
-    )
+def test_a_device_of_the_same_family_with_other_rates_has_no_peak(device: str) -> None:
+    assert peaks().of({**GPU, "device_name": device}) == f"conf/hardware/ has no bf16 rate of {device}"
 
 
 @pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB"])
-def test_a_device_of_conf_is_known_by_the_name_that_its_driver_reports(tmp_path: Path, device: str) -> None:
-    assert not isinstance(peaks(tmp_path).of({**GPU, "device_name": device}), str)
+def test_a_device_of_conf_is_known_by_the_name_that_its_driver_reports(device: str) -> None:
+    assert not isinstance(peaks().of({**GPU, "device_name": device}), str)
 
 
-def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths(tmp_path: Path) -> None:
-    for sheet in peaks(tmp_path).datasheets:
+def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths() -> None:
+    for sheet in peaks().datasheets:
         assert sheet.rates["bf16"] == sheet.rates["fp16"] == 2 * sheet.rates["tf32"], sheet.name
         assert sheet.rates["fp32"] < sheet.rates["tf32"], sheet.name
 

@@ -44,9 +44,8 @@ def gather(
         path = source / f"environment-{name}.json"
         environment[name] = read_json(path) if path.exists() else "not kept"
     spec = load_spec(suite, titles(suite) | dict(planned or {}))
-    return ReportData(
-        suite, spec, records, verdicts, environment, load_claims(suite), peaks(source), tuple(left_out)
-    )
+    known = peaks(environment.values())
+    return ReportData(suite, spec, records, verdicts, environment, load_claims(suite), known, tuple(left_out))
 
 
 def read_json(path: Path) -> Any:

@@ -1,10 +1,10 @@
-"""Read what a report needs besides records: datasheets of devices, and rates measured before."""
+"""Read what a report needs besides records: datasheets of devices, and the host's measured rates."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.claims import read_yaml
 from harness.report.training_metrics import Datasheet, Peaks
@@ -12,20 +12,20 @@ from harness.report.training_metrics import Datasheet, Peaks
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
 
-def peaks(folder: Path, conf: Path = CONF) -> Peaks:
-    """Return the datasheets of conf/hardware/ and the matmul rates of a probe in the results folder."""
+def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> Peaks:
+    """Return the datasheets of conf/hardware/, and the matmul rates that the records' environments have."""
     sheets = []
     for path in sorted((conf / "hardware").glob("*.yaml")):
         data = read_yaml(path)
         if data.get("device"):
             rates = {name: float(rate) for name, rate in data["matmul_FLOP_per_s"].items()}
             sheets.append(Datasheet(str(data["device"]), str(data["name"]), rates))
-    return Peaks(tuple(sheets), _probed(folder))
+    return Peaks(tuple(sheets), _measured(environments))
 
 
-def _probed(folder: Path) -> Mapping[str, float]:
-    """Return the rates of the newest probe, {} without one."""
-    for path in sorted(folder.glob("probe-*.json")):
-        rates = json.loads(path.read_text(encoding="utf-8")).get("matmul_FLOP_per_s", {})
-        return {name: float(rate) for name, rate in rates.items() if rate}
+def _measured(environments: Iterable[Any]) -> Mapping[str, float]:
+    """Return the rates of one thread times the cores, of the first environment that has any; else {}."""
+    for one in environments:
+        if isinstance(one, Mapping) and (rates := one.get("matmul_FLOP_per_s")):
+            return {name: float(rate) * int(one["cores"]) for name, rate in rates.items() if rate}
     return {}

@@ -4,8 +4,8 @@
 - FLOP/s per device = FLOPs per step / (time of a step x devices); FLOPs as the suite counts them, else
   6 x parameters x tokens (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), which leaves attention out
 - MFU = FLOP/s per device / the peak of the device: a GPU's dense matmul rate by its datasheet. All ranks of
-  one CPU share it, so there it is the FLOP/s of all ranks over the matmul rate measured on the same host,
-  headed "% of measured matmul peak".
+  one CPU share it, so there it is the FLOP/s of all ranks over the matmul rate measured on the same host
+  (one thread's times the cores), headed "% of measured matmul peak".
 """
 
 from __future__ import annotations
