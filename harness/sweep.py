@@ -121,7 +121,7 @@ def prepare(suite_run: Run) -> Prepared:
     host = probe(planned, suite_run.out, environment)
     groups, replaced = fit_to_host(suite_run, planned, host)
     suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
-    slow = (host.sentence,) if host is not None and host.bf16_is_slow else ()
+    slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()
     messages = (*slow, *not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return Prepared(

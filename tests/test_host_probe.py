@@ -61,7 +61,7 @@ def test_a_cpu_that_is_slow_is_reported_and_another_is_not():
 
 def test_only_suites_with_bf16_products_are_probed(monkeypatch, tmp_path):
     asked = stub(monkeypatch, FAST)
-    assert has_bf16_products("kernels")
+    assert all(map(has_bf16_products, ("kernels", "offload", "interconnect")))
     assert not has_bf16_products("congestion")
     assert probe(groups_of(load(["suite=congestion"])[0]), tmp_path, describe()) is None
     assert probe([], tmp_path, describe()) is None
@@ -252,6 +252,14 @@ def test_on_a_fast_cpu_nothing_is_reported_and_nothing_changes(monkeypatch, tmp_
         "copy", "matmul_fp32", "matmul_bf16", "step_5m_128"
     }  # fmt: skip
     assert sweep.outlook(here, {}).not_tried == {}
+
+
+def test_where_bf16_is_slow_a_plan_in_fp32_does_not_report_it(monkeypatch, tmp_path):
+    stub(monkeypatch, SLOW)
+    (steps,) = load(["suite=interconnect", "workloads=[ddp]", "only=[overlap]", f"out={tmp_path}"])
+    here = sweep.prepare(steps)
+    assert not any("bf16" in line for line in here.messages)
+    assert here.environment.matmul_FLOP_per_s == SLOW.matmul_FLOP_per_s
 
 
 def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, capsys, tmp_path):

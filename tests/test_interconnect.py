@@ -47,6 +47,13 @@ def opened(cluster):
         yield start
 
 
+def activations_B(subject):
+    """Return the bytes of one fp32 value per token, layer and hidden unit, and of the logits."""
+    workload = subject.workload
+    tokens = workload.micro_batch_size * workload.seq_len
+    return 4 * tokens * (workload.num_hidden_layers * workload.hidden_size + workload.vocab_size)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     subject = baseline(strategy)
@@ -61,6 +68,11 @@ def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     # On a busy machine what computes between a collective's begin and its wait may hide all of it.
     assert found["time", "model"].value >= found["time", "without network"].value
     assert cluster.rate(2 * subject.link_B_per_s) == pytest.approx(2 * rate)
+    assert interconnect.conditions(session)["precision"] == "fp32"
+    states_B = 16 * subject.workload.shape.parameters  # parameters, gradients and two moments in fp32
+    ranks_of_states = 1 if strategy == "ddp" else 2
+    peak_B = found["peak_memory", ""].value
+    assert states_B / ranks_of_states < peak_B < 3 * states_B + 20 * activations_B(subject)
 
 
 def test_communication_stands_to_computation_as_in_the_papers_run(cluster):
@@ -101,6 +113,16 @@ def test_bytes_on_the_link_are_those_of_the_collectives(cluster, opened, strateg
         4 * event[3] * (0.5 if event[2] == "all_gather" else 1.0) for event in events if event[0] == "begin"
     )
     assert due_B <= sent_B <= 1.5 * due_B + 20_000  # heads of frames, acknowledgements, the barrier
+
+
+def test_bf16_products_are_counted_over_all_batches_between_two_syncs():
+    """By hand: four ranks with two sequences of 64 tokens each, four micro-batches per update."""
+    in_fp32 = interconnect.build({**TINY, "ranks_per_node": 2}, 1)
+    assert interconnect.bf16_FLOP(in_fp32) == 0
+    techniques = ["mixed_precision", {"gradient_accumulation": {"steps": 4, "split": False}}]
+    subject = interconnect.apply_techniques(in_fp32, techniques)
+    expected = 6 * subject.workload.shape.parameters * 4 * 4 * 2 * 64
+    assert interconnect.bf16_FLOP(subject) == expected
 
 
 def test_a_variant_that_does_not_learn_is_caught(cluster):

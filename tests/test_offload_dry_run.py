@@ -12,9 +12,9 @@ from harness.instruments.distributed.fake_process_group import fake_process_grou
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.offload import dry_run
-from suites.offload.drain_gloo import wait_for_threads
 from suites.offload.subject import HOST, Placement, Workload
 from suites.training import dry_run as training_dry_run
+from suites.training.drain_gloo import wait_for_threads
 from suites.training.trainer import Trainer
 
 pytestmark = [

@@ -40,6 +40,16 @@ def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     return subject.with_step(with_techniques(subject.step, techniques))
 
 
+def bf16_FLOP(subject: Subject) -> float:
+    """Return the FLOP of the bf16 matrix products in one sample: 6 per parameter and token; none in fp32."""
+    step, workload = subject.step, subject.workload
+    if step.features.precision == "fp32":
+        return 0.0
+    batches = workload.ranks * step.batches_per_update * step.updates_between_syncs
+    tokens = batches * workload.micro_batch_size * workload.seq_len
+    return 6.0 * workload.shape.parameters * tokens
+
+
 def validate(workload: Workload, here: Launch | None) -> None:
     """Raise `Unavailable` for nodes that are not there, and a head that rotary positions cannot halve."""
     if here is not None:
@@ -100,6 +110,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
         "strategy": subject.strategy,
+        "precision": subject.step.features.precision,
         "link_B_per_s": "unknown" if own else f"{subject.link_B_per_s:g}",
         "nodes": str(workload.nodes),
         "ranks_per_node": str(workload.ranks_per_node),
@@ -108,13 +119,15 @@ def conditions(session: Session) -> Mapping[str, str]:
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:
-    """Read the link here, bytes per step on it, and the loss after `loss_steps` batches."""
+    """Read the link here, bytes per step on it, peak memory, and the loss after `loss_steps` batches."""
     subject, cluster = session.subject, session.cluster
     if isinstance(cluster, Cluster):
         yield from read_link(session, cluster)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject, cluster), Origin.CALCULATED)
     if session.max_error is not None:
         yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "plain PyTorch")
+    peak_B = cluster.once(f"peak {trace_key(subject.step)}", lambda: peak_memory(subject, cluster))
+    yield Reading("peak_memory", "B", peak_B, Origin.MEASURED)
     loss = cluster.once(f"loss {trace_key(subject.step)}", lambda: final_loss(subject, cluster))
     yield Reading("loss", "1", loss, Origin.MEASURED)
 
@@ -147,6 +160,11 @@ def is_predictable(subject: Subject) -> bool:
     hybrid = (step.settings_of("fsdp2") or {}).get("shard_within") is not None
     changed = any(step.settings_of(name) is not None for name in ("powersgd", "local_sgd"))
     return not (hybrid or changed or step.workload.gradient_accumulation_steps > 1)
+
+
+def peak_memory(subject: Subject, cluster: Trainers) -> float:
+    """Return the peak live bytes of steady updates, of the rank with the highest peak."""
+    return float(max(cluster.call("peak_memory", step=subject.step.described)))
 
 
 def final_loss(subject: Subject, cluster: Trainers) -> float:

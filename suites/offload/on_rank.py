@@ -25,10 +25,10 @@ from harness.instruments.distributed.deepspeed_ops import load, missing
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import Unavailable, WrongResult
-from suites.offload.drain_gloo import DrainGloo, wait_for_threads
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
 from suites.offload.transfer_counter import Traffic
+from suites.training.drain_gloo import DrainGloo, wait_for_threads
 from suites.training.host_memory import HostMemory
 from suites.training.on_rank import device
 from suites.training.techniques import build_step

@@ -5,20 +5,28 @@ A suite's own `on_rank.py` adds what it measures: `memory[key]` is the `Trainer`
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import gpu
+from harness.instruments.memory.allocator import watch
 from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
 from suites.training.correctness import worst_gradient as worst_of
+from suites.training.drain_gloo import DrainGloo, wait_for_threads
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
 Memory = dict[str, Any]
+
+SETTLING, STEADY = 2, 3
+"""Updates before a rank's memory is steady: the first creates states, the second is the first with them. Then
+those whose peak counts."""
 
 
 def device() -> torch.device:
@@ -54,6 +62,27 @@ def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
         times_s.append(time.perf_counter() - begin_s)
         losses.append(loss)
     return {"loss": losses, "seconds": times_s}
+
+
+def peak_memory(memory: Memory, step: Mapping[str, Any]) -> int:
+    """Return the peak live bytes of steady updates on this rank's device, by the allocator's events.
+
+    The trainer is a new one: on the CPU only tensors made meanwhile are counted. Where ranks synchronize
+    after some updates, as many more are run.
+    """
+    on_cpu = device().type == "cpu"
+    gc.collect()
+    before_B = 0 if on_cpu else torch.cuda.memory_allocated(device())
+    drained = DrainGloo() if on_cpu else nullcontext()
+    with drained, watch(device()) as watched:
+        trainer = Trainer(build_step(**step), device())
+        for update in range(SETTLING + STEADY + trainer.step.updates_between_syncs - 1):
+            watched.mark(f"update {update}")
+            trainer.train_step(trainer.text_batches())
+            if on_cpu:
+                wait_for_threads()  # DDP's collectives start where no mode sees them
+    trainer.close()
+    return max(peak.live_B for peak in watched.peaks[SETTLING:]) - before_B
 
 
 def worst_gradient(memory: Memory, key: str, shared: Sequence[Any] = ()) -> tuple[float, str]:
