@@ -179,11 +179,35 @@ def check_suite(package: Path, techniques: bool = False) -> None:
     """Raise ConfigError, one line, where a suite's package lacks something."""
     expected = SUITE["apply_techniques"]._replace(required=techniques)
     _refuse(package / "__init__.py", {**SUITE, "apply_techniques": expected})
+    _refuse_unprepared(package / "__init__.py")
 
 
 def _refuse(file: Path, expected: Mapping[str, Function]) -> None:
     if lacking := faults(file, expected):
         raise ConfigError(f"{_shown(file)}: {'; '.join(lacking)}. {SEE}")
+
+
+def _refuse_unprepared(file: Path) -> None:
+    """Refuse a suite without `prepare` in which a function takes another type than `build` returns."""
+    build = statement(file, "build")
+    if statement(file, "prepare") is not None or not isinstance(build, ast.FunctionDef):
+        return
+    built = _annotation(build.returns)
+    for name in (name for name, function in SUITE.items() if function.parameters == ("session",)):
+        defined = statement(file, name)
+        given = (
+            [*defined.args.posonlyargs, *defined.args.args] if isinstance(defined, ast.FunctionDef) else []
+        )
+        taken = _annotation(given[0].annotation) if given else ""
+        if built and taken and built != taken:
+            fault = f"prepare(subject) is missing: build returns {built}, {name} takes {taken}"
+            raise ConfigError(f"{_shown(file)}: {fault}. {SEE}")
+
+
+def _annotation(node: ast.expr | None) -> str:
+    """Return an annotation as text; "" where there is none, or one that allows any type."""
+    text = "" if node is None else ast.unparse(node).strip("'\"")
+    return "" if text in ("Any", "typing.Any", "object") else text
 
 
 def faults(file: Path, expected: Mapping[str, Function]) -> list[str]:

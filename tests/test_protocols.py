@@ -59,6 +59,36 @@ def test_what_a_suite_does_not_need_it_may_leave_out(toy, function):
     check_modules("timed", {}, suites=toy.parents[1])
 
 
+UNPREPARED = """
+def build(workload, seed) -> {built}: ...
+def check(session: {taken}) -> None: ...
+def conditions(session: {taken}): ...
+def sample(session: {sampled}): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("taken", "sampled", "end", "said"),
+    [
+        ("Session", "Session", "", "build returns Subject, check takes Session."),
+        ("Subject", "'Session'", "", "build returns Subject, sample takes Session."),
+        ("Subject", "'Subject'", "", ""),
+        ("Any", "object", "", ""),
+        ("Session", "Session", "def prepare(subject: Subject) -> Session: ...", ""),
+        ("Session", "Session", "from suites.kernels import prepare", ""),
+    ],
+)
+def test_without_prepare_a_session_is_what_build_returns(toy, taken, sampled, end, said):
+    toy.write_text(UNPREPARED.format(built="Subject", taken=taken, sampled=sampled) + end)
+    if not said:
+        check_modules("timed", {}, suites=toy.parents[1])
+        return
+    with pytest.raises(ConfigError) as error:
+        check_modules("timed", {}, suites=toy.parents[1])
+    assert str(error.value).startswith(f"toy_suites/timed: prepare(subject) is missing: {said}")
+    assert "\n" not in str(error.value)
+
+
 def test_all_that_is_missing_is_named_at_once(toy):
     toy.write_text("def build(workload):\n    pass\n\ndef sample(session, *, fast):\n    pass\n")
     with pytest.raises(ConfigError) as error:
