@@ -7,6 +7,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from harness.validation import ConfigError
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -16,6 +18,15 @@ def file_of(module: str, root: Path = ROOT) -> Path | None:
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
+def parsed(file: Path, root: Path = ROOT) -> ast.Module:
+    """Return the syntax tree of a module; raises ConfigError, which names the line, where it is no Python."""
+    try:
+        return ast.parse(file.read_text(), filename=str(file))
+    except SyntaxError as error:
+        shown = file.relative_to(root) if file.is_relative_to(root) else file
+        raise ConfigError(f"{shown}:{error.lineno}: {error.msg}") from None
+
+
 @cache
 def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
     """Return this project's dotted names that a file imports, anywhere in the file; relative ones
@@ -23,7 +34,7 @@ def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
     """
     package = list(file.relative_to(root).with_suffix("").parts[:-1])
     modules: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
+    for node in ast.walk(parsed(file, root)):
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -21,7 +21,7 @@ from harness.applicability import Alternatives, checked_alternatives
 from harness.config_schema import OptimizationSchema, RunSchema
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
-from harness.optimizations import CONF, Variant, optimizations, variants, with_yaml
+from harness.optimizations import CONF, Variant, entry_of, optimizations, variants, with_yaml
 from harness.overrides import apply_override, composition_error, first_line, parse
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
@@ -166,6 +166,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
             config = compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"conf/: {composition_error(error)}") from None
+    for one in with_yaml(name):
+        entry_of(name, one, CONF)
     for one in optimizations(name):  # those with a module alone
         if one not in config.suite.optimizations:
             alone = OmegaConf.structured(OptimizationSchema)

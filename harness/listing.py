@@ -11,7 +11,7 @@ from textwrap import wrap
 import yaml
 
 from harness import techniques
-from harness.code_fingerprint import ROOT
+from harness.code_fingerprint import ROOT, parsed
 from harness.config import Run, load_suite, names
 from harness.optimizations import CONF, SUITES
 from harness.validation import ConfigError, describe, shown, unknown
@@ -91,7 +91,7 @@ def _technique(name: str, file: Path) -> Iterator[tuple[str, str]]:
 
 def _about(file: Path) -> str:
     """Return the first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+    return (ast.get_docstring(parsed(file)) or "").partition("\n")[0]
 
 
 def _question(file: Path) -> str:

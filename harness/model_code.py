@@ -31,10 +31,8 @@ def check_model(where: str, value: Any) -> None:
         raise ConfigError(f"{where}={value}: no module {module}; is its folder in PYTHONPATH?")
     try:
         model_digest(value)
-    except SyntaxError as error:
-        raise ConfigError(
-            f"{where}={value}: {Path(error.filename or module).name}, line {error.lineno}: {error.msg}"
-        ) from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}={value}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}={value}: the source of {module} cannot be read: {error}") from None
 

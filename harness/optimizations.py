@@ -20,7 +20,7 @@ from harness.code_fingerprint import ROOT
 from harness.technique_list import KEY, combination, name_of, refuse_conflicts
 from harness.technique_list import title_of as title_of_list
 from harness.techniques import checked_techniques
-from harness.validation import ConfigError, check_fields, check_value, declared, unknown
+from harness.validation import ConfigError, check_fields, check_value, declared, shown, unknown
 
 SUITES = ROOT / "suites"
 CONF = ROOT / "conf"
@@ -35,6 +35,8 @@ AGAIN_TITLE = "Baseline again (noise)"
 
 OWN_KEYS = ("title", "techniques")
 """Keys of a variant that are no settings."""
+
+EXPECTED = "expected the keys of a variant, such as {title: TEXT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def variants_of(
     for label, changed in (entry["variants"] or {"": {}}).items():
         variant = f"{name}.{label}" if label else name
         place = f"{where}.variants.{label}" if label else f"{where}.settings"
+        if not isinstance(changed, Mapping):
+            raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
         own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
         settings = check_fields(place, {**entry["settings"], **own}, fields)
         listed = changed.get("techniques", entry["techniques"])
@@ -150,11 +154,25 @@ def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, st
     own = _read(conf / "suite" / f"{suite}.yaml")
     titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
     for name in optimizations(suite, conf, suites):
-        entry = _read(conf / "suite" / suite / f"{name}.yaml")
+        entry = entry_of(suite, name, conf)
         for label, changed in (entry.get("variants") or {"": {}}).items():
             variant = f"{name}.{label}" if label else name
             titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
     return titles
+
+
+def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
+    """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
+    file = Path("suite", suite, f"{name}.yaml")
+    entry = _read(conf / file)
+    for label, changed in (entry.get("variants") or {}).items():
+        if not isinstance(changed, Mapping):
+            node = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
+            for key in ("variants", label):
+                node = next((value for named, value in node.value if named.value == str(key)), node)
+            where = f"conf/{file}:{node.start_mark.line + 1}: variants.{label}"
+            raise ConfigError(f"{where}={shown(changed)}: {EXPECTED}")
+    return entry
 
 
 def _read(path: Path) -> dict[str, Any]:

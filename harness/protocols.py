@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.code_fingerprint import ROOT, file_of
+from harness.code_fingerprint import ROOT, file_of, parsed
 from harness.records import HostInfo, Json, Note, Reading
 from harness.validation import ConfigError
 
@@ -254,12 +254,13 @@ def statement(file: Path, name: str) -> ast.stmt | None:
 
 
 def _statements(file: Path) -> tuple[ast.stmt, ...]:
-    return _parsed(file.read_text()) if file.is_file() else ()
+    return _parsed(file, file.read_text()) if file.is_file() else ()
 
 
 @cache
-def _parsed(source: str) -> tuple[ast.stmt, ...]:
-    return tuple(ast.parse(source).body)
+def _parsed(file: Path, source: str) -> tuple[ast.stmt, ...]:
+    """Return the statements of a file, once for each `source` that it has had."""
+    return tuple(parsed(file).body)
 
 
 def unavailable(module: ModuleType, host: HostInfo) -> str | None:

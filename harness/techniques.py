@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from harness.code_fingerprint import ROOT
+from harness.code_fingerprint import ROOT, parsed
 from harness.protocols import Function, faults, statement
 from harness.validation import ConfigError, check_declarations, check_value, unknown
 
@@ -152,8 +152,7 @@ def settings_of(file: Path) -> Mapping[str, Mapping[str, Any]]:
 
     As `harness.validation` declares fields; without "default" where that is no literal.
     """
-    tree = ast.parse(file.read_text(), filename=str(file))
-    bodies = [n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Settings"]
+    bodies = [n.body for n in parsed(file).body if isinstance(n, ast.ClassDef) and n.name == "Settings"]
     return {
         node.target.id: {**_allowed(node.annotation), **_default(file, node.value)}
         for body in bodies

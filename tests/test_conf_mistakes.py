@@ -25,6 +25,11 @@ def conf(tmp_path, monkeypatch):
     [
         ("titel: x\n", r"suite\.optimizations\.wrong\.titel: no such name; did you mean title\?"),
         ("title: x: y\n", r"memory/wrong\.yaml:1: mapping values are not allowed here"),
+        (
+            "title: x\nvariants:\n  a: {title: y}\n  b: 3\n",
+            r"^conf/suite/memory/wrong\.yaml:4: variants\.b=3: expected the keys of a variant",
+        ),
+        ("variants: {a: }\n", r"^conf/suite/memory/wrong\.yaml:1: variants\.a=null: expected the keys"),
     ],
 )
 def test_an_optimizations_file(conf, text, words):

@@ -99,6 +99,12 @@ def test_titles_are_those_of_the_yamls(tree):
     }
 
 
+def test_titles_of_a_variant_without_keys_are_refused_with_file_and_line(tree):
+    (tree / "suite/toy/tuned.yaml").write_text("title: Tuned\nvariants: {a: {x: 1},\n  b: 3}\n")
+    with pytest.raises(ConfigError, match=r"^conf/suite/toy/tuned.yaml:3: variants.b=3: expected the keys"):
+        titles("toy", tree, tree)
+
+
 def config(interleave=False, **entries):
     return {
         "baseline_title": "As it is",
@@ -148,6 +154,10 @@ def test_techniques_alone_apply_to_what_the_suite_says_unless_their_yaml_does(tr
     [
         ({}, "it lists no techniques, and suites/toy/absent.py with apply\\(subject\\) is missing"),
         ({"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected text"),
+        (
+            {"variants": {"a": 3}},
+            "absent.variants.a=3: expected the keys of a variant, such as {title: TEXT}",
+        ),
         ({"techniques": ["no_such"]}, "suite.optimizations.absent.techniques.no_such: no such name"),
         ({"variants": {"a": {"techniques": ["none"]}}}, "absent.variants.a.techniques.none: no such name"),
     ],

@@ -89,6 +89,13 @@ def test_without_prepare_a_session_is_what_build_returns(toy, taken, sampled, en
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["__init__", "fast"])
+def test_a_module_that_is_no_python_is_refused_in_one_line_with_its_place(toy, name):
+    (toy.parent / f"{name}.py").write_text("x = 1\ndef apply(subject:\n")
+    with pytest.raises(ConfigError, match=rf"/timed/{name}\.py:2: '\(' was never closed$"):
+        check_modules("timed", {"fast": []}, suites=toy.parents[1])
+
+
 def test_all_that_is_missing_is_named_at_once(toy):
     toy.write_text("def build(workload):\n    pass\n\ndef sample(session, *, fast):\n    pass\n")
     with pytest.raises(ConfigError) as error:

@@ -189,7 +189,7 @@ def test_what_the_parent_can_know_is_refused_before_anything_runs(words, said):
 def test_a_syntax_error_is_one_line_with_its_place(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "wrong_syntax.py").write_text("def make(w):\n    return (\n")
-    with pytest.raises(ConfigError, match=r"wrong_syntax.py, line 2: '\(' was never closed"):
+    with pytest.raises(ConfigError, match=r"=wrong_syntax:make: wrong_syntax.py:2: '\(' was never closed"):
         load(["suite=memory", "suite.model=wrong_syntax:make"])
 
 
