@@ -11,10 +11,16 @@ from harness.code_fingerprint import ROOT
 CACHE = ".mypy_cache"
 
 
-def project_with(example, folder):
-    """Return `folder`, now a copy of the project with the example's files added; none is replaced."""
+def project_with(example, folder, own=None):
+    """Return `folder`, now a copy of the project with the example's files added; none is replaced.
+
+    `own`: which of its own suites the project keeps; None: all.
+    """
     for name in ("harness", "conf", "suites"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in (folder / "conf/suite").glob("*.yaml"):
+        if own is not None and file.stem not in own:
+            file.unlink()
     for file in example.rglob("*.*"):
         if "__pycache__" not in file.parts:
             target = folder / file.relative_to(example)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 import yaml
@@ -13,6 +14,9 @@ from harness.techniques import checked_techniques
 
 EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
 GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
+
+OF_EVERY_SUITE = ("layers", "layout", "protocols", "workload_fields", "every_optimization")
+"""Files of tests that look at each suite."""
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +72,28 @@ def test_the_suite_of_the_guide_passes_the_projects_own_checks(project):
     assert_checked(project, ["suites/packing"], ["-p", "suites.packing"])
 
 
+@pytest.mark.timeout(600)
+def test_the_suite_of_the_guide_passes_the_tests_that_look_at_every_suite(tmp_path):
+    """In a copy of the project in which few other suites are composed; tests/offload_ranks.py needs one."""
+    folder = project_with(EXAMPLE, tmp_path, own=["offload"])
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    files = [f"tests/test_{name}.py" for name in OF_EVERY_SUITE]
+    done = python(folder, "-m", "pytest", "-rA", "-k", "packing", *files)
+    assert done.returncode == 0, done.stdout
+    ended = re.findall(r"^([A-Z]+) (tests/\w+\.py)::", done.stdout, re.M)
+    assert set(ended) == {("PASSED", file) for file in files}, done.stdout
+
+
 def test_the_suite_of_the_guide_is_short():
     lines = (EXAMPLE / "suites/packing/__init__.py").read_text().splitlines()
     assert len([line for line in lines if line.strip()]) <= 70
 
 
-def test_the_guide_names_every_function_of_the_protocols():
+def test_the_guide_names_every_function_of_the_protocols_and_the_class():
     for name, function in SUITE.items():
         assert f"`{name}({', '.join(function.parameters)})`" in GUIDE
+    assert "| `Workload` |" in GUIDE
     for name in OPTIMIZATION:
         assert f"`{name}(" in GUIDE
 

@@ -10,7 +10,7 @@ from harness.claims import load_claims
 from harness.code_fingerprint import ROOT, file_of
 from harness.config import load, names
 from harness.optimizations import CONF, optimizations, titles
-from harness.report.spec import load_spec
+from harness.report.spec import REPORTS, load_spec
 
 PAIRS = [(suite, name) for suite in names("suite") for name in optimizations(suite)]
 
@@ -45,9 +45,9 @@ def test_each_variant_has_a_title(suite, name):
     assert not {variant for variant, title in shown.items() if title == variant}
 
 
-@pytest.mark.parametrize("suite", names("suite"))
+@pytest.mark.parametrize("suite", sorted(path.stem for path in REPORTS.glob("*.yaml")))
 def test_the_report_lists_variants_that_exist(suite):
-    listed = yaml.safe_load((CONF / "report" / f"{suite}.yaml").read_text())["optimization_order"]
+    listed = yaml.safe_load((REPORTS / f"{suite}.yaml").read_text()).get("optimization_order", [])
     assert set(listed) <= {variant.name for variant in load([f"suite={suite}"])[0].variants}
 
 
