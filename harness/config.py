@@ -26,7 +26,7 @@ from harness.overrides import apply_override, composition_error, first_line, par
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
-from harness.validation import ConfigError, check_declarations, check_value, unknown
+from harness.validation import ConfigError, check_declarations, check_value, shown, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
@@ -93,7 +93,9 @@ def choose(words: Sequence[str]) -> Choice:
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
     overrides = parse(words)
     groups = {"executor": automatic()}
-    groups |= {o.key_or_group: str(o.value()) for o in overrides if o.key_or_group in GROUPS}
+    for one in (o for o in overrides if o.key_or_group in GROUPS):
+        value = one.value()
+        groups[one.key_or_group] = value if isinstance(value, str) else shown(value)
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     suite = groups.pop("suite", None)
     if suite is None:

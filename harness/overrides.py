@@ -10,13 +10,26 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, ListConfig, Node, OmegaConf, StringNode
+from omegaconf import (
+    BooleanNode,
+    DictConfig,
+    FloatNode,
+    IntegerNode,
+    ListConfig,
+    Node,
+    OmegaConf,
+    StringNode,
+    open_dict,
+)
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from harness.validation import ConfigError, describe, shown, unknown
 
 WORKLOADS = ["suite", "workloads"]
 """Path of what `+` may add to and `~` may leave out of."""
+
+OF_SUITE = ("hf_defaults", "model", "optimizations", "sampling", "workload_from", "workloads")
+"""What a command may change of a suite; the rest decides what its results mean."""
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -63,8 +76,6 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
-    if key in ("suite.interleave", "suite.rounds_field"):
-        raise ConfigError(f"{key}: fixed by the suite, as is the number of rounds")
     if key.startswith("suite.sampling") and config.suite.rounds_field:
         raise ConfigError(
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
@@ -77,6 +88,9 @@ def apply_override(config: DictConfig, override: Override) -> None:
         holder = holder[part]
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
+    if path[:1] == ["suite"] and [*path, leaf][1] not in OF_SUITE:
+        allowed = ", ".join(f"suite.{one}" for one in OF_SUITE)
+        raise ConfigError(f"{key}: fixed by the suite; a command may change {allowed} and repeats")
     if override.is_add() and not adds:
         word = str(override.input_line)
         raise ConfigError(f"{word}: {key} exists already: use {word.removeprefix('+')}")
@@ -89,12 +103,24 @@ def apply_override(config: DictConfig, override: Override) -> None:
         raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[{example}]")
     try:
         if override.is_delete():
-            OmegaConf.set_struct(holder, False)
-            del holder[leaf]
+            _leave_out(config.suite, leaf)
         else:
             OmegaConf.update(config, key, value, merge=True, force_add=adds)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}={shown(value)}: {_expected(holder, key) or first_line(error)}") from None
+
+
+def _leave_out(suite: DictConfig, workload: str) -> None:
+    """Remove a workload, also from the lists of what others need; and what then replaces no other."""
+    with open_dict(suite):
+        del suite.workloads[workload]
+        suite.reference_workloads.pop(workload, None)
+        suite.slow_bf16_workloads.pop(workload, None)
+        for smaller, larger in list(suite.slow_bf16_workloads.items()):
+            if list(larger) == [workload]:
+                _leave_out(suite, smaller)
+            else:
+                suite.slow_bf16_workloads[smaller] = [name for name in larger if name != workload]
 
 
 def _expected(holder: DictConfig, key: str) -> str:

@@ -10,7 +10,7 @@ from test_launcher import SRUN
 
 from harness import renamed
 from harness.code_fingerprint import ROOT
-from harness.config import compose_suite, load, names
+from harness.config import checked, compose_run, compose_suite, load, names
 from harness.validation import ConfigError
 from harness.workloads import check_names
 
@@ -61,6 +61,16 @@ REFUSED = [
     (["suite=memory", "repeats=two"], "expected a whole number or null"),
     (["suite=fabric", "suite.sampling.rounds=6"], "suite.workloads.NAME.placements says how many rounds"),
     (["suite=fabric", "suite.rounds_field=buffer_B"], "suite.rounds_field: fixed by the suite"),
+    (
+        ["suite=memory", "suite.question=x"],
+        "fixed by the suite; a command may change suite.hf_defaults, suite.m",
+    ),
+    (["suite=memory", "suite.quick.first=[x]"], "suite.quick.first: fixed by the suite"),
+    (["suite=memory", "suite.fields.dropout.at_most=3"], "fixed by the suite"),
+    (["suite=null"], "suite=null: no such name; allowed: "),
+    (["suite=memory", "hardware=null"], "hardware=null: no such name"),
+    (["suite=memory", "executor=true"], "executor=true: no such name"),
+    (["suite=kernels", "~suite.workloads.copy", "workloads=[copy]"], "workloads=[copy]: no such name"),
     (["suite=fabric_flows", "suite.workloads.flows_1024.placements=1"], "at least 2"),
     (["suite=memory", "repeats=0"], "at least 1"),
     (["suite=memory", "seed=-1"], "at least 0"),
@@ -184,6 +194,14 @@ def test_a_workload_can_be_added_and_left_out(plus):
     assert "llama_7b" not in run.workloads
 
 
+def test_a_workload_that_others_need_can_be_left_out():
+    run = load(["suite=kernels", "~suite.workloads.copy", "~suite.workloads.step_5m_1k"])[0]
+    assert not {"copy", "step_5m_1k"} & {*run.workloads, *run.reference_workloads}
+    assert run.slow_bf16_workloads["step_bf16_small"] == ("step_5m_128", "step_30m_512", "step_60m_256")
+    run = load(["suite=kernels", "~suite.workloads.matmul_bf16"])[0]
+    assert "matmul_bf16_small" not in {*run.workloads, *run.reference_workloads, *run.slow_bf16_workloads}
+
+
 def test_a_config_json_is_a_workload():
     run = load(["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.seq_len=32"])[
         0
@@ -240,17 +258,19 @@ def test_all_workloads_come_with_all_bounds():
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("key", "name", "listed", "message"),
     [
-        ("suite.slow_bf16_workloads.step_bf16_small=[step_30]", "no such name; did you mean step_30m_512"),
-        ("suite.slow_bf16_workloads.step_bf16_small=1", "step_bf16_small=1: expected a list"),
-        ("suite.reference_workloads.copy=[]", r"reference_workloads.copy=\[\]: expected a list"),
-        ("suite.reference_workloads.copy=[{devise: any}]", r"copy\[0\].devise: no such name; did you mean"),
+        ("slow_bf16_workloads", "step_bf16_small", ["step_30"], "no such name; did you mean step_30m_512"),
+        ("slow_bf16_workloads", "step_bf16_small", 1, "step_bf16_small=1: expected a list"),
+        ("reference_workloads", "copy", [], r"reference_workloads.copy=\[\]: expected a list"),
+        ("reference_workloads", "copy", [{"devise": "any"}], r"copy\[0\].devise: no such name; did you mean"),
     ],
 )
-def test_a_mistake_in_what_workloads_need_is_refused(word, message):
+def test_a_mistake_in_what_workloads_need_is_refused(key, name, listed, message):
+    config = OmegaConf.to_container(compose_run("kernels", {}, []), resolve=True)
+    config["suite"][key][name] = listed
     with pytest.raises(ConfigError, match=message) as error:
-        load(["suite=kernels", word])
+        checked(config, "kernels", "local")
     assert "\n" not in str(error.value)
 
 
