@@ -161,6 +161,11 @@ def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, st
     return titles
 
 
+def question_of(suite: str, conf: Path = CONF) -> str:
+    """Return the question of a suite's YAML in one line, "" where it has none, without composing a config."""
+    return " ".join(str(_read(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
+
+
 def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
     """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
     file = Path("suite", suite, f"{name}.yaml")

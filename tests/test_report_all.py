@@ -6,11 +6,12 @@ import io
 from pathlib import Path
 
 from reporting import found, made_table, read_page
-from synthetic import memory_records
+from synthetic import made, memory_records
 from timed import timed_records
 
 from harness.records import Measurement, Record
 from harness.report import gather, write_all, write_report
+from harness.report.summary import summary
 from harness.report.terminal import fitting, show
 from harness.report.verdicts import judged
 
@@ -91,6 +92,11 @@ def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and
     records = timed_records(("small", "large"))
     page = write_report(tmp_path, gather("unheard_of", records, [], tmp_path)).read_text()
     text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# unheard_of\n")
+    assert (
+        "**What pays, and by how much?** Bytes moved: no variant pays. Peak memory: fast, large −50 %, and 1 "
+        "more pays. Time (warm): fast, large 2.00×, and 1 more pays.\n"
+    ) in text
     assert "## Time (warm)\n" in text
     assert "| small | fast |" in text
     assert "2.00× (2.00 … 2.00) ᵐ" in text
@@ -107,3 +113,22 @@ def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and
     out = io.StringIO()
     show(gather("unheard_of", records, [], tmp_path), Path("page"), out)
     assert "2.00× (2.00 … 2.00)" in out.getvalue()
+
+
+def test_the_first_answer_of_such_a_report_names_each_metric_that_it_judges(tmp_path: Path) -> None:
+    values = {"baseline": (100.0, 0.5), "fast": (120.0, 0.1), "faster": (150.0, 0.2), "slow": (80.0, 0.6)}
+    records = [
+        made(
+            "w",
+            variant,
+            {("rate", ""): ("token/s", "measured", (rate,)), ("padding", ""): ("1", "measured", (padding,))},
+        )
+        for variant, (rate, padding) in values.items()
+    ]
+    assert summary(gather("unheard_of", records, [], tmp_path))[0].answer == (
+        "Rate: faster +50 %, and 1 more pays. "
+        "Padding: up to −80 % (fast), not judged, since its unit does not say whether less is better."
+    )
+    assert summary(gather("unheard_of", records[:1], [], tmp_path))[0].answer == (
+        "Rate: No variant could be compared with the baseline."
+    )

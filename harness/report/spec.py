@@ -52,12 +52,17 @@ DEFAULT_BLOCKS = (
 )
 
 
-def load_spec(suite: str, titles: Mapping[str, str] | None = None, folder: Path | None = None) -> Spec:
-    """Return the report of `suite`, its variants named by `titles`; raises ConfigError."""
+def load_spec(
+    suite: str, titles: Mapping[str, str] | None = None, folder: Path | None = None, question: str = ""
+) -> Spec:
+    """Return the report of `suite`, its variants named by `titles`; raises ConfigError.
+
+    `question` is the title where the suite has no report of its own.
+    """
     path = (folder or REPORTS) / f"{suite}.yaml"
     named = {"optimization": dict(titles or {})}
     if not path.exists():
-        return Spec(suite, suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
+        return Spec(suite, question or suite, "", named, DEFAULT_BLOCKS, {"optimization": ("baseline",)})
     data = check_fields(path.name, read_yaml(path), FILE)
     if data["suite"] != suite:
         raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
