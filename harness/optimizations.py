@@ -172,7 +172,7 @@ def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
     entry = _read(conf / file)
     for label, changed in (entry.get("variants") or {}).items():
         if not isinstance(changed, Mapping):
-            node = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
+            node: Any = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
             for key in ("variants", label):
                 node = next((value for named, value in node.value if named.value == str(key)), node)
             where = f"conf/{file}:{node.start_mark.line + 1}: variants.{label}"
