@@ -190,7 +190,7 @@ def test_a_list_of_techniques_passes_the_check():
         ({}, {"swiglu": OPERATIONS["swiglu"].eager}, Within(1e-4)),
         ({"dtype": "bf16"}, {}, Within(2e-2)),
     ],
-    ids=str,
+    ids=["plain", "a function replaced", "bf16"],
 )
 def test_the_suites_own_tolerance_is_for_its_functions_and_for_other_types(changes, replaced, allowed):
     assert contract_of(replace(subject_of(**changes), replace=replaced)) == allowed
