@@ -12,6 +12,7 @@ from harness import config
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of which have a thread a core
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # each would be a process that imports torch
 
 STARTS = {
     "ranks, engines and networks": """
