@@ -21,7 +21,7 @@ from harness.units import LEGEND, legend
 from harness.validation import ConfigError
 from suites import memory, memory_published
 from suites.memory.measure import measure_peak
-from suites.memory_published import models
+from suites.memory_published import litgpt, models
 from suites.memory_published.subject import Workload, not_built
 from suites.training.dry_run import Device, dry_run
 from suites.training.model import Places
@@ -142,7 +142,7 @@ def test_the_norm_and_the_layer_norm_are_torchs():
     x = torch.randn(6, 32, dtype=torch.float64)
     weight = torch.randn(32, dtype=torch.float64)
     wide = torch.nn.functional.rms_norm(x, (32,), weight, models.EPSILON)
-    assert torch.allclose(models.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
+    assert torch.allclose(litgpt.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
     norm = models.LayerNorm(32).double()
     assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)
     assert torch.allclose(models.TanhGELU()(x), F.gelu(x, approximate="tanh"), atol=1e-12)
@@ -151,19 +151,19 @@ def test_the_norm_and_the_layer_norm_are_torchs():
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_adapters_change_queries_and_values_by_a_product_of_two_matrices(key_heads):
     shape = replace(TINY, num_key_value_heads=key_heads).shape
-    adapter = models.QueryValueAdapter(torch.nn.Linear(32, 32 + 2 * 8 * key_heads), shape, 3).double().eval()
+    adapter = litgpt.QueryValueAdapter(torch.nn.Linear(32, 32 + 2 * 8 * key_heads), shape, 3).double().eval()
     torch.nn.init.normal_(adapter.up)
     x = torch.randn(2, 5, 32, dtype=torch.float64)
     lows, query = adapter.down(x).split(3, dim=-1), adapter.up[:32, :, 0]
     value = adapter.up[32:, :, 0]
     change = torch.cat([lows[0] @ query.T, torch.zeros(2, 5, 8 * key_heads), lows[1] @ value.T], -1)
-    assert torch.allclose(adapter(x), adapter.base(x) + models.ALPHA / 3 * change, atol=1e-12)
+    assert torch.allclose(adapter(x), adapter.base(x) + litgpt.ALPHA / 3 * change, atol=1e-12)
 
 
 def test_a_layer_in_nf4_keeps_its_input_and_gives_what_one_without_gives():
     layer = Nf4Linear(torch.nn.Linear(64, 16, bias=False), double=True)
     x = torch.randn(3, 64).half().float().requires_grad_()
-    ours = models.InputKeeping(layer)(x)
+    ours = litgpt.InputKeeping(layer)(x)
     assert ours.grad_fn.kept.data_ptr() == x.data_ptr()
     plain = x @ layer.weight().half().float().T
     assert torch.equal(ours, plain)

@@ -1,0 +1,226 @@
+"""Models that keep the tensors of litgpt's, and of the quantized layers it was run with; written from facts.
+
+Each takes the dict of a workload's fields, see `suites.training.user_model`. Shapes: B batch, T tokens,
+D hidden size, K size of a head, N tokens of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suites.training.head_loss import HeadLoss
+from suites.training.model import EPSILON, GELU, ModelShape, Places, Transformer, make_norm, rotate
+from suites.training.quantized_weights import FrozenLinear, Nf4Linear
+from suites.training.techniques.lora import linear_layers
+from suites.training.trainer import default_dtype
+from suites.training.workload import Workload
+
+
+def litgpt_llama(workload: dict[str, Any]) -> Transformer:
+    """Return Llama as litgpt has it: norm in fp32, and queries, keys and values from one linear layer.
+
+    Facts: litgpt commit 58c5b188, litgpt/model.py. Without grouped queries, values are a view of that layer's
+    result, so autograd keeps all of it.
+    """
+    shape = Workload(**workload).shape
+    model = Transformer(shape, "sdpa", {"rms_norm": rms_norm_in_fp32})
+    for block in model.blocks:
+        block.attention = FusedAttention(shape)
+    return model
+
+
+def litgpt_phi(workload: dict[str, Any]) -> nn.Module:
+    """Return phi-2 as litgpt has it: attention and MLP take the same normalized input.
+
+    Facts: litgpt commit 58c5b188, litgpt/model.py and the entry phi-2 of litgpt/config.py. Two differences do
+    not change what is kept: a part of each head is rotated there, and the output layer has a bias.
+    """
+    shape = Workload(**workload).shape
+    model = Transformer(shape, "sdpa")
+    model.blocks = nn.ModuleList(ParallelBlock(shape) for _ in model.blocks)
+    return model
+
+
+class FusedAttention(nn.Module):
+    """Causal attention whose queries, keys and values are parts of one linear layer's result."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.shape = shape
+        parts = shape.num_attention_heads + 2 * shape.num_key_value_heads
+        self.qkv: nn.Module = nn.Linear(shape.hidden_size, parts * shape.head_size, bias=shape.bias)
+        self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
+
+    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        (batch, length, _), shape = x_BTD.shape, self.shape
+        groups = shape.num_attention_heads // shape.num_key_value_heads
+        grouped = self.qkv(x_BTD).view(batch, length, shape.num_key_value_heads, groups + 2, -1)
+        q, k, v = torch.split(grouped.permute(0, 2, 3, 1, 4), [groups, 1, 1], dim=2)
+        full = (batch, shape.num_key_value_heads, groups, length, shape.head_size)
+        q_BHTK, k_BHTK, v_BHTK = (
+            one.expand(full).reshape(batch, -1, length, shape.head_size) for one in (q, k, v)
+        )
+        q_BHTK, k_BHTK = rotate(q_BHTK, places), rotate(k_BHTK, places)
+        mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        return self.output(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+RANK, ALPHA, DROPOUT, CHUNK = 8, 16, 0.05, 128
+"""finetune/lora.py of commit 8641822: adapters, and the tokens of which logits are made at once."""
+
+
+def litgpt_lora(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_llama` with adapters of rank 32 on queries and values.
+
+    Facts: litgpt commit 58c5b188, litgpt/lora.py and config_hub/finetune/llama-3-8b/lora.yaml.
+    """
+    model = litgpt_llama(workload)
+    adapt(model, 32)
+    return model
+
+
+def lit_gpt_lora(workload: dict[str, Any]) -> nn.Module:
+    """Return Llama as Lit-GPT had it in 2023, with adapters on queries and values.
+
+    Facts: litgpt commit 8641822, lit_gpt/model.py, rmsnorm.py and lora.py, and finetune/lora.py, where the
+    first micro-batch has the longest sample: nothing of an earlier one of that length is left.
+    """
+    return lit_gpt(workload, lambda layer: layer)
+
+
+def lit_gpt_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `lit_gpt_lora` with every linear layer in nf4.
+
+    Facts: bitsandbytes 0.41.1. autograd/_functions.py: `MatMul4Bit` keeps its input, which its backward pass
+    does not need (pull request 1270 removed that). nn/modules.py: weights are quantized from fp16 and so
+    widened to it first. Lightning's plugin converts all of nn.Linear, the output layer too.
+    """
+    return lit_gpt(workload, lambda layer: InputKeeping(Nf4Linear(layer, double=False)))
+
+
+def lit_gpt_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `lit_gpt_nf4` with double quantization."""
+    return lit_gpt(workload, lambda layer: InputKeeping(Nf4Linear(layer, double=True)))
+
+
+def lit_gpt(workload: dict[str, Any], stored: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """Return Lit-GPT's Llama of 2023, its linear layers `stored`; logits go when a forward pass begins."""
+    shape = Workload(**workload).shape
+    model = Transformer(shape, "sdpa", {"rms_norm": rms_norm_in_its_type})
+    for block in model.blocks:
+        block.attention = FusedAttention(shape)
+    with default_dtype(torch.float32):
+        for name, layer in linear_layers(model).items():
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, stored(layer))
+    adapt(model, RANK)
+    head = model.output_layer()
+    loss = HeadLoss(head, "output", -(-workload["seq_len"] // CHUNK), keep="fp32")
+    head.forward = model.head_loss = loss
+    model.register_forward_pre_hook(lambda *_: loss.let_go())
+    return model
+
+
+def adapt(model: Transformer, rank: int) -> None:
+    """Freeze a model with `FusedAttention`, and give its queries and values adapters."""
+    model.requires_grad_(False)
+    for one in list(model.modules()):
+        if isinstance(one, FusedAttention):
+            one.qkv = QueryValueAdapter(one.qkv, one.shape, rank)
+
+
+class QueryValueAdapter(nn.Module):
+    """A fused linear layer and adapters of its queries and values, copied into zeros at their columns.
+
+    Autograd keeps the copied values. Without grouped queries both are one convolution.
+    """
+
+    def __init__(self, base: nn.Module, shape: ModelShape, rank: int):
+        super().__init__()
+        self.base, self.scale = base, ALPHA / rank
+        self.sizes = shape.hidden_size, shape.num_key_value_heads * shape.head_size
+        self.down = nn.Linear(shape.hidden_size, 2 * rank, bias=False)
+        self.up = nn.Parameter(torch.zeros(sum(self.sizes), rank, 1))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D + 2 x the keys' size)."""
+        base = self.base(x_BTD)
+        low = self.down(F.dropout(x_BTD, DROPOUT, self.training)).transpose(1, 2)
+        query, key = self.sizes
+        if query == key:
+            update = F.conv1d(low, self.up, groups=2)
+        else:
+            parts = zip(low.chunk(2, 1), torch.split(self.up, list(self.sizes)), strict=True)
+            update = torch.cat([F.conv1d(one, up) for one, up in parts], 1)
+        rows = update.permute(2, 0, 1).reshape(-1, query + key)
+        columns = torch.arange(query + 2 * key, device=rows.device)
+        columns = torch.cat([columns[:query], columns[query + key :]])
+        full = rows.new_zeros(len(rows), query + 2 * key).index_copy(1, columns, rows)
+        full = full.view(x_BTD.shape[1], x_BTD.shape[0], -1).transpose(0, 1)
+        return base + full * self.scale  # type: ignore[no-any-return]
+
+
+class InputKeeping(nn.Module):
+    """A quantized layer whose input lives as long as the graph."""
+
+    def __init__(self, layer: FrozenLinear):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features)."""
+        result: Tensor = InputKeepingProduct.apply(x, self.layer)  # type: ignore[no-untyped-call]
+        return result
+
+
+class InputKeepingProduct(torch.autograd.Function):
+    """The product with a widened weight; its input is an attribute, which autograd does not free."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, layer: FrozenLinear) -> Tensor:
+        """Return x W^T."""
+        context.kept, context.layer = x, layer
+        return F.linear(x, through_fp16(layer, x.dtype))
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of x; the weight has none."""
+        return gradient @ through_fp16(context.layer, gradient.dtype), None
+
+
+def through_fp16(layer: FrozenLinear, dtype: torch.dtype) -> Tensor:
+    """Return the weight in `dtype`, by way of a copy in fp16."""
+    return layer.weight().half().to(dtype)
+
+
+class ParallelBlock(nn.Module):
+    """One layer whose attention and MLP share a norm."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.norm = make_norm(shape)
+        self.attention = FusedAttention(shape)
+        self.mlp = GELU(shape)
+
+    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        normal_BTD = self.norm(x_BTD)
+        return self.mlp(normal_BTD) + self.attention(normal_BTD, places) + x_BTD  # type: ignore[no-any-return]
+
+
+def rms_norm_in_fp32(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+    """Return RMSNorm from operations in fp32; autograd keeps the wide input and the narrow result."""
+    wide_ND = x_ND.float()
+    scale_N1 = torch.rsqrt(wide_ND.pow(2).mean(-1, keepdim=True) + EPSILON)
+    return (wide_ND * scale_N1).type_as(x_ND) * weight_D
+
+
+def rms_norm_in_its_type(x_ND: Tensor, weight_D: Tensor) -> Tensor:
+    """Return RMSNorm from operations in the type of its input, which autograd keeps."""
+    return weight_D * (x_ND * torch.rsqrt((x_ND * x_ND).mean(-1, keepdim=True) + EPSILON))
