@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.command_line import USAGE, Command, read
 from harness.executors import ExecutorError
-from harness.executors.start import session
+from harness.executors.start import executor_context
 from harness.store import StoreError
 from harness.validation import ConfigError
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         if command.shown:
             print("\n".join(shown(command)))
             return 0
-        with session():
+        with executor_context():
             run_command(command.words)
     except (ConfigError, ExecutorError, StoreError) as error:
         print(f"harness: {error}", file=sys.stderr)

@@ -77,7 +77,7 @@ class Difference(NamedTuple):
     variants: tuple[str, ...] = ()  # those that it concerns; () for all
 
 
-class Step(NamedTuple):
+class AdjacentRatio(NamedTuple):
     """The later variant's metric over the earlier one's, with the ends of the ratio's interval."""
 
     before: str
@@ -113,4 +113,4 @@ class Verdict:
     processes: int = 0
     samples: int = 0
     noise: tuple[float, float] | None = None  # of the baseline against itself, where our value lies in it
-    steps: tuple[Step, ...] = ()  # of an order; ours is the smallest
+    steps: tuple[AdjacentRatio, ...] = ()  # of an order; ours is the smallest

@@ -32,7 +32,7 @@ class ClaimValue(NamedTuple):
     noise: tuple[float, float] | None = None  # of the reference against itself, where our value lies in it
 
 
-Cells = Mapping[str, Sequence[Record]]
+RecordsByVariant = Mapping[str, Sequence[Record]]
 """The records of one workload by variant."""
 
 
@@ -44,7 +44,7 @@ class NoValueError(Exception):
         self.cell = cell
 
 
-def value_of(claim: Claim, interpretation: Interpretation, cells: Cells) -> ClaimValue:
+def value_of(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> ClaimValue:
     """Return the value that the records give the interpretation; raises `NoValueError`."""
     if interpretation.relative_to:
         return _speed_up(claim, interpretation, cells)
@@ -75,7 +75,7 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
     return ClaimValue(ours, low, high, origin, worst, worst.conditions, basis, len(usable), len(samples))
 
 
-def _speed_up(claim: Claim, interpretation: Interpretation, cells: Cells) -> ClaimValue:
+def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> ClaimValue:
     """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`."""
     reference = interpretation.relative_to
     usable = usable_of(interpretation, cells.get(interpretation.variant, ()))

@@ -19,7 +19,7 @@ PACE_AFTER_S = 30.0
 """Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
 
 
-class Source(StrEnum):
+class EstimateBasis(StrEnum):
     """What the estimate of a cell rests on, best first."""
 
     SAME_HOST = "on this kind of host"
@@ -34,11 +34,11 @@ class CellEstimate(NamedTuple):
     """How long one cell takes, its share of its process's start included."""
 
     seconds: float
-    source: Source
+    basis: EstimateBasis
     times_out: bool = False  # expected to run into its limit
 
 
-class Estimate(NamedTuple):
+class SweepEstimate(NamedTuple):
     """How long the cells of a sweep take. Those without any earlier run may take as long as their limit."""
 
     cells: Mapping[str, CellEstimate]
@@ -47,20 +47,23 @@ class Estimate(NamedTuple):
     @property
     def seconds(self) -> float:
         """Return the expected duration, without cells of which only the limit is known."""
-        return sum(cell.seconds for cell in self.cells.values() if cell.source != Source.LIMIT) / self.workers
+        known_s = sum(cell.seconds for cell in self.cells.values() if cell.basis != EstimateBasis.LIMIT)
+        return known_s / self.workers
 
     @property
     def unknown(self) -> list[str]:
         """Return the ids of cells of which only the limit is known."""
-        return [name for name, cell in self.cells.items() if cell.source == Source.LIMIT]
+        return [name for name, cell in self.cells.items() if cell.basis == EstimateBasis.LIMIT]
 
     @property
-    def sources(self) -> Counter[Source]:
-        """Return how many cells are estimated from each source."""
-        return Counter(cell.source for cell in self.cells.values())
+    def bases(self) -> Counter[EstimateBasis]:
+        """Return how many cells are estimated on each basis."""
+        return Counter(cell.basis for cell in self.cells.values())
 
 
-def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits, workers: int) -> Estimate:
+def estimate(
+    groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits, workers: int
+) -> SweepEstimate:
     """Estimate each cell of `groups`: those that are still to be run."""
     known = defaultdict(list)
     of_workload = defaultdict(list)
@@ -71,15 +74,15 @@ def estimate(groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits
     for group in groups:
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
-            if cell_estimate.source == Source.LIMIT:
+            if cell_estimate.basis == EstimateBasis.LIMIT:
                 cell_estimate = _of_other_variants(cell, of_workload[cell.workload], limits) or cell_estimate
             cells[cell.id] = cell_estimate._replace(
                 seconds=cell_estimate.seconds + START_UP_S / len(group.cells)
             )
-    return Estimate(cells, workers)
+    return SweepEstimate(cells, workers)
 
 
-def at_least(expected: Estimate, seconds: Mapping[str, float]) -> Estimate:
+def at_least(expected: SweepEstimate, seconds: Mapping[str, float]) -> SweepEstimate:
     """Return the estimate with what some cells take at least, whatever earlier cells took elsewhere."""
     cells = {
         name: cell._replace(seconds=max(cell.seconds, seconds.get(name, 0.0)))
@@ -102,8 +105,8 @@ def _of_cell(
             seconds = min(seconds, limits.timeout_s)
         return CellEstimate(seconds, RANKED[closest], times_out)
     if sampling is not None and sampling.budget_s:
-        return CellEstimate((1 + WARM_UP_SHARE) * sampling.budget_s, Source.BUDGET)
-    return CellEstimate(limits.timeout_s, Source.LIMIT)
+        return CellEstimate((1 + WARM_UP_SHARE) * sampling.budget_s, EstimateBasis.BUDGET)
+    return CellEstimate(limits.timeout_s, EstimateBasis.LIMIT)
 
 
 def _of_other_variants(cell: Cell, earlier: Sequence[Earlier], limits: Limits) -> CellEstimate | None:
@@ -112,19 +115,19 @@ def _of_other_variants(cell: Cell, earlier: Sequence[Earlier], limits: Limits) -
     if not alike:
         return None
     longest_s = max(one.duration_s for one in alike)
-    return CellEstimate(min(longest_s, limits.timeout_s), Source.OTHER_VARIANTS)
+    return CellEstimate(min(longest_s, limits.timeout_s), EstimateBasis.OTHER_VARIANTS)
 
 
-RANKED = list(Source)
+RANKED = list(EstimateBasis)
 
 
 def _source(cell: Cell, earlier: Earlier) -> int:
     """Return how far the earlier cell is from this one, as a place in `RANKED`."""
     if earlier.cell.id == cell.id:
-        return RANKED.index(Source.SAME_HOST)
+        return RANKED.index(EstimateBasis.SAME_HOST)
     if not _agree(cell, earlier.cell):
-        return RANKED.index(Source.OTHER_FIELDS)
-    return RANKED.index(Source.SAME_HOST if earlier.same_host else Source.OTHER_HOST)
+        return RANKED.index(EstimateBasis.OTHER_FIELDS)
+    return RANKED.index(EstimateBasis.SAME_HOST if earlier.same_host else EstimateBasis.OTHER_HOST)
 
 
 def _agree(cell: Cell, earlier: Cell) -> bool:
@@ -142,7 +145,7 @@ def _same(cell: Cell, earlier: Cell, part: str) -> bool:
 class Countdown:
     """What is left of a sweep, corrected by its own pace once some of it is over."""
 
-    def __init__(self, estimate: Estimate, began_s: float) -> None:
+    def __init__(self, estimate: SweepEstimate, began_s: float) -> None:
         self._left = dict(estimate.cells)
         self._workers = estimate.workers
         self._began_s = began_s
@@ -155,7 +158,7 @@ class Countdown:
         ended = self._left.pop(cell, None)
         if ended is None:
             return
-        if ended.source == Source.LIMIT:
+        if ended.basis == EstimateBasis.LIMIT:
             self._unknown_took_s.append(took_s)
             return
         self._over_s += ended.seconds
@@ -166,10 +169,10 @@ class Countdown:
     @property
     def left_s(self) -> float | None:
         """Return the seconds left; None while cells are left of which nothing is known yet."""
-        unknown = [cell for cell in self._left.values() if cell.source == Source.LIMIT]
+        unknown = [cell for cell in self._left.values() if cell.basis == EstimateBasis.LIMIT]
         if unknown and not self._unknown_took_s:
             return None
-        known_s = sum(cell.seconds for cell in self._left.values() if cell.source != Source.LIMIT)
+        known_s = sum(cell.seconds for cell in self._left.values() if cell.basis != EstimateBasis.LIMIT)
         unknown_s = len(unknown) * statistics.mean(self._unknown_took_s) if unknown else 0.0
         return (known_s * self._pace + unknown_s) / self._workers
 

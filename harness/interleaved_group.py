@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from harness.executors import CellFinished, CellStarted, CellTurn, Event, now
+from harness.executors import CellEvent, CellFinished, CellStarted, CellTurn, now
 from harness.failure_classification import HARMLESS
 from harness.interleaved_sampler import Rounds
 from harness.protocols import close
@@ -31,7 +31,7 @@ class WorkerHooks(NamedTuple):
     set_up: Callable[[Cell], Any]  # the session: built, applied, prepared, checked
     fault: Callable[[BaseException], tuple[Status, str]]
     emit_output: Callable[[Cell, Any], None]
-    emit: Callable[[Event], None]
+    emit: Callable[[CellEvent], None]
 
 
 @dataclass(slots=True)

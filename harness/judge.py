@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from harness.claim_model import Claim, Difference, Interpretation, Verdict
-from harness.claim_values import Cells, ClaimValue, NoValueError, value_of
+from harness.claim_values import ClaimValue, NoValueError, RecordsByVariant, value_of
 from harness.monotonic_claims import Order, order_of, order_outcome
 from harness.records import Origin, Record, Status
 
@@ -62,7 +62,7 @@ def _meets(recorded: str, allowed: str) -> bool:
     return fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
 
 
-def _verdict(claim: Claim, interpretation: Interpretation, cells: Cells) -> Verdict:
+def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> Verdict:
     try:
         if interpretation.order:
             return _ordered(claim, interpretation, order_of(interpretation, cells))

@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from harness.claim_model import Claim, Interpretation, Step
-from harness.claim_values import Cells, NoValueError, missing_reason, noise_around, origin_of, usable_of
+from harness.claim_model import AdjacentRatio, Claim, Interpretation
+from harness.claim_values import (
+    NoValueError,
+    RecordsByVariant,
+    missing_reason,
+    noise_around,
+    origin_of,
+    usable_of,
+)
 from harness.paired_ratio import AGAIN, compare
 from harness.records import Record, Status, measurement
 
@@ -18,18 +25,18 @@ BASELINE = "baseline"
 class Order(NamedTuple):
     """Variants in the order that a claim gives them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AdjacentRatio, ...]
     origin: str
     records: Mapping[str, Sequence[Record]]  # of each variant, those that have the metric
     noise: tuple[float, float] | None = None  # of a variant against itself, where the smallest step is in it
 
     @property
-    def least(self) -> Step:
+    def least(self) -> AdjacentRatio:
         """Return the smallest step, which decides."""
         return min(self.steps, key=lambda step: step.ratio)
 
 
-def order_of(interpretation: Interpretation, cells: Cells) -> Order:
+def order_of(interpretation: Interpretation, cells: RecordsByVariant) -> Order:
     """Return the steps between the variants; raises `NoValueError`, which names the variant."""
     order = interpretation.order
     records = {variant: _of_variant(interpretation, variant, cells.get(variant, ())) for variant in order}
@@ -48,19 +55,19 @@ def increases(claim: Claim, ratio: float) -> bool:
     return ratio > 1 and ratio >= claim.accepted[0]
 
 
-def order_outcome(claim: Claim, steps: Sequence[Step]) -> str:
+def order_outcome(claim: Claim, steps: Sequence[AdjacentRatio]) -> str:
     """Return the outcome: holds where every step surely increases, falls short where one surely does not."""
     if failing_steps(claim, steps):
         return "falls short"
     return "undecided" if undecided_steps(claim, steps) else "holds"
 
 
-def failing_steps(claim: Claim, steps: Sequence[Step]) -> list[Step]:
+def failing_steps(claim: Claim, steps: Sequence[AdjacentRatio]) -> list[AdjacentRatio]:
     """Return the steps that surely do not increase."""
     return [step for step in steps if not increases(claim, step.high)]
 
 
-def undecided_steps(claim: Claim, steps: Sequence[Step]) -> list[Step]:
+def undecided_steps(claim: Claim, steps: Sequence[AdjacentRatio]) -> list[AdjacentRatio]:
     """Return the steps whose ends lie on both sides of an increase."""
     return [step for step in steps if increases(claim, step.high) and not increases(claim, step.low)]
 
@@ -104,14 +111,18 @@ def _step(
     interpretation: Interpretation,
     variants: tuple[str, str],
     records: Mapping[str, Sequence[Record]],
-) -> Step:
+) -> AdjacentRatio:
     """Return the step, by pairs where several processes have both variants, else by the ranges of samples."""
     before, after = (records[variant] for variant in variants)
     ratio = compare(after, before, interpretation.metric, interpretation.method, least_processes=2)
-    return Step(*variants, ratio.value, ratio.low, ratio.high, ratio.basis, ratio.processes, ratio.rounds)
+    return AdjacentRatio(
+        *variants, ratio.value, ratio.low, ratio.high, ratio.basis, ratio.processes, ratio.rounds
+    )
 
 
-def _noise(interpretation: Interpretation, least: Step, cells: Cells) -> tuple[float, float] | None:
+def _noise(
+    interpretation: Interpretation, least: AdjacentRatio, cells: RecordsByVariant
+) -> tuple[float, float] | None:
     """Return the noise band of the first variant, or of the baseline, if the smallest step lies in it."""
     candidates = (interpretation.order[0], BASELINE)
     variant = next((one for one in candidates if one + AGAIN in cells), "")

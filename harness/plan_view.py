@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.config import Run
-from harness.estimate import Estimate, Source, as_time
+from harness.estimate import EstimateBasis, SweepEstimate, as_time
 from harness.records import Cell, Group, Record, Status
 from harness.units import counted
 
@@ -15,7 +15,7 @@ NAMES = 6
 
 
 def announcement(
-    run: Run, groups: Sequence[Group], estimate: Estimate, not_tried: Mapping[str, str]
+    run: Run, groups: Sequence[Group], estimate: SweepEstimate, not_tried: Mapping[str, str]
 ) -> list[str]:
     """Return the lines printed before a sweep: the number of cells, the duration, cells that may time out.
 
@@ -45,7 +45,7 @@ def announcement(
 def plan_lines(
     run: Run,
     groups: Sequence[Group],
-    estimate: Estimate,
+    estimate: SweepEstimate,
     records: Mapping[str, Record],
     not_tried: Mapping[str, str],
 ) -> Iterator[str]:
@@ -65,7 +65,7 @@ def plan_lines(
     for name, own in of_workload.items():
         finished = sum(cell.id not in estimate.cells and cell.id not in not_tried for cell in own)
         todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
-        known = [one.seconds for one in todo if one.source != Source.LIMIT]
+        known = [one.seconds for one in todo if one.basis != EstimateBasis.LIMIT]
         about = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
         yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {about}"
     yield ""
@@ -86,23 +86,23 @@ def _unavailable(records: Sequence[Record]) -> Iterator[str]:
         yield f"unavailable: {counted(count, 'cell')}: {reason}"
 
 
-def _duration(estimate: Estimate) -> str:
+def _duration(estimate: SweepEstimate) -> str:
     """Return the expected time and what it rests on."""
     if len(estimate.unknown) == len(estimate.cells):
         return "no estimate: there is no earlier run"
     words = {
-        Source.SAME_HOST: "{} of a run on this kind of host",
-        Source.OTHER_HOST: "{} of a run on another host",
-        Source.OTHER_FIELDS: "{} of the same name whose fields differ",
-        Source.OTHER_VARIANTS: "other variants on the workloads of {}",
-        Source.BUDGET: "the sampling budget of {}",
+        EstimateBasis.SAME_HOST: "{} of a run on this kind of host",
+        EstimateBasis.OTHER_HOST: "{} of a run on another host",
+        EstimateBasis.OTHER_FIELDS: "{} of the same name whose fields differ",
+        EstimateBasis.OTHER_VARIANTS: "other variants on the workloads of {}",
+        EstimateBasis.BUDGET: "the sampling budget of {}",
     }
-    sources = [
+    bases = [
         text.format(counted(count, "cell"))
-        for source, text in words.items()
-        if (count := estimate.sources[source])
+        for basis, text in words.items()
+        if (count := estimate.bases[basis])
     ]
-    return f"about {as_time(estimate.seconds)} (from {', '.join(sources)})"
+    return f"about {as_time(estimate.seconds)} (from {', '.join(bases)})"
 
 
 def _names(cells: Sequence[Cell]) -> str:

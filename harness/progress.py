@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from harness.estimate import Countdown, Estimate, as_time
-from harness.executors import CellFinished, CellStarted, Event
+from harness.estimate import Countdown, SweepEstimate, as_time
+from harness.executors import CellEvent, CellFinished, CellStarted
 from harness.records import Cell, Group, Status
 from harness.store import Store
 
@@ -38,7 +38,7 @@ class Progress:
         self,
         groups: Sequence[Group],
         store: Store,
-        estimate: Estimate | None = None,
+        estimate: SweepEstimate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cells = {cell.id: cell for group in groups for cell in group.cells}
@@ -68,7 +68,7 @@ class Progress:
             _move_handlers(sys.stderr, self._stderr)
             self._bar.stop()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: CellEvent) -> None:
         """Show what `event` changes."""
         if isinstance(event, CellStarted):
             self._done.discard(event.cell)

@@ -16,12 +16,12 @@ from typing import Any
 
 from harness.environment import Environment
 from harness.executors import (
+    CellEvent,
     CellFinished,
     CellNote,
     CellReading,
     CellStarted,
     Conditions,
-    Event,
     Executor,
     now,
 )
@@ -55,7 +55,7 @@ def run(
     executor: Executor,
     limits: Limits,
     environment: Environment,
-    on_event: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[CellEvent], None] = lambda event: None,
     size_fields: Sequence[str] = (),
     unavailable: Mapping[str, str] = {},
     notes: Mapping[str, str] = {},
@@ -77,7 +77,7 @@ def run(
         for cell in group.cells:
             if cell.id in store.records and cell.id not in cells:
                 skip.note(store.records[cell.id])
-    passed_over: list[Event] = []
+    passed_over: list[CellEvent] = []
     with (
         _Signals() as signals,
         closing(executor.run(_to_try(waiting, skip, passed_over), limits)) as events,
@@ -98,7 +98,7 @@ def run(
         raise RuntimeError(f"the executor did not end {counted(len(cells), 'cell')}: {', '.join(cells)}")
 
 
-def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) -> Iterator[Group]:
+def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[CellEvent]) -> Iterator[Group]:
     """Yield the groups without the cells that need not be tried; those go to `passed_over`."""
     for group in groups:
         ends = {cell.id: skip.skip_reason(cell) for cell in group.cells}
@@ -108,7 +108,7 @@ def _to_try(groups: Iterable[Group], skip: SkipRules, passed_over: list[Event]) 
         yield group._replace(cells=tuple(cell for cell in group.cells if ends[cell.id] is None))
 
 
-def _both(events: Iterable[Event], passed_over: list[Event]) -> Iterator[Event]:
+def _both(events: Iterable[CellEvent], passed_over: list[CellEvent]) -> Iterator[CellEvent]:
     """Yield the executor's events, and those of the cells skipped meanwhile."""
     for event in events:
         yield event
@@ -148,7 +148,7 @@ def _is_valid(record: Record | None, limits: Limits, environment: str) -> bool:
     return record.status != Status.UNAVAILABLE or record.environment == environment
 
 
-def _note(drafts: dict[str, _Draft], event: Event) -> None:
+def _note(drafts: dict[str, _Draft], event: CellEvent) -> None:
     if isinstance(event, CellStarted):
         drafts[event.cell] = _Draft(event.at)
     elif isinstance(event, CellReading):

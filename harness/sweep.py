@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.code_fingerprint import source_digest
 from harness.config import Run
 from harness.environment import Environment, describe
-from harness.estimate import Estimate, as_time, at_least, estimate
+from harness.estimate import SweepEstimate, as_time, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
@@ -28,7 +28,7 @@ from harness.techniques import PACKAGE
 from harness.units import counted
 
 
-class Prepared(NamedTuple):
+class PreparedSweep(NamedTuple):
     """A run on this host: its executor, the environment, the cells in groups, the probe of the host."""
 
     run: Run
@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
 class Outlook(NamedTuple):
     """What is expected of the cells that are still to be run; by id those that are not tried, and why."""
 
-    estimate: Estimate
+    estimate: SweepEstimate
     not_tried: Mapping[str, str]
     notes: Mapping[str, str]
 
@@ -87,7 +87,7 @@ def sweep(suite_run: Run) -> None:
             )
 
 
-def planned_sweep(suite_run: Run) -> tuple[list[str], Estimate]:
+def planned_sweep(suite_run: Run) -> tuple[list[str], SweepEstimate]:
     """Return what `sweep` would do, in lines, and how long it would take; runs no cell and writes nothing."""
     here = prepare(suite_run)
     records = _records(suite_run)
@@ -96,7 +96,7 @@ def planned_sweep(suite_run: Run) -> tuple[list[str], Estimate]:
     return [*here.messages, *lines], expected.estimate
 
 
-def total_line(estimates: Sequence[Estimate]) -> str:
+def total_line(estimates: Sequence[SweepEstimate]) -> str:
     """Return how many cells several sweeps have still to run, and about how long they take together."""
     cells = sum(len(one.cells) for one in estimates)
     unknown = sum(len(one.unknown) for one in estimates)
@@ -111,7 +111,7 @@ def _records(suite_run: Run) -> dict[str, Record]:
     return {record.cell.id: record for record in earlier}
 
 
-def prepare(suite_run: Run) -> Prepared:
+def prepare(suite_run: Run) -> PreparedSweep:
     """Return the run as it is on this host, with smaller workloads where bf16 products are slow."""
     executor: Executor = import_module(f"harness.executors.{suite_run.executor}").create(
         suite_run.out, suite_run.workers
@@ -124,7 +124,7 @@ def prepare(suite_run: Run) -> Prepared:
     slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()
     messages = (*slow, *not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
-    return Prepared(
+    return PreparedSweep(
         suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, messages
     )
 
@@ -143,7 +143,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
 
 
-def outlook(here: Prepared, records: Mapping[str, Record]) -> Outlook:
+def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     """Return how long the cells take that are still to be run, and which of them are not tried."""
     limits = here.run.limits
     left = pending(here.groups, records, limits, here.environment.digest)

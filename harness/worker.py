@@ -30,12 +30,12 @@ import psutil
 
 from harness import environment, failure_classification
 from harness.executors import (
+    CellEvent,
     CellFinished,
     CellNote,
     CellReading,
     CellStarted,
     Conditions,
-    Event,
     event_to_json,
     now,
 )
@@ -65,7 +65,7 @@ class Emitter:
         self._fd = fd
         self._pid = os.getpid()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: CellEvent) -> None:
         """Write `event` atomically. A copy of the process that a cell forked ends here: only the cell
         writes.
         """
@@ -270,7 +270,7 @@ def _closing_after_failure(suite: Any, session: Any) -> Iterator[None]:
         raise
 
 
-def _event_of(cell_id: str, output: Any) -> Event:
+def _event_of(cell_id: str, output: Any) -> CellEvent:
     """Return what a suite yielded, as an event; raises an error that names what is wrong where it is no
     reading."""
     if isinstance(output, Note):

@@ -9,7 +9,7 @@ import gc
 from suites.offload import on_rank
 
 
-def freeze(memory):
+def freeze(state):
     """Freeze the rank's objects, so that collections of garbage do not traverse them.
 
     What was frozen before stays so: the collection here traverses only what was made since.
@@ -18,7 +18,7 @@ def freeze(memory):
     gc.freeze()
 
 
-def settle(memory):
+def settle(state):
     """Freeze, and copy few bytes to measure the rate of copies, which no test asks for."""
     on_rank.COPIED_B = 2**10
-    freeze(memory)
+    freeze(state)

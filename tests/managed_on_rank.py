@@ -7,7 +7,7 @@ from suites.offload import on_rank
 from suites.offload.cgroup import PAGE_B
 
 
-def course(memory, step, folder, steps, managed=None, close=True):
+def course(state, step, folder, steps, managed=None, close=True):
     """Return losses, what has moved before the first step and after each, and the resident share."""
     trainer = on_rank.build_trainer(step, folder, managed)
     optimizer = trainer.optimizer

@@ -67,7 +67,7 @@ ONCE = {"the head is frozen": freeze, "gradients are summed": double}
 EACH_STEP = {"moments are forgotten": forget, "batches repeat": repeat}
 
 
-def spoilt(memory, step, folder, steps, wrong):
+def spoilt(state, step, folder, steps, wrong):
     """Return losses of a training with one fault, or of a correct one where `wrong` is not a fault."""
     with PATCHES.get(wrong, nullcontext)():
         trainer = on_rank.build_trainer(step, folder)
@@ -80,7 +80,7 @@ def spoilt(memory, step, folder, steps, wrong):
     return losses
 
 
-def swapped(memory, step, folder):
+def swapped(state, step, folder):
     """Return the bytes in the folder while the engine is open, and after it is closed."""
     trainer = on_rank.build_trainer(step, folder)
     on_rank.train_step(trainer)

@@ -14,7 +14,7 @@ from variants import applied
 
 from harness.config import load
 from harness.instruments.distributed.deepspeed_ops import missing
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, Workload, baseline
 from suites.training.techniques import build_step
@@ -119,9 +119,11 @@ class Pools:
     def pool(self, count):
         if count not in self.pools or len(self.pools[count]) == 0:
             common = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "OMP_NUM_THREADS": "1"}
-            places = [Place((), {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
+            places = [RankLocation((), {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
             backend = ranks.backend_of(count)
-            self.pools[count] = self.stack.enter_context(Pool(places, "127.0.0.1", backend, timeout_s=200))
+            self.pools[count] = self.stack.enter_context(
+                RankPool(places, "127.0.0.1", backend, timeout_s=200)
+            )
         return self.pools[count]
 
 
@@ -155,5 +157,5 @@ def lasting_ranks(patch):
             pool.call("frozen_on_rank:settle")
             return Lent(pool)
 
-        patch.setattr(ranks, "Pool", lent)
+        patch.setattr(ranks, "RankPool", lent)
         yield

@@ -12,25 +12,25 @@ from harness.records import Unavailable, WrongResult
 RANK = int(os.environ.get("RANK", "-1"))
 
 
-def number(memory):
+def number(state):
     return RANK
 
 
-def number_with_rank_0_last(memory):
+def number_with_rank_0_last(state):
     if RANK == 0:
         time.sleep(0.2)
     return RANK
 
 
-def keep(memory, value):
-    memory["kept"] = [value, RANK]
+def keep(state, value):
+    state["kept"] = [value, RANK]
 
 
-def kept(memory):
-    return memory["kept"]
+def kept(state):
+    return state["kept"]
 
 
-def reduced(memory, elements):
+def reduced(state, elements):
     import torch
     import torch.distributed as dist
 
@@ -39,7 +39,7 @@ def reduced(memory, elements):
     return tensor.tolist()
 
 
-def seconds_to_reduce(memory, elements):
+def seconds_to_reduce(state, elements):
     import torch
     import torch.distributed as dist
 
@@ -50,15 +50,15 @@ def seconds_to_reduce(memory, elements):
     return time.monotonic() - begin_s
 
 
-def length(memory, text):
+def length(state, text):
     return len(text)
 
 
-def text_of(memory, count):
+def text_of(state, count):
     return "x" * count
 
 
-def shout(memory, lines):
+def shout(state, lines):
     for line in range(lines):
         print('{"answer": "printed, not answered"}', line)
     sys.stdout.flush()
@@ -84,7 +84,7 @@ RAISED = {
 }
 
 
-def misbehave(memory, ways, wait_s=0.5):
+def misbehave(state, ways, wait_s=0.5):
     """Make rank n do `ways[n]` while the others are in a collective with it; `wait_s` later, for most."""
     how = ways[RANK]
     if how:

@@ -14,7 +14,7 @@ from harness.judge import judge
 from harness.records import Record, measurement
 from harness.report import gather
 from harness.report.report_data import ReportData
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 from harness.report.tables import Table
 from harness.units import ORIGIN_MARKS
 
@@ -27,7 +27,7 @@ def found(records: list[Record] | None = None, folder: Path = Path()) -> ReportD
     return gather("memory", records, judge(load_claims("memory"), records), folder)
 
 
-def block(findings: ReportData, id: str) -> Block:
+def block(findings: ReportData, id: str) -> ReportBlock:
     return next(one for one in findings.blocks if one.id == id)
 
 

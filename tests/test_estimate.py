@@ -12,8 +12,8 @@ from harness.estimate import (
     START_UP_S,
     CellEstimate,
     Countdown,
-    Estimate,
-    Source,
+    EstimateBasis,
+    SweepEstimate,
     as_time,
     at_least,
     estimate,
@@ -57,34 +57,34 @@ def of(cell, groups, *earlier, limits=LIMITS):
 
 def test_the_closest_earlier_cells_count_and_their_median(cell, groups):
     far = [before(cell, 50.0, size=77)]
-    assert of(cell, groups, *far) == CellEstimate(50.0 + START_UP_S, Source.OTHER_FIELDS)
+    assert of(cell, groups, *far) == CellEstimate(50.0 + START_UP_S, EstimateBasis.OTHER_FIELDS)
     elsewhere = [*far, before(cell, 40.0, same_host=False)]
-    assert of(cell, groups, *elsewhere) == CellEstimate(40.0 + START_UP_S, Source.OTHER_HOST)
+    assert of(cell, groups, *elsewhere) == CellEstimate(40.0 + START_UP_S, EstimateBasis.OTHER_HOST)
     here = [*elsewhere, before(cell, 10.0), before(cell, 12.0), before(cell, 30.0)]
-    assert of(cell, groups, *here) == CellEstimate(12.0 + START_UP_S, Source.SAME_HOST)
+    assert of(cell, groups, *here) == CellEstimate(12.0 + START_UP_S, EstimateBasis.SAME_HOST)
 
 
 def test_a_field_that_only_one_of_both_has_does_not_part_them(cell, groups):
-    assert of(cell, groups, before(cell, 5.0, new=1, source="other words")).source == Source.SAME_HOST
+    assert of(cell, groups, before(cell, 5.0, new=1, source="other words")).basis == EstimateBasis.SAME_HOST
 
 
 def test_another_workload_predicts_nothing(cell, groups):
     other = before(cell._replace(workload="b"), 5.0)
-    assert of(cell, groups, other) == CellEstimate(LIMITS.timeout_s + START_UP_S, Source.LIMIT)
+    assert of(cell, groups, other) == CellEstimate(LIMITS.timeout_s + START_UP_S, EstimateBasis.LIMIT)
 
 
 def test_of_other_variants_the_longest_counts_where_this_one_never_ran(cell, groups):
     other = cell._replace(optimization="fast.x")
     earlier = [before(other, 5.0), before(other, 9.0), before(other, 50.0, size=77)]
-    assert of(cell, groups, *earlier) == CellEstimate(9.0 + START_UP_S, Source.OTHER_VARIANTS)
+    assert of(cell, groups, *earlier) == CellEstimate(9.0 + START_UP_S, EstimateBasis.OTHER_VARIANTS)
     assert of(cell, groups, before(other, 5000.0)).seconds == LIMITS.timeout_s + START_UP_S
-    assert of(cell, groups, *earlier, before(cell, 7.0)).source == Source.SAME_HOST
+    assert of(cell, groups, *earlier, before(cell, 7.0)).basis == EstimateBasis.SAME_HOST
 
 
 def test_without_earlier_cells_the_sampling_budget_counts_where_there_is_one():
     groups = groups_of(replace(RUN, sampling=Sampling(budget_s=7.0)))
     found = estimate(groups, [], LIMITS, 1)
-    assert {one.source for one in found.cells.values()} == {Source.BUDGET}
+    assert {one.basis for one in found.cells.values()} == {EstimateBasis.BUDGET}
     assert found.cells[groups[0].cells[0].id].seconds == 14.0 + START_UP_S / len(groups[0].cells)
     assert found.unknown == []
 
@@ -93,7 +93,7 @@ def test_a_cell_is_expected_to_run_into_its_limit(cell, groups):
     assert of(cell, groups, before(cell, 100.0, status="timed_out")).times_out
     assert of(cell, groups, before(cell, 120.0, timeout_s=600.0)) == (
         100.0 + START_UP_S,
-        Source.SAME_HOST,
+        EstimateBasis.SAME_HOST,
         True,
     )
     assert not of(cell, groups, before(cell, 20.0, status="timed_out", timeout_s=20.0)).times_out
@@ -108,7 +108,7 @@ def test_of_interleaved_cells_the_limit_is_for_each_turn():
 
 
 def test_the_pace_counts_after_so_many_real_seconds_too():
-    left = countdown(a=(1.0, Source.SAME_HOST), b=(10.0, Source.SAME_HOST))
+    left = countdown(a=(1.0, EstimateBasis.SAME_HOST), b=(10.0, EstimateBasis.SAME_HOST))
     left.finish("a", 1.0, 1000.0 + PACE_AFTER_S)
     assert left.left_s == pytest.approx(10.0 * PACE_AFTER_S)
 
@@ -119,16 +119,22 @@ def test_workers_share_the_time_and_unknown_cells_are_not_in_it(groups):
     starts_s = sum(START_UP_S / len(group.cells) for group in groups for cell in group.cells if cell in known)
     assert found.seconds == pytest.approx((2 * 20.0 + starts_s) / 2)
     assert found.unknown == [cell.id for cell in build_plan(groups)[2:]]
-    assert found.sources == {Source.SAME_HOST: 2, Source.LIMIT: len(found.unknown)}
+    assert found.bases == {EstimateBasis.SAME_HOST: 2, EstimateBasis.LIMIT: len(found.unknown)}
 
 
 def countdown(workers=1, **cells):
-    return Countdown(Estimate({name: CellEstimate(*cell) for name, cell in cells.items()}, workers), 1000.0)
+    return Countdown(
+        SweepEstimate({name: CellEstimate(*cell) for name, cell in cells.items()}, workers), 1000.0
+    )
 
 
 def test_what_is_left_follows_the_prediction_and_then_the_pace():
     short = PACE_AFTER_S - 10
-    left = countdown(a=(short, Source.SAME_HOST), b=(20.0, Source.SAME_HOST), c=(50.0, Source.SAME_HOST))
+    left = countdown(
+        a=(short, EstimateBasis.SAME_HOST),
+        b=(20.0, EstimateBasis.SAME_HOST),
+        c=(50.0, EstimateBasis.SAME_HOST),
+    )
     assert left.left_s == short + 70.0
     left.finish("a", 1.0, 1000.0 + short)
     assert left.left_s == 70.0
@@ -140,14 +146,16 @@ def test_what_is_left_follows_the_prediction_and_then_the_pace():
 
 
 def test_cells_of_which_nothing_is_known_are_learnt_from_the_first_of_them():
-    left = countdown(a=(600.0, Source.LIMIT), b=(600.0, Source.LIMIT), c=(8.0, Source.SAME_HOST))
+    left = countdown(
+        a=(600.0, EstimateBasis.LIMIT), b=(600.0, EstimateBasis.LIMIT), c=(8.0, EstimateBasis.SAME_HOST)
+    )
     assert left.left_s is None
     left.finish("a", 4.0, 1004.0)
     assert left.left_s == pytest.approx(12.0)
 
 
 def test_what_is_left_is_shared_by_the_workers():
-    assert countdown(2, a=(30.0, Source.SAME_HOST), b=(30.0, Source.SAME_HOST)).left_s == 30.0
+    assert countdown(2, a=(30.0, EstimateBasis.SAME_HOST), b=(30.0, EstimateBasis.SAME_HOST)).left_s == 30.0
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from harness.executors import (
     local,
     torchrun,
 )
-from harness.executors.start import automatic, session
+from harness.executors.start import automatic, executor_context
 from harness.records import Limits, Measurement, Reading, Record
 from harness.runner import run
 from harness.store import Store, read_records
@@ -81,7 +81,7 @@ def started_by(monkeypatch, said):
 
 def test_a_process_by_itself_runs_here_and_nothing_surrounds_its_command():
     assert automatic() == "local"
-    with session():
+    with executor_context():
         pass
 
 
@@ -109,12 +109,15 @@ def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
 
     monkeypatch.setattr("os.execv", become)
     monkeypatch.setattr("os.environ", dict(os.environ))
-    with pytest.raises(SystemExit), session():
+    with pytest.raises(SystemExit), executor_context():
         pytest.fail("the command of rank 3 ran")
     assert became[0][-3:] == ["serve", "3", "3"]
 
 
 def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
     started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
-    with pytest.raises(ExecutorError, match=r"MASTER_ADDR is missing: .* export MASTER_ADDR"), session():
+    with (
+        pytest.raises(ExecutorError, match=r"MASTER_ADDR is missing: .* export MASTER_ADDR"),
+        executor_context(),
+    ):
         pass

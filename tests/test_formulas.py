@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from suites.memory.formulas import STAGES, Estimate, estimates, gpus
+from suites.memory.formulas import STAGES, MemoryEstimate, estimates, gpus
 from suites.memory.subject import Subject
 from suites.training.estimates import (
-    Counts,
+    ModelCounts,
     count,
     deepspeed_states_bytes,
     korthikanti_layer_bytes,
@@ -28,7 +28,7 @@ from suites.training.techniques import build_step
 from suites.training.workload import Workload
 
 GB = 1e9
-LLAMA_7B = Counts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
+LLAMA_7B = ModelCounts(6_738_415_616, 131_072_000, 32, 4096, 32, 32, 11008, 32000)
 
 
 def a_workload(**changes: Any) -> Workload:
@@ -40,8 +40,8 @@ def a_workload(**changes: Any) -> Workload:
 
 
 def by_method(
-    step: TrainingStep, counts: Counts = LLAMA_7B, nominal: float | None = None
-) -> dict[str, Estimate]:
+    step: TrainingStep, counts: ModelCounts = LLAMA_7B, nominal: float | None = None
+) -> dict[str, MemoryEstimate]:
     found = list(estimates(Subject(step, 80e9, nominal), counts))
     assert len({one.method for one in found}) == len(found)
     return {one.method: one for one in found}

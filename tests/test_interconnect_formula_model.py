@@ -17,11 +17,11 @@ from suites.interconnect_formula.comm_model import (
     BEST,
     WORST,
     Assumption,
-    Bounds,
+    BestAndWorstCase,
     Cluster,
     Exchange,
     Strategy,
-    Traffic,
+    TrafficPattern,
     achieved_rate,
     communication_seconds,
     compute_left,
@@ -63,7 +63,9 @@ def test_the_runs_bytes_and_seconds() -> None:
     ring_B = link_bytes(GEMMA_12B, TWO_NODES, "ring")
     aware_B = link_bytes(GEMMA_12B, TWO_NODES, "node_aware")
     assert [round(x / GB, 1) for x in (ring_B / 3, ring_B, aware_B)] == [22.9, 68.6, 36.6]
-    slow_s = [communication_seconds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, t) for t in get_args(Traffic)]
+    slow_s = [
+        communication_seconds(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, t) for t in get_args(TrafficPattern)
+    ]
     assert [round(x, 1) for x in slow_s] == [54.9, 29.3]
     assert round(communication_seconds(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, "ring"), 2) == 0.17
 
@@ -112,10 +114,10 @@ def test_the_ends_of_the_band_are_the_least_and_the_most_of_the_four_cases(
 ) -> None:
     cases = [
         step_seconds(exchange, cluster, rate_B_per_s, compute_s, Assumption(traffic, overlap))
-        for traffic in get_args(Traffic)
+        for traffic in get_args(TrafficPattern)
         for overlap in ("none", "perfect")
     ]
-    band = step_bounds(exchange, cluster, rate_B_per_s, Bounds.same(compute_s))
+    band = step_bounds(exchange, cluster, rate_B_per_s, BestAndWorstCase.same(compute_s))
     assert compute_s <= band.at_best == min(cases) <= max(cases) == band.at_worst
 
 
@@ -131,7 +133,7 @@ def test_a_faster_link_never_makes_a_longer_step(
 def test_the_sufficient_rate_adds_just_that_share_when_put_back(
     exchange: Exchange, cluster: Cluster, compute_s: float, added: float
 ) -> None:
-    enough = sufficient_rate(exchange, cluster, Bounds.same(compute_s), added)
+    enough = sufficient_rate(exchange, cluster, BestAndWorstCase.same(compute_s), added)
     for rate_B_per_s, assumed in zip(enough, (BEST, WORST), strict=True):
         if math.isfinite(rate_B_per_s):
             step_s = step_seconds(exchange, cluster, rate_B_per_s, compute_s, assumed)
@@ -158,8 +160,8 @@ def test_one_node_sends_nothing_and_any_link_suffices(
     exchange: Exchange, gpus_per_node: int, compute_s: float
 ) -> None:
     alone = Cluster(1, gpus_per_node, 1e-3)
-    assert step_bounds(exchange, alone, 1.0, Bounds.same(compute_s)) == (compute_s, compute_s)
-    assert sufficient_rate(exchange, alone, Bounds.same(compute_s)) == (0, 0)
+    assert step_bounds(exchange, alone, 1.0, BestAndWorstCase.same(compute_s)) == (compute_s, compute_s)
+    assert sufficient_rate(exchange, alone, BestAndWorstCase.same(compute_s)) == (0, 0)
 
 
 def test_latency_is_of_each_collective_between_nodes() -> None:
@@ -187,16 +189,16 @@ def test_bounds_agree_with_sums_by_hand() -> None:
     cluster, exchange = Cluster(2, 4, latency_s=2e-3), Exchange(7e9, "fsdp", 1.0, 4.0, units=7)
     compute_s = compute_seconds(7e9, 1000, 1e14, recompute=False)
     assert compute_s == pytest.approx(0.42)
-    step_s = step_bounds(exchange, cluster, 1e9, Bounds.same(compute_s))
+    step_s = step_bounds(exchange, cluster, 1e9, BestAndWorstCase.same(compute_s))
     assert step_s.at_worst == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)
     assert step_s.at_best == pytest.approx(0.042 + 1 / 2 * 42)
-    enough = sufficient_rate(exchange, cluster, Bounds.same(compute_s))
+    enough = sufficient_rate(exchange, cluster, BestAndWorstCase.same(compute_s))
     assert enough.at_best == pytest.approx(21e9 / (1.05 * 0.42 - 0.042))
     assert enough.at_worst == math.inf  # latency alone is 10 %
 
 
 def test_hybrid_shards_send_gradients_alone_between_nodes() -> None:
-    cluster, compute_s = Cluster(4, 8), Bounds.same(1.0)
+    cluster, compute_s = Cluster(4, 8), BestAndWorstCase.same(1.0)
     fsdp, hybrid = (
         step_bounds(Exchange(7e9, strategy), cluster, 1e9, compute_s) for strategy in ("fsdp", "hybrid")
     )

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from judged import one
 from synthetic import claim, made
 
-from harness.claim_model import Claim, Difference, Step, Verdict
+from harness.claim_model import AdjacentRatio, Claim, Difference, Verdict
 from harness.judge import judge
 from harness.monotonic_claims import failing_steps, order_outcome, undecided_steps
 from harness.records import Record
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 from harness.report.verdicts import ours, quoted, verdict_table
 from harness.report.write import verdicts_json
 
@@ -194,7 +194,9 @@ def test_a_wider_interval_never_turns_one_verdict_into_another(
     ends: list[list[float]], less: float, more: float, value: float
 ) -> None:
     def outcome_of(ends: Sequence[Sequence[float]]) -> str:
-        steps = [Step("a", "b", math.sqrt(low * high), low, high, "pairs", 2, 2) for low, high in ends]
+        steps = [
+            AdjacentRatio("a", "b", math.sqrt(low * high), low, high, "pairs", 2, 2) for low, high in ends
+        ]
         return order_outcome(increasing("a", "b", value=value), steps)
 
     (low, high), *others = ends
@@ -380,7 +382,7 @@ def test_the_report_says_the_relation_in_words() -> None:
     assert quoted(two) == "increases from zero_3 to zero_2 to zero_1; increases from a to b"
     assert quoted(replace(held, interpretations=held.interpretations * 2)) == quoted(held)
     assert ours(held, verdict) == "1.25× ᵐ"
-    (row,) = verdict_table(Block("v", "claims", "Claims", "", {}), [held], [verdict]).rows
+    (row,) = verdict_table(ReportBlock("v", "claims", "Claims", "", {}), [held], [verdict]).rows
     assert [cell.text for cell in row][1:] == [
         quoted(held),
         "only",

@@ -18,7 +18,7 @@ from harness.config import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites import kernels
 from suites.kernels.operations import OPERATIONS, adamw
-from suites.kernels.training_step import OPERATION, PARTS, Trainer, contract_of
+from suites.kernels.training_step import OPERATION, PARTS, FixedBatchTrainer, contract_of
 from suites.training import techniques
 from suites.training.contract import EXACT, Within
 from suites.training.correctness import GRADIENT_FACTOR
@@ -55,7 +55,7 @@ def checked(subject):
 
 
 def losses(subject):
-    trainer = Trainer(subject)
+    trainer = FixedBatchTrainer(subject)
     return [trainer.step().item() for _ in range(STEPS)]
 
 
@@ -138,18 +138,18 @@ def test_a_step_is_compiled_in_full(variant, monkeypatch):
     modes = []
     monkeypatch.setattr("torch.nn.Module.compile", lambda model, **given: modes.append(given["mode"]))
     subject = variants.applied("kernels", ARMS[variant], subject_of())
-    Trainer(subject)
+    FixedBatchTrainer(subject)
     assert (modes, subject.compiles) == (["default"], True)
 
 
 @pytest.mark.parametrize("part", ["all", "adamw"])
 def test_the_fused_optimizer_of_a_step_is_torchs(part):
-    made = Trainer(
+    made = FixedBatchTrainer(
         variants.applied("kernels", ARMS["fused_optimizer"], subject_of(part=part))
     ).optimizer.inner
     assert isinstance(made, torch.optim.AdamW)
     assert made.defaults["fused"] is True
-    plain = Trainer(subject_of()).optimizer.inner
+    plain = FixedBatchTrainer(subject_of()).optimizer.inner
     assert {**made.defaults, "fused": None} == plain.defaults
     assert (plain.defaults["lr"], plain.defaults["betas"]) == (adamw.LEARNING_RATE, adamw.BETAS)
     assert (plain.defaults["eps"], plain.defaults["weight_decay"]) == (adamw.EPSILON, adamw.WEIGHT_DECAY)
@@ -276,7 +276,7 @@ def test_a_steps_arithmetic_is_what_torch_counts():
     """Its counter has all of the causal scores, ours half of them: the other half is added here."""
     subject = subject_of(num_key_value_heads=4)
     workload = subject.workload
-    trainer = Trainer(subject)
+    trainer = FixedBatchTrainer(subject)
     with FlopCounterMode(display=False) as counted:
         trainer.loss_and_gradients()
     half = (

@@ -21,7 +21,7 @@ from harness.instruments.distributed.launcher_env import (
     launch,
     places,
 )
-from harness.instruments.distributed.rank_pool import Pool, RankFailed, RankTimeout
+from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
 from harness.instruments.distributed.rank_worker import STORE
 from harness.instruments.distributed.remote_ranks import LEASE_S
 from harness.records import Origin, Status, Unavailable, measurement
@@ -105,7 +105,7 @@ def served(world, monkeypatch):
 
 def pool_of(here, timeout_s=100.0):
     environment = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
-    return Pool(places(here, environment), here.address, timeout_s=timeout_s)
+    return RankPool(places(here, environment), here.address, timeout_s=timeout_s)
 
 
 def test_a_port_in_use_is_one_line(mark):

@@ -10,11 +10,11 @@ from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 from torch import nn
 
 from harness.instruments.memory import layer_repetition
-from harness.instruments.memory.memory_timeline import Event, OpSite, Timeline
+from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 from harness.instruments.memory.timeline_alignment import Insertion, NotUniformError, insertions
 from suites.training import dry_run as training_dry_run
 from suites.training.dry_run import Device, dry_run
-from suites.training.model import Block, Transformer
+from suites.training.model import Transformer, TransformerBlock
 from suites.training.techniques import build_step
 
 GPT_SHAPED = replace(GPT, gradient_accumulation_steps=2, optimizer_impl="foreach", max_grad_norm=1.0)
@@ -60,7 +60,7 @@ def growing(step, num_hidden_layers):
     """Return a step in which each layer's MLP is wider than the last one's."""
     model = Transformer(step.workload.shape, step.attention)
     model.blocks = nn.ModuleList(
-        Block(replace(step.workload.shape, intermediate_size=64 * (1 + index)), step.attention)
+        TransformerBlock(replace(step.workload.shape, intermediate_size=64 * (1 + index)), step.attention)
         for index in range(num_hidden_layers)
     )
     return model
@@ -77,7 +77,7 @@ def test_layers_that_are_not_alike_are_traced_one_by_one():
 def timeline(*sizes_B):
     """Return a timeline of allocations that are never released."""
     place = OpSite("build", "op", ())
-    events = [Event(index, size_B, place) for index, size_B in enumerate(sizes_B)]
+    events = [MemoryEvent(index, size_B, place) for index, size_B in enumerate(sizes_B)]
     return Timeline(events, ["parameters"] * len(sizes_B), 0, 1)
 
 
@@ -105,10 +105,10 @@ def test_what_grows_twice_as_fast_is_traced():
 def test_shapes_and_bytes_that_count_layers_are_linear():
     def trace(layers):
         place, stacked = OpSite("clip", "norm", ()), OpSite("clip", "stack", (layers,))
-        norms = [Event(index, 8, place) for index in range(layers)]
-        stack = [Event(layers, 4 * layers, stacked)]
-        releases = [Event(index, -8, stacked) for index in range(layers)]
-        events = [*norms, *stack, *releases, Event(layers, -4 * layers, place)]
+        norms = [MemoryEvent(index, 8, place) for index in range(layers)]
+        stack = [MemoryEvent(layers, 4 * layers, stacked)]
+        releases = [MemoryEvent(index, -8, stacked) for index in range(layers)]
+        events = [*norms, *stack, *releases, MemoryEvent(layers, -4 * layers, place)]
         return Timeline(events, ["temporaries"] * (layers + 1), 0, 512)
 
     assert layer_repetition.timeline_of(trace, 300) == trace(300)

@@ -12,6 +12,8 @@ from harness.config import load, names
 from harness.optimizations import CONF, optimizations, titles
 from harness.report.spec import REPORTS, load_spec
 
+FILES = [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]
+
 PAIRS = [(suite, name) for suite in names("suite") for name in optimizations(suite)]
 
 
@@ -94,5 +96,15 @@ def test_every_hardware_value_has_its_source():
 
 
 def test_public_names_of_files_are_plain():
-    for path in [*ROOT.glob("harness/**/*.py"), *ROOT.glob("suites/**/*.py")]:
+    for path in FILES:
         assert re.fullmatch(r"[a-z0-9_]+", path.stem), path
+
+
+def test_a_class_name_has_one_meaning():
+    """No other module defines a name that a class has, except those that each suite or technique has."""
+    modules: dict[str, list] = {}
+    for path in FILES:
+        for name, node in defined(path).items():
+            modules.setdefault(name, []).append((path, isinstance(node, ast.ClassDef)))
+    several = {name: found for name, found in modules.items() if len(found) > 1 and any(c for _, c in found)}
+    assert several.keys() <= {"Workload", "Subject", "Session", "Settings"}, several

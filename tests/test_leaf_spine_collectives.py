@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from harness.instruments.network.leaf_spine import placements
 from harness.instruments.network.leaf_spine.clos import Clos
-from harness.instruments.network.leaf_spine.collectives import ALONE, bus_bandwidth, flows_of, split
+from harness.instruments.network.leaf_spine.collectives import (
+    ALONE,
+    bus_bandwidth,
+    flows_of,
+    split_over_queue_pairs,
+)
 
 few = st.integers(1, 4)
 
@@ -112,7 +117,7 @@ def test_a_collective_that_cannot_be_is_refused(kind, hosts, size, pairs, said):
 
 def test_split_refuses_too_few_queue_pairs():
     with pytest.raises(ValueError, match="not -1"):
-        split(flows_of("allreduce", nics(2, 1), 1.0), -1)
+        split_over_queue_pairs(flows_of("allreduce", nics(2, 1), 1.0), -1)
 
 
 def test_aligned_hosts_fill_rack_after_rack():

@@ -11,7 +11,7 @@ import pytest
 from small_steps import CUDA, HOST, LLAMA, make_step
 from torch.cuda import _memory_viz
 
-from harness.instruments.memory.memory_timeline import Event, OpSite, Timeline
+from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 from harness.records import Note, Reading, Unavailable
 from suites import memory, training
 from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
@@ -25,11 +25,11 @@ def test_points_are_the_most_of_their_share_of_the_step():
     """Worked out by hand: 5 B live before, then 1, 2, 4 B and a release, in two shares of two events."""
     first, then = OpSite("forward 0", "a", ()), OpSite("backward 0", "b", ())
     events = [
-        Event(0, 5, first),
-        Event(1, 1, first),
-        Event(2, 2, first),
-        Event(3, 4, then),
-        Event(2, -2, then),
+        MemoryEvent(0, 5, first),
+        MemoryEvent(1, 1, first),
+        MemoryEvent(2, 2, first),
+        MemoryEvent(3, 4, then),
+        MemoryEvent(2, -2, then),
     ]
     timeline = Timeline(events, ["parameters", "activations", "activations", "gradients"], 1, 1)
     found = live_bytes(timeline, points=2)

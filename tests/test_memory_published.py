@@ -24,7 +24,7 @@ from suites.memory.measure import measure_peak
 from suites.memory_published import litgpt, models
 from suites.memory_published.subject import Workload, not_built
 from suites.training.dry_run import Device, dry_run
-from suites.training.model import Places
+from suites.training.model import PositionTensors
 from suites.training.quantized_weights import Nf4Linear
 from suites.training.techniques import build_step
 from suites.training.trainer import CPU, Trainer
@@ -143,7 +143,7 @@ def test_the_norm_and_the_layer_norm_are_torchs():
     weight = torch.randn(32, dtype=torch.float64)
     wide = torch.nn.functional.rms_norm(x, (32,), weight, models.EPSILON)
     assert torch.allclose(litgpt.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
-    norm = models.LayerNorm(32).double()
+    norm = models.UnfusedLayerNorm(32).double()
     assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)
     assert torch.allclose(models.TanhGELU()(x), F.gelu(x, approximate="tanh"), atol=1e-12)
 
@@ -216,7 +216,7 @@ def test_attention_from_one_layer_is_attention_over_its_parts(heads):
         scores = (q @ k.transpose(1, 2) / 8**0.5).masked_fill(torch.ones(6, 6).triu(1).bool(), -math.inf)
         mixed[:, :, query] = scores.softmax(-1) @ v
     expected = attention.output(mixed.flatten(2))
-    assert torch.allclose(attention(x, Places(None, None, None)), expected, atol=1e-12)
+    assert torch.allclose(attention(x, PositionTensors(None, None, None)), expected, atol=1e-12)
 
 
 def test_the_legend_names_published_values_where_there_are_some():

@@ -156,13 +156,15 @@ def test_no_position_sees_a_later_one(shape, attention):
 
 def test_rotary_scores_depend_on_distance_alone():
     """Rotating by positions p and q gives the same product wherever p - q is the same."""
-    from suites.training.model import Places, rotate
+    from suites.training.model import PositionTensors, rotate
 
     model = Transformer(TINY)
     query, key = torch.randn(1, 1, 1, TINY.head_size), torch.randn(1, 1, 1, TINY.head_size)
     length = 9
-    places = Places(model.cos_TK[:length], model.sin_TK[:length], None)
-    scores = rotate(query.expand(1, 1, length, -1), places) @ rotate(key.expand(1, 1, length, -1), places).mT
+    positions = PositionTensors(model.cos_TK[:length], model.sin_TK[:length], None)
+    scores = (
+        rotate(query.expand(1, 1, length, -1), positions) @ rotate(key.expand(1, 1, length, -1), positions).mT
+    )
     for distance in (0, 1, 4):
         along = scores[0, 0].diagonal(distance)
         torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-4, atol=1e-5)

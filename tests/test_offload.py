@@ -17,7 +17,7 @@ from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
 from suites.offload.ranks import Ranks, backend_of
-from suites.offload.subject import DISK, Placement
+from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.model import Transformer
 from suites.training.techniques.host_update import owners_of
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
 
 # The disk.
 
-ON_DISK = Placement("deepspeed", 3, DISK, DISK)
+ON_DISK = MemoryPlacement("deepspeed", 3, DISK, DISK)
 WIDE = replace(
     WORKLOAD, hidden_size=256, intermediate_size=688, num_hidden_layers=2, dp_size=1
 )  # deepspeed swaps from a MiB a tensor on

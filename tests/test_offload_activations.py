@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.instruments.memory.allocator import watch
-from suites.offload.transfer_counter import Traffic
+from suites.offload.transfer_counter import TransferCounter
 from suites.training.host_memory import HostMemory as Host
 from suites.training.model import ModelShape, Transformer
 from suites.training.techniques import activation_checkpointing
@@ -184,7 +184,7 @@ def test_bytes_moved_are_those_of_saved_storages(how, moved, precision):
     assert blocks_B == [BLOCK_B[precision]] * LAYERS
     run = Run(how, precision=precision)
     for _ in range(2):
-        with Traffic(run.host) as traffic:
+        with TransferCounter(run.host) as traffic:
             run.step()
         assert traffic.down_B == traffic.up_B == sum(blocks_B[:moved])
     assert run.host.held_B == sum(blocks_B[:moved])
@@ -300,7 +300,7 @@ class Late:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_copies_that_are_late_are_waited_for(precision, monkeypatch):
     """The rules of a CUDA stream, without one: right values, and no memory given back while it is copied."""
-    monkeypatch.setattr(activation_hooks, "Thread", Late)
+    monkeypatch.setattr(activation_hooks, "CopyThread", Late)
     plain, placed = (Run(one, precision=precision) for one in ("kept", "offloaded_ahead"))
     for _ in range(3):
         assert placed.step() == plain.step()
@@ -310,7 +310,7 @@ def test_copies_that_are_late_are_waited_for(precision, monkeypatch):
 
 def test_peak_with_late_copies(monkeypatch):
     """Two blocks and no more, however slow the link."""
-    monkeypatch.setattr(activation_hooks, "Thread", Late)
+    monkeypatch.setattr(activation_hooks, "CopyThread", Late)
     less_B = peak_B("kept", LAYERS + 2) - peak_B.__wrapped__("offloaded_ahead", LAYERS + 2)
     assert less_B == pytest.approx(LAYERS * BLOCK_B["fp32"], rel=0.002)
 

@@ -12,7 +12,7 @@ from harness.instruments.distributed.fake_process_group import fake_process_grou
 from harness.instruments.memory.allocator import watch
 from harness.records import Unavailable
 from suites.offload import dry_run
-from suites.offload.subject import HOST, Placement, Workload
+from suites.offload.subject import HOST, MemoryPlacement, Workload
 from suites.training import dry_run as training_dry_run
 from suites.training.drain_gloo import wait_for_threads
 from suites.training.trainer import Trainer
@@ -93,7 +93,7 @@ def sends_nothing(monkeypatch):
 )
 def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
     """Also where the peak is in the optimizer, few tokens against many parameters."""
-    workload, plan = replace(SMALL, precision=precision, **sizes), Placement("ddp", activations=kept)
+    workload, plan = replace(SMALL, precision=precision, **sizes), MemoryPlacement("ddp", activations=kept)
     subject = placed(workload, plan)
     found_B = dry_run.fake_step_B(subject)
     for _ in range(TIMES):
@@ -114,7 +114,7 @@ def test_ddp_as_measured_with_ddp_itself(one_rank, precision, kept, sizes):
 )
 def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision, kept):
     workload = replace(SMALL, precision=precision, dp_size=ranks)
-    subject = placed(workload, Placement("fsdp2", activations=kept))
+    subject = placed(workload, MemoryPlacement("fsdp2", activations=kept))
     with fake_process_group(ranks):
         real_B = measured_B(subject)
     assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
@@ -138,7 +138,7 @@ def test_what_gloo_allocates_in_addition_to_the_buffers(one_rank, collective, op
 
 
 def test_gloos_copies_count(sends_nothing, monkeypatch):
-    subject = placed(replace(SMALL, dp_size=2), Placement("fsdp2"))
+    subject = placed(replace(SMALL, dp_size=2), MemoryPlacement("fsdp2"))
     without_B = dry_run.fake_step_B(subject)
     monkeypatch.undo()
     dry_run._trace.cache_clear()
@@ -150,7 +150,7 @@ STATES, ACTIVATIONS = {}, {"micro_batch_size": 16, "vocab_size": 50}
 
 @pytest.mark.parametrize(
     ("plan", "sizes"),
-    [(Placement(), ACTIVATIONS), (Placement("fsdp2", activations="recomputed"), STATES)],
+    [(MemoryPlacement(), ACTIVATIONS), (MemoryPlacement("fsdp2", activations="recomputed"), STATES)],
 )
 def test_fewer_layers_say_what_a_full_trace_does(monkeypatch, plan, sizes):
     """Where the peak is in the optimizer, and where it is among activations."""
@@ -168,10 +168,10 @@ def test_fewer_layers_say_what_a_full_trace_does(monkeypatch, plan, sizes):
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Placement("deepspeed", 2), "deepspeed"),
-        (Placement("host_update", optimizer=HOST), "host_update"),
-        (Placement("fsdp2", optimizer=HOST, parameters=HOST), "tier"),
-        (Placement("ddp", activations="offloaded_ahead"), "tier"),
+        (MemoryPlacement("deepspeed", 2), "deepspeed"),
+        (MemoryPlacement("host_update", optimizer=HOST), "host_update"),
+        (MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST), "tier"),
+        (MemoryPlacement("ddp", activations="offloaded_ahead"), "tier"),
     ],
 )
 def test_what_cannot_be_traced_says_why(plan, reason):
@@ -181,10 +181,10 @@ def test_what_cannot_be_traced_says_why(plan, reason):
 
 def test_a_rank_cannot_stand_for_others(one_rank):
     with pytest.raises(Unavailable, match="rank itself"):
-        dry_run.fake_step_B(placed(SMALL, Placement("fsdp2")))
+        dry_run.fake_step_B(placed(SMALL, MemoryPlacement("fsdp2")))
 
 
 def test_nothing_is_reported_of_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Unavailable, match="GPU"):
-        dry_run.fake_step_B(placed(SMALL, Placement()))
+        dry_run.fake_step_B(placed(SMALL, MemoryPlacement()))

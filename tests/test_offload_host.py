@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from harness.instruments.distributed.fake_process_group import fake_process_group, rank_mesh
 from harness.instruments.memory.private_memory import private_bytes
 from harness.records import Unavailable
-from suites.offload.transfer_counter import Traffic
+from suites.offload.transfer_counter import TransferCounter
 from suites.training.host_memory import HostMemory as Host
 
 CPU = torch.device("cpu")
@@ -228,7 +228,7 @@ def crossed(host):
     """Return what a call moved up and down, in bytes."""
 
     def count(call):
-        with Traffic(host) as traffic:
+        with TransferCounter(host) as traffic:
             call()
         return traffic.up_B, traffic.down_B
 
@@ -337,7 +337,7 @@ def test_a_number_is_no_traffic(host, crossed):
 
 def test_what_other_threads_carried_meanwhile_is_added(host):
     host.carried(above(N))
-    with Traffic(host) as traffic:
+    with TransferCounter(host) as traffic:
         host.carried(above(10))
         host.carried(below(host, 5))
         above(20).copy_(below(host, 20))
@@ -353,7 +353,7 @@ def test_a_sharded_tensor_moves_this_ranks_part_once(host):
 
         up, down = sharded(above(N)), sharded(below(host, N))
         assert up.numel() == 4 * N
-        with Traffic(host) as traffic:
+        with TransferCounter(host) as traffic:
             up.copy_(down)
             down.add_(up)
             up + down

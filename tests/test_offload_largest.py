@@ -185,7 +185,7 @@ def largest_of(monkeypatch):
             Attempt(num_hidden_layers, trained, "no memory") for num_hidden_layers, trained in table.items()
         ]
         monkeypatch.setattr(module, "attempts", lambda *given: iter(found))
-        return list(module.sample_largest(module.Search(subject_of(workload), None)))
+        return list(module.sample_largest(module.DepthSearch(subject_of(workload), None)))
 
     return told
 

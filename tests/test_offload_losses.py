@@ -12,7 +12,7 @@ import torch
 from offload_ranks import BF16, SEED, STEPS, VARIANTS, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites.offload import COMPARED_STEPS, Training, check_course
+from suites.offload import COMPARED_STEPS, TrainingSession, check_course
 from suites.offload.subject import shared_techniques
 from suites.training import data as text
 from suites.training.correctness import RANKS, compare, plain_losses, require_learning, text_updates
@@ -113,7 +113,7 @@ def test_a_delayed_update_is_as_by_hand(pools, ranks, after):
 def test_with_the_delay_it_learns(pools):
     subject = delayed(WORKLOAD, 3)
     losses = pools.losses("train_steps", subject, steps=60)
-    check_course(Training(subject, None), losses)
+    check_course(TrainingSession(subject, None), losses)
     assert fmean(losses[-10:]) < 0.9 * losses[0]
 
 
@@ -192,7 +192,7 @@ def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
     updates = text_updates(subject.step, COMPARED_STEPS + 1)
     right = plain_losses(subject.step, updates, shared_techniques(subject.workload))
     first = right[:COMPARED_STEPS]
-    session = Training(subject, None)
+    session = TrainingSession(subject, None)
     check_course(session, [*first, 9.0])
     assert session.max_error == 0
     with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS - 1} is "):
@@ -203,9 +203,9 @@ def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
     right = plain_losses(
         subject.step, text_updates(subject.step, COMPARED_STEPS + 1), shared_techniques(subject.workload)
     )
-    check_course(Training(subject, None), right)
+    check_course(TrainingSession(subject, None), right)
     with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS} is "):
-        check_course(Training(subject, None), [*right[:-1], 9.0])
+        check_course(TrainingSession(subject, None), [*right[:-1], 9.0])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -214,10 +214,10 @@ def test_a_loss_that_is_no_number_is_wrong(bad):
     with pytest.raises(WrongResult, match=f"losses of 6 updates: 4, {bad}"):
         require_learning(losses)
     with pytest.raises(WrongResult):
-        check_course(Training(subject_of("baseline", replace(WORKLOAD, dp_size=1)), None), losses)
+        check_course(TrainingSession(subject_of("baseline", replace(WORKLOAD, dp_size=1)), None), losses)
 
 
 @pytest.mark.parametrize("losses", [[4.0] * 8, [4, 4, 3, 3, 3, 3, 4, 4], [3, 3, 3, 3, 3, 3, 3, 5]])
 def test_what_does_not_learn_is_wrong(losses):
     with pytest.raises(WrongResult, match="does not learn"):
-        check_course(Training(delayed(WORKLOAD, 0), None), losses)
+        check_course(TrainingSession(delayed(WORKLOAD, 0), None), losses)

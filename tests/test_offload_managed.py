@@ -13,7 +13,7 @@ import yaml
 from marked import wait_for
 
 from harness.config import load
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.plan import is_planned
 from harness.records import HostInfo, Unavailable
 from suites.offload import managed_memory, unified_memory
@@ -61,7 +61,7 @@ needs_cgroup = pytest.mark.usefixtures("_needs_cgroup")
 
 def rank():
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return Pool([Place(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
+    return RankPool([RankLocation(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
 
 
 def given(subject, folder=""):
@@ -243,7 +243,7 @@ def test_it_trains_as_plain_pytorch_does_on_a_gpu(ratio):
         pytest.skip("no GPU")
     losses = []
     for subject in (SUBJECT, managed_at(ratio)):
-        with Pool([Place(environment={"LOCAL_RANK": "0"})], "127.0.0.1", "nccl") as pool:
+        with RankPool([RankLocation(environment={"LOCAL_RANK": "0"})], "127.0.0.1", "nccl") as pool:
             losses.append(
                 pool.call("suites.offload.on_rank:train_steps", **given(subject), steps=STEPS)[0]["loss"]
             )

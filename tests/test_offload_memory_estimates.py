@@ -19,8 +19,8 @@ from suites.offload.memory_estimates import (
     with_activations_B,
     zero_formula_B,
 )
-from suites.offload.subject import DISK, HOST, Placement, Workload
-from suites.training.estimates import Parts, zero_states_bytes
+from suites.offload.subject import DISK, HOST, MemoryPlacement, Workload
+from suites.training.estimates import ModelStates, zero_states_bytes
 from suites.training.model import Transformer
 
 GB = 1e9
@@ -58,42 +58,42 @@ def test_zero_paper_example():
 
 def test_zero_offload_paper_table():
     """Table 1 of arXiv 2101.06840: nothing, gradients, states, both on the host."""
-    shares = [Parts(1, 1, 1), Parts(1, 0, 1), Parts(1, 1, 0), Parts(1, 0, 0)]
+    shares = [ModelStates(1, 1, 1), ModelStates(1, 0, 1), ModelStates(1, 1, 0), ModelStates(1, 0, 0)]
     found = [zero_states_bytes(1, 0, 1, on_device=one) for one in shares]
     assert found == [16, 14, 4, 2]
     assert [round(found[0] / x, 2) for x in found] == [1, 1.14, 4, 8]
 
 
 MIXED = {  # of P parameters and four ranks, and whether the largest operator is gathered
-    Placement(): (16, False),
-    Placement("fsdp2"): (4, False),
-    Placement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
-    Placement("host_update", optimizer=HOST): (2, False),
-    Placement("managed", resident=0.5): (8, False),
-    Placement("managed", resident=2.0): (16, False),
-    Placement(DS, 1): (2 + 2 + 3, False),
-    Placement(DS, 1, HOST): (4, False),
-    Placement(DS, 2): (2 + 0.5 + 3, False),
-    Placement(DS, 2, HOST): (2, False),
-    Placement(DS, 3): (4, False),
-    Placement(DS, 3, HOST): (0.5, True),
-    Placement(DS, 3, HOST, ratio=0.0): (4, True),
-    Placement(DS, 3, HOST, ratio=0.75): (0.5 + 0.125 + 0.75, True),
-    Placement(DS, 3, HOST, HOST): (0, True),
-    Placement(DS, 3, DISK, DISK): (0, True),
+    MemoryPlacement(): (16, False),
+    MemoryPlacement("fsdp2"): (4, False),
+    MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
+    MemoryPlacement("host_update", optimizer=HOST): (2, False),
+    MemoryPlacement("managed", resident=0.5): (8, False),
+    MemoryPlacement("managed", resident=2.0): (16, False),
+    MemoryPlacement(DS, 1): (2 + 2 + 3, False),
+    MemoryPlacement(DS, 1, HOST): (4, False),
+    MemoryPlacement(DS, 2): (2 + 0.5 + 3, False),
+    MemoryPlacement(DS, 2, HOST): (2, False),
+    MemoryPlacement(DS, 3): (4, False),
+    MemoryPlacement(DS, 3, HOST): (0.5, True),
+    MemoryPlacement(DS, 3, HOST, ratio=0.0): (4, True),
+    MemoryPlacement(DS, 3, HOST, ratio=0.75): (0.5 + 0.125 + 0.75, True),
+    MemoryPlacement(DS, 3, HOST, HOST): (0, True),
+    MemoryPlacement(DS, 3, DISK, DISK): (0, True),
 }
 FP32 = {
-    Placement(): (16, False),
-    Placement("fsdp2"): (4, False),
-    Placement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
-    Placement("host_update", optimizer=HOST): (4, False),
-    Placement(DS, 1): (4 + 4 + 3, False),
-    Placement(DS, 1, HOST): (8, False),
-    Placement(DS, 2): (4 + 1 + 3, False),
-    Placement(DS, 2, HOST): (4, False),
-    Placement(DS, 3): (4, False),
-    Placement(DS, 3, HOST): (1, True),
-    Placement(DS, 3, HOST, HOST): (0, True),
+    MemoryPlacement(): (16, False),
+    MemoryPlacement("fsdp2"): (4, False),
+    MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST): (0, True),
+    MemoryPlacement("host_update", optimizer=HOST): (4, False),
+    MemoryPlacement(DS, 1): (4 + 4 + 3, False),
+    MemoryPlacement(DS, 1, HOST): (8, False),
+    MemoryPlacement(DS, 2): (4 + 1 + 3, False),
+    MemoryPlacement(DS, 2, HOST): (4, False),
+    MemoryPlacement(DS, 3): (4, False),
+    MemoryPlacement(DS, 3, HOST): (1, True),
+    MemoryPlacement(DS, 3, HOST, HOST): (0, True),
 }
 
 
@@ -111,7 +111,7 @@ def test_bytes_by_hand(precision, plan):
 def test_working_memory_is_zero_infinitys():
     """arXiv 2104.07857: 4 hd 4 hd bytes, where the MLP's matrix is the largest."""
     workload = replace(LLAMA, intermediate_size=4 * LLAMA.hidden_size, vocab_size=8)
-    assert zero_formula_B(workload, Placement(DS, 3, HOST, HOST)) == 4 * 64 * 4 * 64
+    assert zero_formula_B(workload, MemoryPlacement(DS, 3, HOST, HOST)) == 4 * 64 * 4 * 64
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -120,12 +120,12 @@ def test_deepspeeds_own_values(precision):
     workload = replace(LLAMA, precision=precision)
     p, of_largest = counted(workload)
     expected = {
-        Placement(DS, 2): 2 * p + 18 * p / 4,
-        Placement(DS, 2, HOST): 2 * p,
-        Placement(DS, 3): 4 * of_largest + 18 * p / 4,
-        Placement(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
-        Placement(DS, 3, HOST, HOST): 4 * of_largest,
-        Placement(DS, 3, DISK, DISK): 4 * of_largest,
+        MemoryPlacement(DS, 2): 2 * p + 18 * p / 4,
+        MemoryPlacement(DS, 2, HOST): 2 * p,
+        MemoryPlacement(DS, 3): 4 * of_largest + 18 * p / 4,
+        MemoryPlacement(DS, 3, HOST): 4 * of_largest + 2 * p / 4,
+        MemoryPlacement(DS, 3, HOST, HOST): 4 * of_largest,
+        MemoryPlacement(DS, 3, DISK, DISK): 4 * of_largest,
     }
     for plan, said_B in expected.items():
         found, remark = by_method(workload, plan)["deepspeed estimator"]
@@ -137,10 +137,10 @@ def test_deepspeeds_own_values(precision):
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Placement(DS, 1), "stage 1"),
-        (Placement(), "engine"),
-        (Placement("fsdp2"), "engine"),
-        (Placement(DS, 3, HOST, ratio=0.5), "share"),
+        (MemoryPlacement(DS, 1), "stage 1"),
+        (MemoryPlacement(), "engine"),
+        (MemoryPlacement("fsdp2"), "engine"),
+        (MemoryPlacement(DS, 3, HOST, ratio=0.5), "share"),
     ],
 )
 def test_deepspeed_has_no_value(plan, reason):
@@ -174,7 +174,7 @@ def test_activations_are_those_of_its_source(precision, factor):
         "offloaded_ahead": 2 * whole,
     }
     for how, layers_B in expected.items():
-        plan = Placement(activations=how)
+        plan = MemoryPlacement(activations=how)
         assert with_activations_B(workload, plan) - zero_formula_B(workload, plan) == layers_B + loss_B
 
 
@@ -258,16 +258,16 @@ def test_the_largest_is_what_counting_finds(steps, budget_B):
         layers = subject.workload.num_hidden_layers
         return heights[layers - 1] if layers <= len(heights) else 51 + layers - len(heights)
 
-    assert largest(placed(LLAMA, Placement()), budget_B, estimate) == sum(
+    assert largest(placed(LLAMA, MemoryPlacement()), budget_B, estimate) == sum(
         height <= budget_B for height in heights
     )
 
 
 def test_a_budget_that_the_device_does_not_bound():
     with pytest.raises(Unavailable, match="does not bound"):
-        largest(placed(LLAMA, Placement(DS, 3, HOST, HOST)), 1e9, METHODS["ZeRO formula"])
+        largest(placed(LLAMA, MemoryPlacement(DS, 3, HOST, HOST)), 1e9, METHODS["ZeRO formula"])
     with pytest.raises(Unavailable, match="stage 1"):
-        largest(placed(LLAMA, Placement(DS, 1)), 1e9, METHODS["deepspeed estimator"])
+        largest(placed(LLAMA, MemoryPlacement(DS, 1)), 1e9, METHODS["deepspeed estimator"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
@@ -275,17 +275,21 @@ def test_the_largest_layer_agrees_with_a_count():
     workload, budget_B = replace(LLAMA, num_hidden_layers=1, dp_size=1), 6e6
     step = METHODS["fake_step"]
     fits = [
-        step(placed(replace(workload, num_hidden_layers=n), Placement())) <= budget_B for n in range(1, 12)
+        step(placed(replace(workload, num_hidden_layers=n), MemoryPlacement())) <= budget_B
+        for n in range(1, 12)
     ]
     assert 0 < sum(fits) < 11
-    assert largest(placed(workload, Placement()), budget_B, step) == sum(fits)
+    assert largest(placed(workload, MemoryPlacement()), budget_B, step) == sum(fits)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the walk is of the CPU's operations")
 def test_every_method_speaks_of_the_baseline_but_deepspeeds():
-    found = by_method(LLAMA, Placement())
+    found = by_method(LLAMA, MemoryPlacement())
     assert {method for method, (value, _) in found.items() if value is None} == {"deepspeed estimator"}
     assert "DDP" in found["fake_step"][1]
     assert "states alone" in found["ZeRO formula"][1]
     assert found["formula + activations"][1] == ""  # this model's MLP is as wide as the formula's
-    assert "688" in by_method(replace(LLAMA, intermediate_size=688), Placement())["formula + activations"][1]
+    assert (
+        "688"
+        in by_method(replace(LLAMA, intermediate_size=688), MemoryPlacement())["formula + activations"][1]
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toy.sweep import cell, environ, group
 
-from harness.estimate import CellEstimate, Estimate, Source
+from harness.estimate import CellEstimate, EstimateBasis, SweepEstimate
 from harness.executors import CellFinished, CellStarted
 from harness.progress import Progress
 from harness.records import Record
@@ -63,10 +63,10 @@ def test_what_is_done_already_counts(tmp_path, caplog):
 
 def test_how_long_is_left_is_reported_with_each_cell(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    cells = {one.id: CellEstimate(40.0, Source.SAME_HOST) for one in CELLS}
+    cells = {one.id: CellEstimate(40.0, EstimateBasis.SAME_HOST) for one in CELLS}
     clock = iter([100.0, 180.0, 260.0])
     with Store(tmp_path) as store:
-        progress = Progress([group(*CELLS)], store, Estimate(cells, 1), lambda: next(clock))
+        progress = Progress([group(*CELLS)], store, SweepEstimate(cells, 1), lambda: next(clock))
         for one in CELLS[:2]:
             progress(CellStarted(one.id, "t"))
             progress(CellFinished(one.id, "ok", "", 80.0))

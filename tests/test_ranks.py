@@ -12,14 +12,14 @@ from moved import needs_namespaces
 
 from harness import failure_classification
 from harness.instruments.distributed import rank_pool
-from harness.instruments.distributed.rank_pool import Place, Pool, RankFailed, RankTimeout
+from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
 from harness.records import Status, Unavailable, WrongResult
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "OMP_NUM_THREADS": "1"}
-PLACE = Place(environment=ENVIRONMENT)
+PLACE = RankLocation(environment=ENVIRONMENT)
 LIMIT_S = 100.0
 
 STAND_IN = {
@@ -39,7 +39,7 @@ def all_reduce(tensor):
 
 
 def pool_of(count, place=PLACE):
-    return Pool([place] * count, "127.0.0.1", timeout_s=LIMIT_S)
+    return RankPool([place] * count, "127.0.0.1", timeout_s=LIMIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def light(tmp_path_factory):
     (folder / "torch").mkdir()
     for name, text in STAND_IN.items():
         (folder / "torch" / name).write_text(text)
-    return Place(
+    return RankLocation(
         environment={**ENVIRONMENT, "PYTHONPATH": f"{folder}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
     )
 
@@ -196,21 +196,21 @@ def test_a_rank_that_is_stopped_and_does_not_even_listen_is_reported_too(mark, l
 
 
 def test_ranks_that_cannot_reach_rank_0_say_so_within_the_limit(mark, light):
-    lost = Place(environment={**light.environment, "MASTER_ADDR": "127.77.0.1"})
+    lost = RankLocation(environment={**light.environment, "MASTER_ADDR": "127.77.0.1"})
     with pytest.raises(RankFailed, match=r"^rank 1, join: ConnectionError: rank 0 cannot be reached at 127"):
-        Pool([light, lost], "127.0.0.1", timeout_s=30.0)
+        RankPool([light, lost], "127.0.0.1", timeout_s=30.0)
     wait_until_none(mark)
 
 
 def test_rank_0_on_an_address_of_another_machine_is_refused(mark):
     with pytest.raises(RankFailed, match=r"^rank 0, listen: OSError: .*Cannot assign requested address"):
-        Pool([PLACE] * 2, "192.0.2.1")  # RFC 5737: nobody's
+        RankPool([PLACE] * 2, "192.0.2.1")  # RFC 5737: nobody's
     wait_until_none(mark)
 
 
 def test_a_command_that_is_not_there_leaves_nothing(mark):
     with pytest.raises(FileNotFoundError, match="no-such-program"):
-        Pool([PLACE, Place(["no-such-program"])], "127.0.0.1")
+        RankPool([PLACE, RankLocation(["no-such-program"])], "127.0.0.1")
     wait_until_none(mark)
 
 
@@ -258,10 +258,12 @@ def test_an_all_reduce_takes_no_less_than_its_bytes_over_the_links_rate(mark):
     rate_B_per_s, elements = 5e6, 500_000
     with Network(two_nodes(rate_B_per_s)) as network:
         places = [
-            Place(network.command(host, []), {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": network.interface(host)})
+            RankLocation(
+                network.command(host, []), {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": network.interface(host)}
+            )
             for host in network.topology.hosts
         ]
-        with Pool(places, network.address("node0"), timeout_s=LIMIT_S) as pool:
+        with RankPool(places, network.address("node0"), timeout_s=LIMIT_S) as pool:
             before = network.sent()[0][0]
             times_s = pool.call("on_ranks:seconds_to_reduce", elements=elements)
             sent_B = network.sent()[0][0] - before

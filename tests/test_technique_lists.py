@@ -118,14 +118,14 @@ def test_settings_of_an_own_technique_are_joined_and_the_listed_ones_win():
 
 
 def test_the_parts_of_a_split_batch_are_all_that_a_kernels_step_trains_on():
-    from suites.kernels.training_step import Trainer
+    from suites.kernels.training_step import FixedBatchTrainer
 
     suite, subject = subject_of("kernels step_5m_128")
     split = suite.apply_techniques(subject, [("gradient_accumulation", {"steps": 2})])
     calls = []
-    trainer = Trainer(split)
+    trainer = FixedBatchTrainer(split)
     trainer.model.register_forward_pre_hook(lambda module, given: calls.append(given[0].shape[0]))
     losses = [trainer.step().item() for _ in range(3)]
     assert calls == [1] * 6
-    plain = Trainer(subject)
+    plain = FixedBatchTrainer(subject)
     assert losses == pytest.approx([plain.step().item() for _ in range(3)], rel=1e-5)

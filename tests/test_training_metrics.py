@@ -13,11 +13,11 @@ from harness.records import Record
 from harness.report import gather
 from harness.report.result_index import ResultIndex
 from harness.report.sources import peaks
-from harness.report.training_metrics import Datasheet, Peaks, add_training_metrics
+from harness.report.training_metrics import Datasheet, PeakRates, add_training_metrics
 from harness.store import Store
 
 GIB = 2**30
-H100 = Peaks((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
+H100 = PeakRates((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
 GPU = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "ranks": "8"}
 CPU = {"device": "cpu", "precision": "fp32", "ranks": "2"}
 
@@ -30,7 +30,7 @@ def step(conditions: dict[str, str], **metrics: float) -> Record:
     return made("step", "baseline", figures, conditions=conditions)
 
 
-def derived(record: Record, known: Peaks = H100) -> tuple[ResultIndex, dict[str, float]]:
+def derived(record: Record, known: PeakRates = H100) -> tuple[ResultIndex, dict[str, float]]:
     index = ResultIndex([record], {})
     add_training_metrics(index, known)
     names = ("tokens_per_s_per_device", "flops_per_s_per_device", "mfu")

@@ -7,7 +7,7 @@ from suites.training.trainer import Trainer
 RIGHT = Trainer.__init__
 
 
-def spoil(memory, times, apart):
+def spoil(state, times, apart):
     """Scale every gradient by `times`, until `mend`; with `apart`, rank 1 begins from other parameters."""
 
     def spoilt(trainer, *arguments, **named):
@@ -22,6 +22,6 @@ def spoil(memory, times, apart):
     Trainer.__init__ = spoilt
 
 
-def mend(memory):
+def mend(state):
     """Make trainers right again."""
     Trainer.__init__ = RIGHT

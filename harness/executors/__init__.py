@@ -56,7 +56,7 @@ class CellFinished(NamedTuple):
     duration_s: float
 
 
-Event = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellFinished
+CellEvent = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellFinished
 KINDS: Mapping[str, Any] = {
     kind.__name__: kind for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellFinished)
 }
@@ -75,7 +75,7 @@ class Executor(Protocol):
 
     ranks: str
 
-    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[CellEvent, None, None]:
         """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.
 
         A group is requested when it can start. An interleaved cell starts again from nothing where another of
@@ -88,20 +88,20 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def event_to_json(event: Event) -> str:
+def event_to_json(event: CellEvent) -> str:
     """Return one line of JSON, without its end of line; raises ValueError on what strict JSON cannot
     express.
     """
     return json.dumps([type(event).__name__, *event], allow_nan=False, separators=(",", ":"))
 
 
-def event_from_json(line: str | bytes) -> Event:
+def event_from_json(line: str | bytes) -> CellEvent:
     """Return the event on a line; raises ValueError where there is none."""
     try:
         kind, *fields = json.loads(line)
         if kind == CellReading.__name__:
             fields[1] = Reading(*fields[1])
-        event: Event = KINDS[kind](*fields)
+        event: CellEvent = KINDS[kind](*fields)
     except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not an event: {line[:200]!r}") from error
     return event

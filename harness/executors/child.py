@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness import failure_classification
-from harness.executors import CellFinished, CellStarted, CellTurn, Event, event_from_json, now
+from harness.executors import CellEvent, CellFinished, CellStarted, CellTurn, event_from_json, now
 from harness.executors.template import Forked, Template
 from harness.records import Group, Limits, Status
 
@@ -86,7 +86,7 @@ class Child:
         """Return the cells that have not ended, possibly none."""
         return self._group._replace(cells=tuple(self._left.values()))
 
-    def attend(self, fd: int) -> Iterator[Event]:
+    def attend(self, fd: int) -> Iterator[CellEvent]:
         """Handle its descriptor `fd`, which is ready; never waits."""
         if fd == self._pidfd:
             self.dead = True
@@ -116,7 +116,7 @@ class Child:
             self._process.send_signal(signal.SIGUSR1)
             self._process.wait(timeout=STACK_GRACE_S)
 
-    def reap(self) -> Iterator[Event]:
+    def reap(self) -> Iterator[CellEvent]:
         """Clear what a dead child left, and end the cell that was running."""
         self.clear()
         for fd in tuple(self._open):
@@ -136,7 +136,7 @@ class Child:
             self._lifeline = -1
         shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def _on_event_line(self, line: bytes) -> Iterator[Event]:
+    def _on_event_line(self, line: bytes) -> Iterator[CellEvent]:
         """Handle the event on `line`, if it belongs to the running cell."""
         try:
             event = event_from_json(line)
@@ -167,7 +167,7 @@ class Child:
             return next(iter(self._left))
         return self._current
 
-    def _end(self, cell: str) -> Iterator[Event]:
+    def _end(self, cell: str) -> Iterator[CellEvent]:
         """Return the end of a cell that could not report it itself."""
         if cell not in self._begun_s:
             yield CellStarted(cell, now())

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from harness.executors import Event
+from harness.executors import CellEvent
 from harness.executors.child import Child, child_environ, kill_by_tmpdir
 from harness.executors.template import Template
 from harness.records import Group, Limits
@@ -43,7 +43,7 @@ class LocalExecutor:
         self._templates: dict[str, Template | None] = {}
         self._begun = Counter[str]()  # templates, by suite
 
-    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[Event, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[CellEvent, None, None]:
         """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
         one.
         """
@@ -122,7 +122,7 @@ def _next(left: deque[Group], waiting: Iterator[Group]) -> Group | None:
     return next((group for group in waiting if group.cells), None)
 
 
-def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[Event]:
+def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[CellEvent]:
     """Wait until a child sends, prints, ends or is overdue, and handle it."""
     deadline_s = min(child.deadline_s for child in children)
     wait_s = None if deadline_s == math.inf else max(0.0, deadline_s - time.monotonic())

@@ -14,7 +14,7 @@ def automatic() -> str:
 
 
 @contextmanager
-def session() -> Iterator[None]:
+def executor_context() -> Iterator[None]:
     """Surround a command with what its executor needs of this process; raises ExecutorError."""
     from harness.executors import torchrun
 
@@ -22,5 +22,5 @@ def session() -> Iterator[None]:
     if here is None:
         yield
         return
-    with torchrun.session(here):
+    with torchrun.keep_ranks(here):
         yield

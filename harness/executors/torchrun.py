@@ -1,6 +1,6 @@
 """Runs cells in children of rank 0 and lets them use every rank that torchrun or srun started.
 
-`session` surrounds a whole command: there rank 0 keeps the other ranks, and these never leave it.
+`keep_ranks` surrounds a whole command: there rank 0 keeps the other ranks, and these never leave it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def launched() -> Launch | None:
 
 
 @contextmanager
-def session(here: Launch) -> Iterator[None]:
+def keep_ranks(here: Launch) -> Iterator[None]:
     """Keep the other ranks for as long as this lasts; of these, each serves in here and does not return.
 
     Raises ExecutorError where the ranks cannot meet.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.report.axes import linear, tick_text, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.svg import LIGHT, SERIES, SMALL, Tip
 from harness.units import human
 
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
         return text + ("" if all(self.parts) else " + ?")
 
 
-def bars(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def bars(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, None where nothing was recorded."""
     stacks: Mapping[str, str] = block.fields["stacks"]
     rows = _bars(block, spec, index)
@@ -60,7 +60,7 @@ def bars(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
 
 
-def _bars(block: Block, spec: Spec, index: ResultIndex) -> list[Bar]:
+def _bars(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[Bar]:
     """Return the variants that have any of the metrics, the shortest first."""
     rows = []
     for workload in index.names("workload", block.fields["where"]):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 
 BASELINE, AGAIN = "baseline", "baseline_again"
 BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
 """Unit to which of its values are better; rates, which are the rest, are better higher."""
 
 
-def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
+def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
     """Return, per metric and method, every variant compared with the baseline, and the ratios drawn."""
     variants = index.names("optimization", {})
     noise = AGAIN if AGAIN in variants else ""
@@ -41,8 +41,8 @@ def metric_blocks(block: Block, index: ResultIndex) -> list[Block]:
             "training": False,
             "terminal": block.fields["terminal"],
         }
-        blocks.append(Block("effects", f"{block.id}_{id}", title, "", table))
+        blocks.append(ReportBlock("effects", f"{block.id}_{id}", title, "", table))
         if BASELINE in variants and len(variants) > 1:
             plot = {**common, "x_title": ""}
-            blocks.append(Block("effect_plot", f"{block.id}_{id}_plot", f"{title}, drawn", "", plot))
+            blocks.append(ReportBlock("effect_plot", f"{block.id}_{id}_plot", f"{title}, drawn", "", plot))
     return blocks

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from harness.report.axes import log_ticks, set_ticks, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import Comparison, compared, noise_of
 from harness.report.svg import LIGHT, SERIES, Tip
 from harness.units import times
@@ -21,7 +21,7 @@ COLOURS = {"pays": SERIES[0], "costs": SERIES[1], "no difference": LIGHT["soft"]
 SERIES_OF = {"pays": 0, "costs": 1, "no difference": 6, "undecided": 6}
 
 
-class Row(NamedTuple):
+class EffectRow(NamedTuple):
     """A variant on one workload: its name, its ratio with the interval's ends, and what it does."""
 
     name: str
@@ -31,7 +31,7 @@ class Row(NamedTuple):
     comparison: Comparison
 
 
-def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def effect_plot(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, None where nothing compares; speed-ups of times, ratios of anything else."""
     rows = _rows(block, spec, index)
     if not rows:
@@ -67,11 +67,11 @@ def effect_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     return drawing.finish(block.title, block.text, alt_text(block.title, (row.name for row in rows)))
 
 
-def _rows(block: Block, spec: Spec, index: ResultIndex) -> list[Row]:
+def _rows(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[EffectRow]:
     """Return the variants of each workload, the best first; those of one workload stay together."""
     fields = block.fields
     workloads = index.names("workload", fields["where"], fields["metric"])
-    rows: list[Row] = []
+    rows: list[EffectRow] = []
     for workload in workloads:
         own = []
         for variant in index.names("optimization", fields["where"]):
@@ -82,12 +82,12 @@ def _rows(block: Block, spec: Spec, index: ResultIndex) -> list[Row]:
             label = f"{name}, {spec.name('workload', workload)}" if len(workloads) > 1 else name
             ratio = comparison.speed_up if comparison.unit == "s" else comparison.ratio
             if math.isfinite(ratio.low) and ratio.low > 0 and math.isfinite(ratio.high):
-                own.append(Row(label, ratio.value, ratio.low, ratio.high, comparison))
+                own.append(EffectRow(label, ratio.value, ratio.low, ratio.high, comparison))
         rows += sorted(own, key=lambda row: -row.value if row.comparison.unit == "s" else row.value)
     return rows[:MOST_ROWS]
 
 
-def _noise(block: Block, index: ResultIndex) -> tuple[float, float] | None:
+def _noise(block: ReportBlock, index: ResultIndex) -> tuple[float, float] | None:
     """Return the band of the noise where one workload alone is drawn and its baseline was timed twice."""
     workloads = index.names("workload", block.fields["where"], block.fields["metric"])
     noise = noise_of(index, workloads[0], block.fields) if len(workloads) == 1 else None

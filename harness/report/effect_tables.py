@@ -7,15 +7,15 @@ from typing import Any
 
 from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import LOOKS, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
-from harness.report.tables import Notes, Table, TableCell, missing, reasoned, show
+from harness.report.tables import Footnotes, Table, TableCell, missing, reasoned, show
 from harness.report.training_metrics import DERIVED, SHOWN_IN, TOKENS, title
 
 
-def effects(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return each workload and variant: its conditions, its metric, the change, and what that means."""
-    fields, notes = block.fields, Notes()
+    fields, notes = block.fields, Footnotes()
     workloads = index.names("workload", fields["where"])
     extras = {**fields["extra_metrics"], **(training_columns(index, fields) if fields["training"] else {})}
     fields = {**fields, "extra_metrics": extras, "conditions": stated_conditions(index, fields)}
@@ -66,7 +66,7 @@ def training_columns(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str,
 
 
 def _effect_row(
-    spec: Spec, index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any],
+    spec: Spec, index: ResultIndex, notes: Footnotes, workload: str, variant: str, fields: Mapping[str, Any],
     longest: float,
 ) -> list[TableCell]:  # fmt: skip
     conditions = [TableCell(index.condition(workload, variant, one)) for one in fields["conditions"]]
@@ -88,7 +88,7 @@ def _effect_row(
 
 
 def _change(
-    index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
+    index: ResultIndex, notes: Footnotes, workload: str, variant: str, fields: Mapping[str, Any]
 ) -> tuple[TableCell, TableCell]:
     """Return the change against the baseline, and what it means."""
     if variant == fields["baseline"]:
@@ -111,7 +111,7 @@ def _turned(effect: str) -> str:
 
 
 def _extra(
-    spec: Spec, index: ResultIndex, notes: Notes, workload: str, variant: str, metric: str, extra: Any,
+    spec: Spec, index: ResultIndex, notes: Footnotes, workload: str, variant: str, metric: str, extra: Any,
     method: str,
 ) -> TableCell:  # fmt: skip
     """Return another metric of the cell, with its method where it has one of its own."""
@@ -129,9 +129,9 @@ def _extra(
     return TableCell(show(value, unit) + by, value.cell)
 
 
-def speedups(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def speedups(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return a row per workload and a column per variant, each its speed-up."""
-    fields, notes = block.fields, Notes()
+    fields, notes = block.fields, Footnotes()
     workloads = index.names("workload", fields["where"])
     variants, absent = timed_variants(index, workloads, index.names("optimization", fields["where"]), fields)
     rows = []
@@ -161,14 +161,16 @@ def timed_variants(
     return timed, [one for one in others if one not in timed]
 
 
-def footnotes(index: ResultIndex, notes: Notes, workload: str, variant: str, comparison: Comparison) -> str:
+def footnotes(
+    index: ResultIndex, notes: Footnotes, workload: str, variant: str, comparison: Comparison
+) -> str:
     """Return the marks of what a reader must know of a ratio: of its samples, or of slow bf16."""
     texts = (comparison.footnote, index.note(workload, variant, SLOW_BF16))
     return "".join(f" {notes.mark(text)}" for text in texts if text)
 
 
 def speed_up_cell(
-    index: ResultIndex, notes: Notes, workload: str, variant: str, fields: Mapping[str, Any]
+    index: ResultIndex, notes: Footnotes, workload: str, variant: str, fields: Mapping[str, Any]
 ) -> TableCell:
     """Return a speed-up with the sign of what it means."""
     comparison = compared(index, workload, variant, fields)

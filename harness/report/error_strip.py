@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.report.axes import set_ticks, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.svg import LIGHT, Tip
 from harness.report.tables import percent
 
@@ -17,7 +17,7 @@ TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
 """No estimate can be more than all too low."""
 
 
-def error_strip(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def error_strip(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, the most accurate method first; None where no error was recorded."""
     groups: dict[str, list[Value]] = {}
     for one in index.select(block.fields["metric"], block.fields["where"]):

@@ -6,7 +6,7 @@ import statistics
 from typing import NamedTuple
 
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.tables import Table, TableCell, percent
 from harness.units import marked
 
@@ -23,7 +23,7 @@ class Errors(NamedTuple):
     lowest: float  # the lowest error: the worst underestimate, where below zero
 
 
-def error_rows(block: Block, index: ResultIndex) -> list[Errors]:
+def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
     """Return one row per method, the most accurate first."""
     groups: dict[str, list[Value]] = {}
     for value in index.select(block.fields["metric"], block.fields["where"]):
@@ -38,7 +38,7 @@ def error_rows(block: Block, index: ResultIndex) -> list[Errors]:
     return sorted(rows, key=lambda row: (row.median, row.method))
 
 
-def errors(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return each method with its median error, the worst and where, and how often it underestimates."""
     rows = []
     for row in error_rows(block, index):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from harness.report.effect_tables import speed_up_cell, timed_variants
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import SIGNS_LEGEND
-from harness.report.tables import Notes, Table, TableCell
+from harness.report.tables import Footnotes, Table, TableCell
 
 
-def isolated_vs_end_to_end(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def isolated_vs_end_to_end(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return, per row and variant that was timed, the speed-up on one workload and that on another."""
-    fields, notes = block.fields, Notes()
+    fields, notes = block.fields, Footnotes()
     rows = []
     for label, pair in fields["rows"].items():
         both = [pair["isolated"], pair["end_to_end"]]

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from harness.report.axes import logarithmic, named_ticks, tick_text, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import compared
 from harness.report.svg import LIGHT, SERIES, WIDTH, Tip
 from harness.report.tables import divided
 from harness.units import human, number, times
 
 
-class Point(NamedTuple):
+class LinePoint(NamedTuple):
     """One point of a line; `low` and `high` are the ends of its interval, the same where it has none."""
 
     x: float
@@ -28,7 +28,7 @@ class Point(NamedTuple):
     high: float
 
 
-def lines(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def lines(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, both axes logarithmic; None where nothing was recorded."""
     series, covered = _series(block, spec, index)
     if not series:
@@ -61,7 +61,7 @@ def lines(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
     return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
 
 
-def _draw(drawing: Drawing, i: int, name: str, line: Sequence[Point], unit: str, aside: float) -> None:
+def _draw(drawing: Drawing, i: int, name: str, line: Sequence[LinePoint], unit: str, aside: float) -> None:
     """Draw one line, intervals as whiskers, moved `aside` so that no two whiskers coincide."""
     colour = SERIES[i % len(SERIES)]
     drawing.axes.plot([p.x * aside for p in line], [p.y for p in line], color=colour, linewidth=1.8)
@@ -76,7 +76,9 @@ def _draw(drawing: Drawing, i: int, name: str, line: Sequence[Point], unit: str,
     drawing.points([(p.x * aside, p.y) for p in line], tips, i)
 
 
-def _series(block: Block, spec: Spec, index: ResultIndex) -> tuple[dict[str, list[Point]], list[str]]:
+def _series(
+    block: ReportBlock, spec: Spec, index: ResultIndex
+) -> tuple[dict[str, list[LinePoint]], list[str]]:
     """Return for each line its points from left to right, and the names of those at the x of another."""
     where, key = block.fields["where"], block.fields["line"]
     along = "workload" if key == "optimization" else "optimization"
@@ -85,7 +87,7 @@ def _series(block: Block, spec: Spec, index: ResultIndex) -> tuple[dict[str, lis
         places = [{key: one, along: other} for other in index.names(along, where)]
         named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
         candidates = [_point(block, index, name, **place) for name, place in named]
-        points: dict[float, Point] = {}
+        points: dict[float, LinePoint] = {}
         for point in candidates:
             if point is not None and points.setdefault(point.x, point) is not point:
                 covered[point.name] = None
@@ -94,7 +96,9 @@ def _series(block: Block, spec: Spec, index: ResultIndex) -> tuple[dict[str, lis
     return series, list(covered)
 
 
-def _point(block: Block, index: ResultIndex, name: str, workload: str, optimization: str) -> Point | None:
+def _point(
+    block: ReportBlock, index: ResultIndex, name: str, workload: str, optimization: str
+) -> LinePoint | None:
     x_axis, y_axis = block.fields["x"], block.fields["y"]
     if x_axis["field"]:
         x = index.field(workload, x_axis["field"])
@@ -108,11 +112,11 @@ def _point(block: Block, index: ResultIndex, name: str, workload: str, optimizat
     if x is None or y is None:
         return None
     if not y_axis["against"]:
-        return Point(x, y.median, name, y, y.median, y.median)
+        return LinePoint(x, y.median, name, y, y.median, y.median)
     comparison = compared(index, workload, optimization, {**y_axis, "baseline": y_axis["against"]})
     if comparison is None or optimization == y_axis["against"]:
         return None
-    return Point(x, comparison.speed_up.value, name, y, comparison.speed_up.low, comparison.speed_up.high)
+    return LinePoint(x, comparison.speed_up.value, name, y, comparison.speed_up.low, comparison.speed_up.high)
 
 
 def _value(index: ResultIndex, workload: str, variant: str, axis: Mapping[str, Any]) -> Value | None:
@@ -122,7 +126,7 @@ def _value(index: ResultIndex, workload: str, variant: str, axis: Mapping[str, A
     return value if value and value.median > 0 else None
 
 
-def _mark(block: Block, index: ResultIndex, line: Sequence[Point]) -> Point | None:
+def _mark(block: ReportBlock, index: ResultIndex, line: Sequence[LinePoint]) -> LinePoint | None:
     """Return where a line's ring is: at the mark of its first cell that has one; None beyond its ends."""
     if not block.fields["mark"]:
         return None
@@ -133,5 +137,5 @@ def _mark(block: Block, index: ResultIndex, line: Sequence[Point]) -> Point | No
         if mark and left.x <= mark.median <= right.x and left.x < right.x:
             share = math.log(mark.median / left.x) / math.log(right.x / left.x)
             y = left.y * (right.y / left.y) ** share
-            return Point(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
+            return LinePoint(mark.median, y, f"{human(mark.median, mark.unit)} {title}".rstrip(), mark, y, y)
     return None

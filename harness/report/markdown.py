@@ -40,7 +40,7 @@ def report(data: ReportData, figures: dict[str, Figure]) -> str:
             figures[f"{block.id}.svg"] = drawn
             parts.append(f"![{escape(drawn.alt)}](figures/{block.id}.svg)")
     parts += [f"## {CAVEATS}", data.spec.question, counted(data)]
-    parts += ["\n".join(f"- {escape(one)}" for one in data.spec.caveats), origin(data)]
+    parts += ["\n".join(f"- {escape(one)}" for one in data.spec.caveats), environment_lines(data)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -108,7 +108,7 @@ def claim_text(one: ClaimWithVerdicts) -> str:
     return "\n\n".join(line for line in lines if line)
 
 
-def origin(data: ReportData) -> str:
+def environment_lines(data: ReportData) -> str:
     """Return the environment, line by line, and where the raw records are."""
     lines = ["Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json)."]
     lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))]

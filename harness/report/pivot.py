@@ -7,15 +7,15 @@ from typing import Any
 
 from harness.claim_model import Claim
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import change
-from harness.report.tables import Notes, Table, TableCell, divided, missing, show
+from harness.report.tables import Footnotes, Table, TableCell, divided, missing, show
 from harness.units import without_unit
 
 
-def pivot(block: Block, spec: Spec, index: ResultIndex, claims: Sequence[Claim]) -> Table:
+def pivot(block: ReportBlock, spec: Spec, index: ResultIndex, claims: Sequence[Claim]) -> Table:
     """Return rows by one key, in which each column shows a value of its own."""
-    fields, notes = block.fields, Notes()
+    fields, notes = block.fields, Footnotes()
     key = fields["rows"]
     fixed = {"workload": fields["where"]["workload"]} if fields["workload"] else {}
     columns = [
@@ -26,7 +26,7 @@ def pivot(block: Block, spec: Spec, index: ResultIndex, claims: Sequence[Claim])
     rows = []
     for name in index.names(key, fields["where"]):
         places = [{**column, key: name} for column in columns]
-        tried = [_entry(column, index, claims, Notes()) for column in places]
+        tried = [_entry(column, index, claims, Footnotes()) for column in places]
         if any(cell.cell or cell.look in ("bad", "warn") for cell in tried):
             cells = [_entry(column, index, claims, notes) for column in places]
             rows.append((TableCell(spec.name(key, name), look="word"), *cells))
@@ -48,7 +48,9 @@ def _spread(
     ]
 
 
-def _entry(column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim], notes: Notes) -> TableCell:
+def _entry(
+    column: Mapping[str, Any], index: ResultIndex, claims: Sequence[Claim], notes: Footnotes
+) -> TableCell:
     if column["condition"]:
         return _stated(column, index)
     first = _quoted(column, claims) if column["claim"] else _shown(column, index, notes)
@@ -79,7 +81,7 @@ def _quoted(column: Mapping[str, Any], claims: Sequence[Claim]) -> TableCell | N
     return None if claim is None else TableCell(without_unit(claim.value, claim.unit, column["unit"]))
 
 
-def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Notes) -> TableCell:
+def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> TableCell:
     place = {key: column[key] for key in ("workload", "optimization", "metric", "method")}
     value = index.get(**place)
     if value is None:

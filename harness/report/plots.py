@@ -12,10 +12,10 @@ from harness.report.line_plot import lines
 from harness.report.result_index import ResultIndex
 from harness.report.roofline_plot import roofline_plot
 from harness.report.series_over_steps import line_over_steps
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.stacked_timeline import stacked_timeline
 
-FIGURES: Mapping[str, Callable[[Block, Spec, ResultIndex], Figure | None]] = {
+FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {
     "bars": bars,
     "effect_plot": effect_plot,
     "error_strip": error_strip,

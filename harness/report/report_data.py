@@ -16,13 +16,13 @@ from harness.report.figure import Figure, drawing_style
 from harness.report.isolated_vs_end_to_end import isolated_vs_end_to_end
 from harness.report.result_index import ResultIndex
 from harness.report.roofline import rates, roofline
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.tables import Table
-from harness.report.training_metrics import Peaks, add_training_metrics, basis
+from harness.report.training_metrics import PeakRates, add_training_metrics, basis
 from harness.report.verdicts import verdict_table
 from harness.units import legend
 
-TABLES: Mapping[str, Callable[[Block, Spec, ResultIndex], Table]] = {
+TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
     "effects": effect_tables.effects,
     "errors": errors,
     "speedups": effect_tables.speedups,
@@ -42,7 +42,7 @@ class ReportData:
     verdicts: Sequence[Verdict]
     environment: Mapping[str, Any]
     claims: Sequence[Claim]
-    peaks: Peaks = field(default_factory=Peaks)
+    peaks: PeakRates = field(default_factory=PeakRates)
     left_out: tuple[str, ...] = ()  # sentences about what was not run
 
     @cached_property
@@ -58,7 +58,7 @@ class ReportData:
         return legend(one.origin for record in self.records for one in record.measurements)
 
     @cached_property
-    def known_peaks(self) -> Peaks:
+    def known_peaks(self) -> PeakRates:
         """Return the given peak rates, and this run's matmul rates where it has a roofline."""
         block = next((one for one in self.spec.blocks if one.kind == "roofline"), None)
         if block is None:
@@ -69,7 +69,7 @@ class ReportData:
         )
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ReportBlock, ...]:
         """Return the report's blocks, with the workload chosen in those about one workload."""
         listed = [
             block
@@ -78,7 +78,7 @@ class ReportData:
         ]
         return tuple(_chosen(block, self.spec, self.index) for block in listed)
 
-    def table(self, block: Block) -> Table | None:
+    def table(self, block: ReportBlock) -> Table | None:
         """Return the table that the block asks for; None where it asks for a figure."""
         if block.kind == "verdicts":
             return verdict_table(block, self.claims, self.verdicts)
@@ -92,7 +92,7 @@ class ReportData:
             return made._replace(text="Nothing was recorded for this table.")
         return made._replace(text=f"{made.text} {basis(block, self.index, self.known_peaks)}".strip())
 
-    def figure(self, block: Block) -> Figure | None:
+    def figure(self, block: ReportBlock) -> Figure | None:
         """Return the figure that the block asks for; None where it asks for a table or has no record."""
         from harness.report.plots import FIGURES
 
@@ -103,7 +103,7 @@ class ReportData:
             return draw(block, self.spec, self.index)
 
 
-def _chosen(block: Block, spec: Spec, index: ResultIndex) -> Block:
+def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> ReportBlock:
     """Return a block about the workload that it prefers, or where that was not run, the first that was."""
     preferred = block.fields.get("workload")
     if not preferred:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block, Spec
-from harness.report.tables import Notes, Table, TableCell, missing, percent, reasoned, show
+from harness.report.spec import ReportBlock, Spec
+from harness.report.tables import Footnotes, Table, TableCell, missing, percent, reasoned, show
 from harness.units import human, marked
 
 
-class Bound(NamedTuple):
+class RooflineBound(NamedTuple):
     """The shortest time in which the work can be done here, in seconds, and what limits it."""
 
     time_s: float
@@ -25,7 +25,7 @@ class Rates(NamedTuple):
     bandwidth: float | None
     compute: Mapping[str, float | None]
 
-    def bound(self, moved_B: float, flops: float, precision: str) -> Bound | str:
+    def bound(self, moved_B: float, flops: float, precision: str) -> RooflineBound | str:
         """Return the bound of such work, or why it is unknown."""
         rate = self.compute.get(precision)
         if self.bandwidth is None or rate is None:
@@ -36,7 +36,11 @@ class Rates(NamedTuple):
             )
             return f"the {absent} was not measured in this run"
         memory_s, compute_s = moved_B / self.bandwidth, flops / rate
-        return Bound(memory_s, "memory") if memory_s >= compute_s else Bound(compute_s, "compute")
+        return (
+            RooflineBound(memory_s, "memory")
+            if memory_s >= compute_s
+            else RooflineBound(compute_s, "compute")
+        )
 
 
 def rates(fields: Mapping[str, Any], index: ResultIndex) -> Rates:
@@ -47,9 +51,9 @@ def rates(fields: Mapping[str, Any], index: ResultIndex) -> Rates:
     return Rates(_rate(index, fields["bandwidth"], fields["bytes"], fields), compute)
 
 
-def roofline(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def roofline(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return one row per workload and variant that was timed."""
-    fields, notes = block.fields, Notes()
+    fields, notes = block.fields, Footnotes()
     measured = rates(fields, index)
     rows = []
     variants = index.names("optimization", fields["where"], fields["metric"])
@@ -75,7 +79,7 @@ def roofline(block: Block, spec: Spec, index: ResultIndex) -> Table:
 
 
 def _row(
-    index: ResultIndex, notes: Notes, value: Value, fields: Mapping[str, Any], measured: Rates
+    index: ResultIndex, notes: Footnotes, value: Value, fields: Mapping[str, Any], measured: Rates
 ) -> tuple[TableCell, ...]:
     workload, variant = value.workload, value.optimization
     moved, flops = (index.first(workload, variant, fields[name]) for name in ("bytes", "flops"))

@@ -9,12 +9,12 @@ from harness.report.axes import LETTER, logarithmic, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
 from harness.report.result_index import ResultIndex, Value
 from harness.report.roofline import Rates, rates
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.svg import LIGHT, SMALL, Tip
 from harness.units import human
 
 
-class Point(NamedTuple):
+class RooflinePoint(NamedTuple):
     """One workload by one variant: FLOPs per byte, and FLOP/s reached."""
 
     intensity: float
@@ -27,7 +27,7 @@ TINY = 10.5
 """Size of the names next to points."""
 
 
-def roofline_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def roofline_plot(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure, both axes logarithmic; None where no time was recorded."""
     variants = index.names("optimization", block.fields["where"], block.fields["metric"])
     series = {variant: list(_points(block, spec, index, variant)) for variant in variants}
@@ -61,12 +61,12 @@ def roofline_plot(block: Block, spec: Spec, index: ResultIndex) -> Figure | None
     return drawing.finish(block.title, block.text, alt_text(block.title, series))
 
 
-def _name_points(drawing: Drawing, spec: Spec, points: Sequence[Point]) -> None:
+def _name_points(drawing: Drawing, spec: Spec, points: Sequence[RooflinePoint]) -> None:
     """Write the workload next to its fastest point, where the name touches no other name and no point."""
     drawing.canvas.draw_without_rendering()
     to_px = drawing.axes.transData.transform
     marks = [tuple(map(float, to_px((p.intensity, p.rate)))) for p in points]
-    fastest: dict[str, Point] = {}
+    fastest: dict[str, RooflinePoint] = {}
     for point in sorted(points, key=lambda p: -p.rate):
         fastest.setdefault(point.value.workload, point)
     boxes = [(x - 5, x + 5, y - 5, y + 5) for x, y in marks]
@@ -88,7 +88,7 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
     return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
-def _points(block: Block, spec: Spec, index: ResultIndex, variant: str) -> Iterator[Point]:
+def _points(block: ReportBlock, spec: Spec, index: ResultIndex, variant: str) -> Iterator[RooflinePoint]:
     fields = block.fields
     for workload in index.names("workload", fields["where"], fields["metric"]):
         time = index.get(workload, variant, fields["metric"], fields["method"])
@@ -97,7 +97,7 @@ def _points(block: Block, spec: Spec, index: ResultIndex, variant: str) -> Itera
             rate = flops.median / time.median
             name = f"{spec.name('optimization', variant)}, {spec.name('workload', workload)}"
             tip = Tip(f"{name}: {human(rate, 'FLOP/s')}", time.cell)
-            yield Point(flops.median / moved.median, rate, tip, time)
+            yield RooflinePoint(flops.median / moved.median, rate, tip, time)
 
 
 def _roofs(

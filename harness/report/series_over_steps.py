@@ -7,12 +7,12 @@ from statistics import fmean
 from harness.report.axes import linear, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.svg import SERIES, Tip
 from harness.units import number
 
 
-def line_over_steps(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def line_over_steps(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure: the metric's samples in their order, averaged over repeats; None without samples."""
     series = _series(block, spec, index)
     if not series:
@@ -36,7 +36,7 @@ def line_over_steps(block: Block, spec: Spec, index: ResultIndex) -> Figure | No
     return drawing.finish(block.title, block.text, alt_text(block.title, series))
 
 
-def _series(block: Block, spec: Spec, index: ResultIndex) -> dict[str, tuple[list[float], str]]:
+def _series(block: ReportBlock, spec: Spec, index: ResultIndex) -> dict[str, tuple[list[float], str]]:
     """Return, of each variant that has it, the mean over repeats at each step that all of them took."""
     where, metric = block.fields["where"], block.fields["metric"]
     series = {}

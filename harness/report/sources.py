@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims import read_yaml
-from harness.report.training_metrics import Datasheet, Peaks
+from harness.report.training_metrics import Datasheet, PeakRates
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
 
-def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> Peaks:
+def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> PeakRates:
     """Return the datasheets of conf/hardware/, and the matmul rates that the records' environments have."""
     sheets = []
     for path in sorted((conf / "hardware").glob("*.yaml")):
@@ -20,7 +20,7 @@ def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> Peaks:
         if data.get("device"):
             rates = {name: float(rate) for name, rate in data["matmul_FLOP_per_s"].items()}
             sheets.append(Datasheet(str(data["device"]), str(data["name"]), rates))
-    return Peaks(tuple(sheets), _measured(environments))
+    return PeakRates(tuple(sheets), _measured(environments))
 
 
 def _measured(environments: Iterable[Any]) -> Mapping[str, float]:

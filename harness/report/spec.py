@@ -13,7 +13,7 @@ from harness.validation import ConfigError, as_mapping, check_fields
 REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
 
 
-class Block(NamedTuple):
+class ReportBlock(NamedTuple):
     """One table or figure of a report."""
 
     kind: str
@@ -30,7 +30,7 @@ class Spec(NamedTuple):
     title: str
     question: str
     names: Mapping[str, Mapping[str, str]]
-    blocks: tuple[Block, ...]
+    blocks: tuple[ReportBlock, ...]
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
 
@@ -46,9 +46,9 @@ class Spec(NamedTuple):
 
 
 DEFAULT_BLOCKS = (
-    Block("every_metric", "metrics", "Every metric", "", {"terminal": True}),
-    Block("verdicts", "claims", "Claims", "", {}),
-    Block("failures", "failures", "Cells without a result", "", {}),
+    ReportBlock("every_metric", "metrics", "Every metric", "", {"terminal": True}),
+    ReportBlock("verdicts", "claims", "Claims", "", {}),
+    ReportBlock("failures", "failures", "Cells without a result", "", {}),
 )
 
 
@@ -76,7 +76,7 @@ def load_spec(
     return Spec(suite, data["title"], data["question"], {**names, **named}, blocks, ranked, caveats)
 
 
-def _block(where: str, data: Any) -> Block:
+def _block(where: str, data: Any) -> ReportBlock:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     kind = data.get("kind")
@@ -101,7 +101,7 @@ def _block(where: str, data: Any) -> Block:
             for label, one in fields["rows"].items()
         }
     own = {name: value for name, value in fields.items() if name not in BLOCK}
-    return Block(kind, fields["id"], fields["title"], fields["text"], own)
+    return ReportBlock(kind, fields["id"], fields["title"], fields["text"], own)
 
 
 def _axis(where: str, data: Any) -> Mapping[str, Any]:

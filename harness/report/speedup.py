@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.report.result_index import ResultIndex, Value
-from harness.report.tables import Notes, TableCell, percent, reasoned
+from harness.report.tables import Footnotes, TableCell, percent, reasoned
 from harness.units import counted, marked, times
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     return "–", f"{variant} on {workload}: nothing to compare"
 
 
-def change(index: ResultIndex, notes: Notes, value: Value, baseline: str) -> TableCell:
+def change(index: ResultIndex, notes: Footnotes, value: Value, baseline: str) -> TableCell:
     """Return a table cell with the change of a value against another variant, by the same comparison."""
     fields = {"metric": value.metric, "method": value.method, "baseline": baseline}
     comparison = compared(index, value.workload, value.optimization, fields)

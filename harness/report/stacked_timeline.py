@@ -8,12 +8,12 @@ from harness.records import Record
 from harness.report.axes import linear, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
 from harness.report.result_index import ResultIndex
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.report.svg import LIGHT, SERIES, SMALL, Tip
 from harness.units import human
 
 
-def stacked_timeline(block: Block, spec: Spec, index: ResultIndex) -> Figure | None:
+def stacked_timeline(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure of the first workload that has the metrics; None where none has."""
     fields = block.fields
     for workload in index.names("workload", fields["where"]):
@@ -31,7 +31,7 @@ def _series(record: Record, stacks: Mapping[str, str]) -> dict[str, tuple[float,
     return {label: values for label, values in found.items() if max(values) > 0}
 
 
-def _drawn(block: Block, spec: Spec, record: Record, series: Mapping[str, tuple[float, ...]]) -> Figure:
+def _drawn(block: ReportBlock, spec: Spec, record: Record, series: Mapping[str, tuple[float, ...]]) -> Figure:
     drawing = Drawing(block.id, 360)
     axes = drawing.axes
     totals = [sum(point) for point in zip(*series.values(), strict=True)]

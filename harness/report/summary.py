@@ -13,7 +13,7 @@ from harness.records import Record, Status
 from harness.report.errors import error_rows
 from harness.report.report_data import ReportData
 from harness.report.result_index import ResultIndex
-from harness.report.spec import DEFAULT_BLOCKS, Block
+from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
 from harness.report.speedup import Comparison, compared, noise_of
 from harness.report.tables import percent
 from harness.report.verdicts import count_outcomes
@@ -81,7 +81,7 @@ def _pays_by_metric(data: ReportData) -> SummaryCard | None:
     return SummaryCard(PAYS, (), " ".join([*sentences[:SHOWN], *more]), blocks[0].id)
 
 
-def _of_metric(data: ReportData, block: Block) -> str:
+def _of_metric(data: ReportData, block: ReportBlock) -> str:
     """Return in a sentence what pays in a metric; of one without a better direction, what changes it most."""
     if block.fields["better"] == "neither":
         changes = [(abs(one.ratio.value - 1), name, _size(one)) for name, one in _comparisons(data, block)]
@@ -99,7 +99,7 @@ def _of_metric(data: ReportData, block: Block) -> str:
     return f"{block.title}: {name} {text}{more}."
 
 
-def _none_pays(index: ResultIndex, block: Block, none: str) -> str:
+def _none_pays(index: ResultIndex, block: ReportBlock, none: str) -> str:
     """Return the sentence `none` for no variant that pays, or why none could be compared."""
     fields, baseline = block.fields, block.fields["baseline"]
     alike = [
@@ -115,7 +115,7 @@ def _none_pays(index: ResultIndex, block: Block, none: str) -> str:
     return none
 
 
-def _best_recorded(blocks: Sequence[Block], index: ResultIndex) -> Block | None:
+def _best_recorded(blocks: Sequence[ReportBlock], index: ResultIndex) -> ReportBlock | None:
     """Return the first of the blocks that has a value in this run, or else the first."""
     for block in blocks:
         if index.names("workload", block.fields["where"], block.fields["metric"]):
@@ -123,14 +123,14 @@ def _best_recorded(blocks: Sequence[Block], index: ResultIndex) -> Block | None:
     return blocks[0] if blocks else None
 
 
-def _paying(data: ReportData, block: Block) -> list[tuple[float, str, str]]:
+def _paying(data: ReportData, block: ReportBlock) -> list[tuple[float, str, str]]:
     """Return the variants that pay, on as many ranks as the baseline: the ratio, the name, the change."""
     pays = "costs" if block.fields.get("better") == "higher" else "pays"  # an effect is that of a time
     comparisons = [one for one in _comparisons(data, block) if one[1].effect == pays]
     return [(comparison.ratio.value, name, _size(comparison)) for name, comparison in comparisons]
 
 
-def _comparisons(data: ReportData, block: Block) -> Iterator[tuple[str, Comparison]]:
+def _comparisons(data: ReportData, block: ReportBlock) -> Iterator[tuple[str, Comparison]]:
     """Yield each variant that runs on as many ranks as the baseline: its name, and how it compares."""
     fields, index, spec = block.fields, data.index, data.spec
     workloads = index.names("workload", fields["where"])
@@ -229,7 +229,7 @@ def _trust(data: ReportData) -> SummaryCard | None:
     return SummaryCard(TRUST, lines, remark.strip(), block.id)
 
 
-def _noise(index: ResultIndex, block: Block) -> SummaryCard:
+def _noise(index: ResultIndex, block: ReportBlock) -> SummaryCard:
     """Return by how much the baseline differs from itself, over all workloads with both."""
     noises = [noise for w in index.names("workload", {}) if (noise := noise_of(index, w, block.fields))]
     if not noises:

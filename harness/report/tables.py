@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from harness.records import Record, Status
 from harness.report.result_index import ResultIndex, Value, why
-from harness.report.spec import Block, Spec
+from harness.report.spec import ReportBlock, Spec
 from harness.units import best_unit, counted, human, marked, without_unit
 
 
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     optional: int = 0  # number of last columns that may be left out where there is no room
 
 
-class Notes:
+class Footnotes:
     """Footnotes of one table: the same reason has one number."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Notes:
         return f"[{self.texts.index(text) + 1}]"
 
 
-def failures(block: Block, spec: Spec, index: ResultIndex) -> Table:
+def failures(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """Return every cell that did not end `ok`, with its reason; those that ended alike in one row.
 
     Alike are repeats, and workloads on which a variant cannot run for one reason.
@@ -102,12 +102,12 @@ def show(value: Value, unit: str, signed: bool = False) -> str:
     return marked(without_unit(value.median, value.unit, unit, signed) + end, value.origin)
 
 
-def missing(index: ResultIndex, notes: Notes, place: Mapping[str, str]) -> TableCell:
+def missing(index: ResultIndex, notes: Footnotes, place: Mapping[str, str]) -> TableCell:
     """Return what stands where a value is not: a word, and the reason in a footnote."""
     return reasoned(notes, index.reason(**place))
 
 
-def reasoned(notes: Notes, reason: tuple[str, str]) -> TableCell:
+def reasoned(notes: Footnotes, reason: tuple[str, str]) -> TableCell:
     """Return a word in a value's place, with its sentence as a footnote."""
     word, sentence = reason
     look = {"–": "muted", "not run": "muted", "unknown": "muted", "unavailable": "warn"}.get(word, "bad")

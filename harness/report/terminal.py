@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from harness.report.report_data import ReportData
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, TableCell
 from harness.report.verdicts import verdict_table
@@ -44,7 +44,7 @@ def show(data: ReportData, page: Path, out: TextIO | None = None) -> None:
     console.print(f"[bold]Report:[/] {escape(str(page))}", soft_wrap=True)
 
 
-def with_values(block: Block, data: ReportData) -> Table:
+def with_values(block: ReportBlock, data: ReportData) -> Table:
     """Return the verdicts that have a value; the summary counts those that have none."""
     return verdict_table(block, data.claims, [v for v in data.verdicts if v.outcome != "unavailable"])
 

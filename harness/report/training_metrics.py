@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from harness.records import Record
 from harness.report.result_index import ResultIndex, Value
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 from harness.units import human
 
 TOKENS, RATE, MFU = "tokens_per_s_per_device", "flops_per_s_per_device", "mfu"
@@ -45,7 +45,7 @@ class Datasheet(NamedTuple):
     rates: Mapping[str, float]
 
 
-class Peaks(NamedTuple):
+class PeakRates(NamedTuple):
     """What FLOP/s are compared with: datasheets of GPUs, and rates that were measured on this host's CPU."""
 
     datasheets: tuple[Datasheet, ...] = ()
@@ -67,7 +67,7 @@ class Peaks(NamedTuple):
         return f"conf/hardware/ has no {precision} rate of {device or 'this device'}"
 
 
-def add_training_metrics(index: ResultIndex, peaks: Peaks) -> None:
+def add_training_metrics(index: ResultIndex, peaks: PeakRates) -> None:
     """Add the derived metrics of every cell with tokens per step, or the reason why one is missing."""
     times = [value for value in index.table.values() if value.metric == "time"]
     timed: dict[tuple[str, str], list[Value]] = {}
@@ -91,7 +91,7 @@ def add_training_metrics(index: ResultIndex, peaks: Peaks) -> None:
 
 
 def of_step(
-    time: Value, tokens: float, record: Record, index: ResultIndex, peaks: Peaks
+    time: Value, tokens: float, record: Record, index: ResultIndex, peaks: PeakRates
 ) -> tuple[list[Value], dict[str, str]]:
     """Return the derived metrics of one step time, and the reasons for those that are missing."""
     count = devices(record.conditions)
@@ -152,7 +152,7 @@ def title(metric: str, index: ResultIndex, where: Mapping[str, Any]) -> str:
     return ON_CPU if metric == MFU and on_cpu else TITLES[metric]
 
 
-def basis(block: Block, index: ResultIndex, peaks: Peaks) -> str:
+def basis(block: ReportBlock, index: ResultIndex, peaks: PeakRates) -> str:
     """Return the sentences that name the FLOP count and the peaks, if the block shows what rests on them."""
     columns = {column.get("metric") for column in block.fields.get("columns", ()) if isinstance(column, dict)}
     if not block.fields.get("training") and not columns & {RATE, MFU}:

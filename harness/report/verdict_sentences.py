@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.claim_model import Claim, Difference, Interpretation, Step, Verdict
+from harness.claim_model import AdjacentRatio, Claim, Difference, Interpretation, Verdict
 from harness.monotonic_claims import failing_steps, undecided_steps
 from harness.units import counted, human
 
@@ -101,7 +101,7 @@ def _order_sentence(claim: Claim, interpretation: Interpretation, verdict: Verdi
     return f"{start} ({origin}){asked}: {end}{_noise(verdict)}."
 
 
-def _order_end(claim: Claim, steps: Sequence[Step], outcome: str) -> str:
+def _order_end(claim: Claim, steps: Sequence[AdjacentRatio], outcome: str) -> str:
     if outcome == "holds":
         return "the claim holds"
     if outcome == "falls short":
@@ -113,17 +113,17 @@ def _order_end(claim: Claim, steps: Sequence[Step], outcome: str) -> str:
     return f"{_named(undecided)} {spread} on both sides of what counts as an increase"
 
 
-def _step_basis(step: Step) -> str:
+def _step_basis(step: AdjacentRatio) -> str:
     if step.basis == "pairs":
         return _rounds(step.processes, step.samples)
     return "ranges of all samples" if step.basis == "ranges" else ""
 
 
-def _named(steps: Sequence[Step]) -> str:
+def _named(steps: Sequence[AdjacentRatio]) -> str:
     return " and ".join(f"from {step.before} to {step.after}" for step in steps)
 
 
-def _shown(step: Step) -> str:
+def _shown(step: AdjacentRatio) -> str:
     low, high = _times(step.low), _times(step.high)
     return _times(step.ratio) + (f" ({low} to {high})" if low != high else "")
 

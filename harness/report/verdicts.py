@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from harness.claim_model import Claim, Verdict
-from harness.report.spec import Block
+from harness.report.spec import ReportBlock
 from harness.report.tables import Table, TableCell
 from harness.report.verdict_sentences import sentence
 from harness.units import human, marked
@@ -103,7 +103,7 @@ def outcome_text(verdict: Verdict) -> str:
     return f"{verdict.outcome}, {verdict.where}" if verdict.where else verdict.outcome
 
 
-def verdict_table(block: Block, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(block: ReportBlock, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:
     """Return one row per interpretation."""
     rows = []
     for claim, claim_verdicts in judged(claims, verdicts):

@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.records import Json, Origin, Reading, WrongResult
 from suites.congestion.subject import Control, Subject, Workload
-from suites.congestion.switch import Trace, simulate
+from suites.congestion.switch import SwitchHistory, simulate
 
 METHOD = "fluid"
 
@@ -30,8 +30,8 @@ class Session(NamedTuple):
     """What was simulated. `coarse` has twice the time step, which shows how much the step changes it."""
 
     subject: Subject
-    trace: Trace
-    coarse: Trace
+    trace: SwitchHistory
+    coarse: SwitchHistory
     notifications: int
 
 
@@ -51,7 +51,7 @@ def check(session: Session) -> None:
         )
 
 
-def run(subject: Subject, workload: Workload) -> tuple[Trace, Control]:
+def run(subject: Subject, workload: Workload) -> tuple[SwitchHistory, Control]:
     """Run one simulation under the subject's control."""
     control = subject.control(workload, subject.seed)
     return simulate(workload, control, subject.seed), control
@@ -87,12 +87,12 @@ def sample(session: Session) -> Iterator[Reading]:
         yield Reading(metric, unit, value, Origin.SIMULATED, METHOD)
 
 
-def goodput(workload: Workload, trace: Trace) -> float:
+def goodput(workload: Workload, trace: SwitchHistory) -> float:
     """Return bytes over the time to the last acknowledgement, as a share of the port's rate."""
     return workload.senders * workload.sender_B / trace.completion_s / workload.rate_B_per_s
 
 
-def queue(trace: Trace) -> Iterator[tuple[str, str, float]]:
+def queue(trace: SwitchHistory) -> Iterator[tuple[str, str, float]]:
     """Yield the bytes in the switch over time, until the last one left."""
     yield "queue_mean", "B", float(trace.queue_K.mean())
     yield "queue_p99", "B", float(np.percentile(trace.queue_K, 99))
@@ -100,7 +100,7 @@ def queue(trace: Trace) -> Iterator[tuple[str, str, float]]:
     yield "largest_port", "B", trace.largest_port_B
 
 
-def pauses(workload: Workload, trace: Trace) -> Iterator[tuple[str, str, float]]:
+def pauses(workload: Workload, trace: SwitchHistory) -> Iterator[tuple[str, str, float]]:
     """Yield how often and how long all senders' ports were paused, and the share of their time."""
     paused_s = float(trace.pausing_K.sum()) * workload.dt_s
     share = paused_s / (len(trace.pausing_K) * workload.dt_s * workload.senders)
@@ -110,7 +110,7 @@ def pauses(workload: Workload, trace: Trace) -> Iterator[tuple[str, str, float]]
     yield "unpaused_share", "1", 1.0 - share
 
 
-def step_error(trace: Trace, coarse: Trace) -> float:
+def step_error(trace: SwitchHistory, coarse: SwitchHistory) -> float:
     """Return the relative change of completion when the step is doubled.
 
     The model is of first order in the step, so this is about the error of the step itself. Under

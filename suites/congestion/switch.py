@@ -23,7 +23,7 @@ LEFT_B = 1e-3
 """Share of all bytes that may be missing because of rounding."""
 
 
-class Trace(NamedTuple):
+class SwitchHistory(NamedTuple):
     """What happened. Both arrays have one value per step, up to the one in which the last byte left the
     switch."""
 
@@ -96,7 +96,7 @@ class Switch:
             )
 
 
-def simulate(workload: Workload, control: Control, seed: int) -> Trace:
+def simulate(workload: Workload, control: Control, seed: int) -> SwitchHistory:
     """Simulate from the first byte to the last acknowledgement.
 
     Raises WrongResult where the switch would lose bytes, or where it takes longer than `LONGEST` times the
@@ -125,5 +125,5 @@ def simulate(workload: Workload, control: Control, seed: int) -> Trace:
             rest_s = workload.rtt_s - hop * workload.dt_s  # to the receiver, and its acknowledgement
             done_s = (step + 1) * workload.dt_s + rest_s
             arrays = np.array(queue), np.array(pausing, dtype=np.float64)
-            return Trace(done_s, *arrays, switch.pauses, switch.largest_port_B)
+            return SwitchHistory(done_s, *arrays, switch.pauses, switch.largest_port_B)
     raise WrongResult(f"{unsent_B:,.0f} B were still missing after {LONGEST} times the bound")

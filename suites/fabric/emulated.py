@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.leaf_spine import routing
 from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, FloatArray, IntArray
@@ -92,14 +92,16 @@ class EmulatedFabric:
             self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
             hosts = self.network.topology.hosts[: workload.ranks]
             places = [
-                Place(
+                RankLocation(
                     self.network.command(host, []),
                     {"GLOO_SOCKET_IFNAME": self.network.interface(host)} | ALONE,
                 )
                 for host in hosts
             ]
             self.carried_B_per_s = self._verify_links()
-            self.pool = stack.enter_context(Pool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S))
+            self.pool = stack.enter_context(
+                RankPool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S)
+            )
             stack.pop_all()
 
     def close(self) -> None:

@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from harness.instruments.distributed.rank_worker import RankState
 from harness.records import WrongResult
-
-Memory = dict[str, Any]
 
 NUMBER_B = 4
 """Bytes of a number: fp32."""
@@ -27,24 +26,24 @@ TAG = 0
 """Tag of all messages of one group: each two ranks exchange one in each direction."""
 
 
-def connect(memory: Memory, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
+def connect(state: RankState, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
     """Create `count` groups in which rank `order[i]` is the i-th, each with its own connections.
 
     Returns this rank's connections of each group: [own port, other's address, other's port]. torch's
     new_group sorts ranks, but a ring needs this order.
     """
-    memory.pop("groups", None)
-    memory["made"] = memory.get("made", -1) + 1
+    state.pop("groups", None)
+    state["made"] = state.get("made", -1) + 1
     place = order.index(dist.get_rank())
     groups, connections, known = [], [], set[Any](established())
     for number in range(count):
-        store = PrefixStore(f"fabric/{memory['made']}/{number}", memory["store"])
+        store = PrefixStore(f"fabric/{state['made']}/{number}", state["store"])
         limit = timedelta(seconds=timeout_s)
         groups.append(dist.ProcessGroupGloo(store, place, len(order), limit))
         now = established()
         connections.append([list(one) for one in now if one not in known])
         known.update(now)
-    memory["groups"], memory["place"] = groups, place
+    state["groups"], state["place"] = groups, place
     return connections
 
 
@@ -58,7 +57,7 @@ def established() -> list[tuple[int, str, int]]:
     ]
 
 
-def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
+def collective(state: RankState, kind: str, buffer_B: int, pairs: int) -> float:
     """Return the seconds of one collective of that many bytes per rank, split over the first `pairs` groups.
 
     AlltoAll's receives are posted before its clock starts, as NCCL's receivers give credits. gloo notifies a
@@ -66,7 +65,7 @@ def collective(memory: Memory, kind: str, buffer_B: int, pairs: int) -> float:
     and one of two ranks would wait for the other, as in gloo's own alltoall. Raises `WrongResult` where the
     received data is not what was sent.
     """
-    groups, place = memory["groups"][:pairs], memory["place"]
+    groups, place = state["groups"][:pairs], state["place"]
     size = groups[0].size()
     given = payload(place, size, buffer_B // NUMBER_B, kind)
     parts = list(given.view(size, -1).chunk(pairs, dim=1)) if kind == "alltoall" else list(given.chunk(pairs))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.records import WrongResult
-from suites.host_optimizer.subject import ADAMW, Session, Tensors, Workload, made, optimizer_of
+from suites.host_optimizer.subject import ADAMW, Session, Workload, WorkloadTensors, made, optimizer_of
 
 UPDATES = 3
 """Number of updates; several, so that wrongly kept moments show."""
@@ -57,7 +57,7 @@ def check(session: Session) -> float:
     return max(worst, own)
 
 
-def worst_error(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) -> float:
+def worst_error(optimizer: torch.optim.Optimizer, tensors: WorkloadTensors, where: str) -> float:
     """Return the worst error after `UPDATES` updates; raises WrongResult."""
     before = [wide(tensors, index) for index in range(len(tensors))]
     for _ in range(UPDATES):
@@ -73,7 +73,7 @@ def worst_error(optimizer: torch.optim.Optimizer, tensors: Tensors, where: str) 
     return worst
 
 
-def wide(tensors: Tensors, index: int) -> list[Tensor]:
+def wide(tensors: WorkloadTensors, index: int) -> list[Tensor]:
     """Return parameter, gradient and moments of one tensor in float64, at the compared elements."""
     parameter, exp_avg, exp_avg_sq = tensors[index]
     size = parameter.numel()

@@ -43,11 +43,11 @@ class Updated(NamedTuple):
     exp_avg_sq: Tensor
 
 
-class Tensors(list[Updated]):
+class WorkloadTensors(list[Updated]):
     """All tensors of a workload; a class, so that it can be referred to weakly."""
 
 
-Make = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+MakeTorchOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 
 
 def in_a_tensor() -> Tensor:
@@ -61,17 +61,17 @@ class Subject:
 
     workload: Workload
     seed: int
-    make: Make
+    make: MakeTorchOptimizer
     implementation: str
     count: Callable[[], Any] = in_a_tensor
 
 
-def torch_adamw(**how: Any) -> Make:
+def torch_adamw(**how: Any) -> MakeTorchOptimizer:
     """Return a factory of torch.optim.AdamW with the named implementation."""
     return partial(torch.optim.AdamW, **ADAMW, **how)
 
 
-def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
+def optimizer_of(subject: Subject, tensors: WorkloadTensors) -> torch.optim.Optimizer:
     """Return the variant's optimizer, which updates `tensors` in place and counts its updates from none."""
     optimizer = subject.make([one.parameter for one in tensors])
     for parameter, exp_avg, exp_avg_sq in tensors:
@@ -79,10 +79,10 @@ def optimizer_of(subject: Subject, tensors: Tensors) -> torch.optim.Optimizer:
     return optimizer
 
 
-def made(workload: Workload, seed: int) -> Tensors:
+def made(workload: Workload, seed: int) -> WorkloadTensors:
     """Return normal parameters and gradients and zero moments; the same for the same seed."""
     generator, size = torch.Generator().manual_seed(seed), workload.parameters // workload.tensors
-    tensors = Tensors()
+    tensors = WorkloadTensors()
     for _ in range(workload.tensors):
         parameter = nn.Parameter(torch.randn(size, generator=generator))
         parameter.grad = torch.randn(size, generator=generator)
@@ -95,16 +95,16 @@ class Session:
     """One variant at work on the tensors of its workload. `check` leaves its worst error."""
 
     subject: Subject
-    tensors: Tensors
+    tensors: WorkloadTensors
     optimizer: torch.optim.Optimizer
     stopwatch: Stopwatch
     max_error: float = math.nan
 
 
-_shared: WeakValueDictionary[tuple[Workload, int], Tensors] = WeakValueDictionary()
+_shared: WeakValueDictionary[tuple[Workload, int], WorkloadTensors] = WeakValueDictionary()
 
 
-def shared(subject: Subject) -> Tensors:
+def shared(subject: Subject) -> WorkloadTensors:
     """Return the tensors of the workload, shared by all variants of a process as long as one of them is open.
 
     The location of tensors in memory makes identical code differ (docs/trust.md), and five sets would not

@@ -17,10 +17,10 @@ from statistics import fmean
 from harness.instruments.distributed.launcher_env import Launch, launch
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.interconnect import real_cluster
-from suites.interconnect.emulated_cluster import Cluster, trace_key
+from suites.interconnect.emulated_cluster import EmulatedCluster, trace_key
 from suites.interconnect.replay import computed_s
 from suites.interconnect.subject import SHARED, Subject, Workload, strategy_step
-from suites.interconnect.trainers import Trainers
+from suites.interconnect.training_cluster import TrainingCluster
 from suites.training.correctness import FEWEST, check_on_ranks, mean_over_ranks, require_learning
 from suites.training.techniques import Techniques
 from suites.training.techniques import apply_techniques as with_techniques
@@ -75,7 +75,7 @@ class Session:
     """A variant's trainers on the ranks that all variants of its workload share; `key` names them there."""
 
     subject: Subject
-    cluster: Trainers
+    cluster: TrainingCluster
     key: str
     max_error: float | None = None  # of a loss, once checked
     predicted: bool = False  # whether the model predicts the step's time
@@ -106,7 +106,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
     subject, ranks = session.subject, session.cluster
     workload = subject.workload
-    own = ranks.conditions if isinstance(ranks, real_cluster.Machines) else None
+    own = ranks.conditions if isinstance(ranks, real_cluster.RealCluster) else None
     return {
         **(own or {"device": "cpu", "backend": "gloo", "network": "emulated"}),
         "strategy": subject.strategy,
@@ -121,7 +121,7 @@ def conditions(session: Session) -> Mapping[str, str]:
 def read_once(session: Session) -> Iterator[Reading | Note]:
     """Read the link here, bytes per step on it, peak memory, and the loss after `loss_steps` batches."""
     subject, cluster = session.subject, session.cluster
-    if isinstance(cluster, Cluster):
+    if isinstance(cluster, EmulatedCluster):
         yield from read_link(session, cluster)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject, cluster), Origin.CALCULATED)
     if session.max_error is not None:
@@ -132,7 +132,7 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     yield Reading("loss", "1", loss, Origin.MEASURED)
 
 
-def read_link(session: Session, cluster: Cluster) -> Iterator[Reading | Note]:
+def read_link(session: Session, cluster: EmulatedCluster) -> Iterator[Reading | Note]:
     """Read the link, what it carries and bytes on it; calibrate the model. Leaves links unshaped."""
     subject, step = session.subject, session.subject.step
     rate = cluster.rate(subject.link_B_per_s)
@@ -162,12 +162,12 @@ def is_predictable(subject: Subject) -> bool:
     return not (hybrid or changed or step.workload.gradient_accumulation_steps > 1)
 
 
-def peak_memory(subject: Subject, cluster: Trainers) -> float:
+def peak_memory(subject: Subject, cluster: TrainingCluster) -> float:
     """Return the peak live bytes of steady updates, of the rank with the highest peak."""
     return float(max(cluster.call("peak_memory", step=subject.step.described)))
 
 
-def final_loss(subject: Subject, cluster: Trainers) -> float:
+def final_loss(subject: Subject, cluster: TrainingCluster) -> float:
     """Return the mean of the last eighth of the losses of `loss_steps` batches per rank.
 
     Raises `WrongResult` where losses, averaged over ranks, do not fall; see `require_learning`.
@@ -180,7 +180,7 @@ def final_loss(subject: Subject, cluster: Trainers) -> float:
     return fmean(losses[-max(count // 8, 1) :])
 
 
-def tokens_per_step(subject: Subject, cluster: Trainers) -> int:
+def tokens_per_step(subject: Subject, cluster: TrainingCluster) -> int:
     """Return the tokens that all ranks together see per step: one of the workload's batches per rank."""
     return len(cluster.pool) * subject.workload.micro_batch_size * subject.workload.seq_len
 
@@ -191,7 +191,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     For the prediction a step without a network is traced before the links are shaped.
     """
     cluster = session.cluster
-    if not isinstance(cluster, Cluster):
+    if not isinstance(cluster, EmulatedCluster):
         yield Reading("time", "s", step_s(session), Origin.MEASURED, "packets")
         return
     rate = cluster.rate(session.subject.link_B_per_s)
@@ -214,7 +214,7 @@ def step_s(session: Session) -> float:
     return slowest_s / (count * subject.step.batches_per_update)
 
 
-def predict(session: Session, cluster: Cluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
+def predict(session: Session, cluster: EmulatedCluster, rate_B_per_s: float) -> Iterator[Reading | Note]:
     """Read a step without a network and the model's prediction; a trace that does not fit is a note."""
     subject = session.subject
     batches = subject.step.batches_per_update
@@ -230,10 +230,10 @@ def predict(session: Session, cluster: Cluster, rate_B_per_s: float) -> Iterator
 
 
 @lru_cache(maxsize=1)
-def shared_ranks(workload: Workload, seed: int) -> Trainers:
+def shared_ranks(workload: Workload, seed: int) -> TrainingCluster:
     """Return the ranks of all variants of a workload: those that a launcher started, else two nodes here."""
     here = launch()
-    return Cluster(workload, seed) if here is None else real_cluster.Machines(here)
+    return EmulatedCluster(workload, seed) if here is None else real_cluster.RealCluster(here)
 
 
 def close(session: Session) -> None:

@@ -12,13 +12,13 @@ import statistics
 from contextlib import ExitStack
 from dataclasses import replace
 
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
 from suites.interconnect.replay import (
     Collective,
-    Events,
     Service,
+    TraceEvents,
     alone_s,
     collectives,
     computed_s,
@@ -28,7 +28,7 @@ from suites.interconnect.replay import (
 )
 from suites.interconnect.scaling import StepCost, paper_run, scaled
 from suites.interconnect.subject import Workload, strategy_step
-from suites.interconnect.trainers import Trainers
+from suites.interconnect.training_cluster import TrainingCluster
 from suites.training.step import TrainingStep
 
 WARM_UP, UPDATES = 2, 11
@@ -45,7 +45,7 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """A rank computes on the CPU, with one thread; torch.distributed has others to move bytes with."""
 
 
-class Cluster(Trainers):
+class EmulatedCluster(TrainingCluster):
     """Two nodes on a switch with `ranks_per_node` ranks each; `run` is the cost of one FSDP2 step on them."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
@@ -95,7 +95,7 @@ class Cluster(Trainers):
         self.call("updates", key=key, count=count)
         return (self.network.sent()[0][0] - before) / count
 
-    def trace(self, step: TrainingStep) -> Events:
+    def trace(self, step: TrainingStep) -> TraceEvents:
         """Return one update's trace on unshaped links: its collectives and the computation between them."""
         key = trace_key(step)
         if key not in self._tracers:
@@ -124,7 +124,7 @@ class Cluster(Trainers):
             one: service({rate: alone[one] for rate, alone in taken_s.items()}) for one in collectives(events)
         }
 
-    def predicted_s(self, events: Events, step: TrainingStep, rate_B_per_s: float) -> float:
+    def predicted_s(self, events: TraceEvents, step: TrainingStep, rate_B_per_s: float) -> float:
         """Return the update's time at that rate: its trace, replayed with each collective's calibrated time.
 
         Raises ValueError for a collective that was not in the step's calibration.
@@ -147,15 +147,15 @@ class Cluster(Trainers):
         return StepCost(link_B, statistics.median(computed))
 
 
-def started(network: Network, ranks_per_node: int) -> Pool:
+def started(network: Network, ranks_per_node: int) -> RankPool:
     """Start ranks on every node of the network."""
     hosts = network.topology.hosts
     places = [
-        Place(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)
+        RankLocation(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)
         for host in hosts
         for _ in range(ranks_per_node)
     ]
-    return Pool(places, network.address(hosts[0]))
+    return RankPool(places, network.address(hosts[0]))
 
 
 def trace_key(step: TrainingStep) -> str:

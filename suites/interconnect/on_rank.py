@@ -17,30 +17,31 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from suites.interconnect.trace import Event, Trace, traced
-from suites.training.on_rank import Memory, device
+from harness.instruments.distributed.rank_worker import RankState
+from suites.interconnect.trace import Trace, TraceEvent, traced
+from suites.training.on_rank import device
 from suites.training.trainer import Trainer
 
 
-def describe_rank(memory: Memory) -> tuple[str, int, str]:
+def describe_rank(state: RankState) -> tuple[str, int, str]:
     """Return what identifies this machine, this rank's number on its node, and its device's name."""
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     name = torch.cuda.get_device_name(device()) if device().type == "cuda" else "cpu"
     return machine, int(os.environ["LOCAL_RANK"]), name
 
 
-def watch(memory: Memory, key: str) -> None:
+def watch(state: RankState, key: str) -> None:
     """Prepare a trainer so that `trace` sees all collectives of its updates."""
-    trainer: Trainer = memory[key]
+    trainer: Trainer = state[key]
     ddp = trainer.step.settings_of("ddp")
     if ddp is not None and ddp.get("reduce_dtype", "fp32") == "fp32":  # it has no hook of its own
         model: Any = trainer.model
         model.register_comm_hook(None, allreduce_hook)
 
 
-def trace(memory: Memory, key: str) -> list[Event]:
+def trace(state: RankState, key: str) -> list[TraceEvent]:
     """Return the events of one update."""
-    trainer: Any = memory[key]
+    trainer: Any = state[key]
     batches = trainer.text_batches()
     dist.barrier()
     with traced() as seen:
@@ -49,7 +50,7 @@ def trace(memory: Memory, key: str) -> list[Event]:
         trainer.train_step(batches)
         seen.ended()
     vars(trainer).pop("backward", None)
-    memory[_events_of(key)] = seen.events
+    state[_events_of(key)] = seen.events
     return seen.events
 
 
@@ -68,12 +69,12 @@ def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tens
     return drained
 
 
-def collectives(memory: Memory, key: str) -> list[list[float]]:
+def collectives(state: RankState, key: str) -> list[list[float]]:
     """Repeat the last traced update, asleep where it computed; return when its collectives began and ended.
 
     In the update's own order and pace: how long gloo takes for a collective depends on which rank is first.
     """
-    events = memory[_events_of(key)]
+    events = state[_events_of(key)]
     begin = {event[1]: _begin(*event[2:]) for event in events if event[0] == "begin"}
     started_s: list[float] = []
     with ThreadPoolExecutor(1) as watcher:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import torch
 
 from harness.instruments.distributed.launcher_env import Launch, places
-from harness.instruments.distributed.rank_pool import Pool
+from harness.instruments.distributed.rank_pool import RankPool
 from harness.records import Unavailable
 from suites.interconnect.subject import Subject, Workload
-from suites.interconnect.trainers import Trainers
+from suites.interconnect.training_cluster import TrainingCluster
 
 TIMEOUT_S = 300.0
 """Of a call: NCCL sets up its channels in the first."""
 
 
-class Machines(Trainers):
+class RealCluster(TrainingCluster):
     """One rank for each process that was started; `conditions` are those that a claim may name."""
 
     def __init__(self, here: Launch) -> None:
         backend = backend_of(here)
-        super().__init__(Pool(places(here, {}), here.address, backend, TIMEOUT_S))
+        super().__init__(RankPool(places(here, {}), here.address, backend, TIMEOUT_S))
         self.conditions = {"backend": backend, "device": "cuda" if backend == "nccl" else "cpu"}
         try:
             described = self.call("describe_rank")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Events = Sequence[Sequence[Any]]
+TraceEvents = Sequence[Sequence[Any]]
 
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -40,7 +40,7 @@ class Service(NamedTuple):
         return slower * float(np.exp(np.interp(np.log(rate_B_per_s), rates, taken_s)))
 
 
-def collectives(events: Events) -> list[Collective]:
+def collectives(events: TraceEvents) -> list[Collective]:
     """Return the collectives of a trace, each kind once; raises ValueError for one outside of `KINDS`."""
     kinds = list(dict.fromkeys(Collective(*event[2:]) for event in events if event[0] == "begin"))
     for one in kinds:
@@ -49,7 +49,7 @@ def collectives(events: Events) -> list[Collective]:
     return kinds
 
 
-def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[Collective, list[float]]:
+def alone_s(events: TraceEvents, times: Sequence[Sequence[Sequence[float]]]) -> dict[Collective, list[float]]:
     """Return the seconds of each kind of collective where ranks slept instead of computing.
 
     `times[rank][number]` is its start and end, by one clock. It lasts from when all ranks have started it,
@@ -68,12 +68,12 @@ def alone_s(events: Events, times: Sequence[Sequence[Sequence[float]]]) -> dict[
     return taken_s
 
 
-def computed_s(events: Events) -> float:
+def computed_s(events: TraceEvents) -> float:
     """Return the seconds that the update computes, without a network."""
     return float(sum(event[1] for event in events if event[0] == "compute"))
 
 
-def merged(ranks: Sequence[Sequence[Events]]) -> Events:
+def merged(ranks: Sequence[Sequence[TraceEvents]]) -> TraceEvents:
     """Merge the traces of several updates and ranks: the slowest rank's median of each stretch.
 
     Raises ValueError where ranks or updates differ in more than their computing times.
@@ -90,7 +90,7 @@ def merged(ranks: Sequence[Sequence[Events]]) -> Events:
     return events
 
 
-def step_seconds(events: Events, service_s: Callable[[Collective], float]) -> float:
+def step_seconds(events: TraceEvents, service_s: Callable[[Collective], float]) -> float:
     """Return the update's seconds where each collective takes `service_s` by itself."""
     now_s = free_s = 0.0
     over_s: dict[int, float] = {}

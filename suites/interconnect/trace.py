@@ -33,7 +33,7 @@ BEGUN = {
 }
 """Methods of torch.distributed.ProcessGroup that the suite can time by themselves."""
 
-Event = list[Any]
+TraceEvent = list[Any]
 """["compute", s], ["begin", number, collective, elements, dtype], ["wait", number]."""
 
 
@@ -41,7 +41,7 @@ class Trace:
     """Events of one update, in order."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
         self.works: list[Any] = []  # of each collective, by its number
         self._since_s = time.perf_counter()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from harness.records import Json, Origin, Reading, WrongResult
 from suites.interconnect_formula.comm_model import (
     BEST,
-    Bounds,
+    BestAndWorstCase,
     Cluster,
     Exchange,
     achieved_rate,
@@ -73,21 +73,21 @@ def sample(subject: Subject) -> Iterator[Reading]:
     baseline = Subject(workload, workload.link_B_per_s)
     slow_s = step_bounds(baseline.exchange, cluster, baseline.link_B_per_s, compute_s)
     step_s = step_bounds(subject.exchange, cluster, subject.link_B_per_s, compute_s)
-    speedup = Bounds(slow_s.at_best / step_s.at_best, slow_s.at_worst / step_s.at_worst)
+    speedup = BestAndWorstCase(slow_s.at_best / step_s.at_best, slow_s.at_worst / step_s.at_worst)
     yield Reading("link_rate", "B/s", subject.link_B_per_s, Origin.CALCULATED, "paper")
     yield from bounds_readings("time", "s", step_s)
     yield from bounds_readings("speedup", "1", speedup)
     yield from bounds_readings("enough_rate", "B/s", sufficient_rate(subject.exchange, cluster, compute_s))
 
 
-def bounds_readings(metric: str, unit: str, bounds: Bounds) -> Iterator[Reading]:
+def bounds_readings(metric: str, unit: str, bounds: BestAndWorstCase) -> Iterator[Reading]:
     """Yield each bound by its own method, and both as samples of the method `band`."""
     for method, value in (("at best", bounds.at_best), ("at worst", bounds.at_worst)):
         yield Reading(metric, unit, value, Origin.CALCULATED, method)
         yield Reading(metric, unit, value, Origin.CALCULATED, "band")
 
 
-def compute_bounds(workload: Workload) -> Bounds:
+def compute_bounds(workload: Workload) -> BestAndWorstCase:
     """Return the seconds of computation per step under both assumptions.
 
     For the published run it is its measured step less the communication over the fast link. For every other
@@ -99,4 +99,4 @@ def compute_bounds(workload: Workload) -> Bounds:
     if (workload.parameters, workload.cluster) == (published.parameters, cluster):
         return left
     rates = (achieved_rate(published.parameters, TOKENS_PER_GPU, seconds) for seconds in left)
-    return Bounds(*(compute_seconds(workload.parameters, TOKENS_PER_GPU, rate) for rate in rates))
+    return BestAndWorstCase(*(compute_seconds(workload.parameters, TOKENS_PER_GPU, rate) for rate in rates))

@@ -16,7 +16,7 @@ Strategy = Literal["fsdp", "ddp", "hybrid"]
 """fsdp: all states are sharded over all GPUs (ZeRO-3). ddp: nothing is sharded. hybrid: states are sharded
 within a node and replicated across nodes."""
 
-Traffic = Literal["ring", "node_aware"]
+TrafficPattern = Literal["ring", "node_aware"]
 """How a collective crosses between nodes: see `crossing_share`."""
 
 FORWARD_FLOP = 2
@@ -30,7 +30,7 @@ BACKWARD_FLOP = 4
 class Assumption(NamedTuple):
     """One assumption about traffic and one about overlap."""
 
-    traffic: Traffic
+    traffic: TrafficPattern
     overlap: Literal["none", "perfect"]
 
 
@@ -38,7 +38,7 @@ BEST = Assumption("node_aware", "perfect")
 WORST = Assumption("ring", "none")
 
 
-class Bounds(NamedTuple):
+class BestAndWorstCase(NamedTuple):
     """One quantity under `BEST` and under `WORST`; `at_best` need not be the smaller of the two."""
 
     at_best: float
@@ -85,7 +85,7 @@ class Exchange:
     units: int = 1
 
 
-def crossing_share(cluster: Cluster, traffic: Traffic) -> float:
+def crossing_share(cluster: Cluster, traffic: TrafficPattern) -> float:
     """Return the share of a collective's bytes that crosses each node's link in one direction.
 
     It is the same for an all-gather and a reduce-scatter.
@@ -103,7 +103,7 @@ def crossing_share(cluster: Cluster, traffic: Traffic) -> float:
     return (parts - 1) / parts
 
 
-def link_bytes(exchange: Exchange, cluster: Cluster, traffic: Traffic = "ring") -> float:
+def link_bytes(exchange: Exchange, cluster: Cluster, traffic: TrafficPattern = "ring") -> float:
     """Return the bytes per step that cross each node's link in one direction.
 
     With s = `crossing_share` and P = parameters: fsdp: two all-gathers (forward, and backward after
@@ -131,7 +131,7 @@ def latency_seconds(exchange: Exchange, cluster: Cluster) -> float:
 
 
 def communication_seconds(
-    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, traffic: Traffic = "ring"
+    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, traffic: TrafficPattern = "ring"
 ) -> float:
     """Return the seconds of a step's collectives: bytes over link rate, plus latency (Hockney's model)."""
     return link_bytes(exchange, cluster, traffic) / rate_B_per_s + latency_seconds(exchange, cluster)
@@ -148,15 +148,19 @@ def step_seconds(
     return compute_s + communication_s
 
 
-def step_bounds(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: Bounds) -> Bounds:
+def step_bounds(
+    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: BestAndWorstCase
+) -> BestAndWorstCase:
     """Return the seconds per step in the best and in the worst case, each with its own computation."""
-    return Bounds(
+    return BestAndWorstCase(
         step_seconds(exchange, cluster, rate_B_per_s, compute_s.at_best, BEST),
         step_seconds(exchange, cluster, rate_B_per_s, compute_s.at_worst, WORST),
     )
 
 
-def compute_left(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step_s: float) -> Bounds:
+def compute_left(
+    exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step_s: float
+) -> BestAndWorstCase:
     """Return the seconds of computation in a step that took `step_s` over a link of `rate_B_per_s`.
 
     The model is solved for the computation under each assumption. It reproduces this one step by
@@ -170,19 +174,19 @@ def compute_left(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step
             f"no time is left for computation: {WORST.traffic} traffic alone takes {communication_s:.3g} s "
             f"of a step of {step_s:.3g} s"
         )
-    return Bounds(step_s, step_s - communication_s)
+    return BestAndWorstCase(step_s, step_s - communication_s)
 
 
 def speedup_bounds(
     exchange: Exchange, cluster: Cluster, slow_B_per_s: float, fast_B_per_s: float, fast_step_s: float
-) -> Bounds:
+) -> BestAndWorstCase:
     """Return the speed-up of the fast link over the slow one, given one step measured on the fast link.
 
     In the best case a slow link costs least, so `at_best` is the smaller speed-up.
     """
     compute_s = compute_left(exchange, cluster, fast_B_per_s, fast_step_s)
     slow_s = step_bounds(exchange, cluster, slow_B_per_s, compute_s)
-    return Bounds(slow_s.at_best / fast_step_s, slow_s.at_worst / fast_step_s)
+    return BestAndWorstCase(slow_s.at_best / fast_step_s, slow_s.at_worst / fast_step_s)
 
 
 def step_flop(parameters: float, tokens_per_gpu: float, recompute: bool = True) -> float:
@@ -211,7 +215,9 @@ def achieved_rate(
     return step_flop(parameters, tokens_per_gpu, recompute) / compute_s
 
 
-def sufficient_rate(exchange: Exchange, cluster: Cluster, compute_s: Bounds, added: float = 0.05) -> Bounds:
+def sufficient_rate(
+    exchange: Exchange, cluster: Cluster, compute_s: BestAndWorstCase, added: float = 0.05
+) -> BestAndWorstCase:
     """Return the link rate in B/s at which the network adds the share `added` to the computation.
 
     It solves `step_seconds` = (1 + added) compute_s. Without overlap: bytes/(added compute_s - latency). With
@@ -225,7 +231,7 @@ def sufficient_rate(exchange: Exchange, cluster: Cluster, compute_s: Bounds, add
             return 0.0
         return traffic_B / room_s if room_s > 0 else math.inf
 
-    return Bounds(
+    return BestAndWorstCase(
         solve(link_bytes(exchange, cluster, BEST.traffic), (1 + added) * compute_s.at_best - latency_s),
         solve(link_bytes(exchange, cluster, WORST.traffic), added * compute_s.at_worst - latency_s),
     )

@@ -10,7 +10,7 @@ from harness.instruments.torch_internals import compilations_from_cache
 from suites.kernels.bound_call import Work, bind, seconds_of, shared
 from suites.kernels.subject import Subject
 from suites.kernels.training_step import OPERATION as STEP
-from suites.kernels.training_step import Trainer
+from suites.kernels.training_step import FixedBatchTrainer
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Session:
     compared: str = ""
     stopwatch: Stopwatch | None = None
     _work: Work | None = None
-    _trainer: Trainer | None = None
+    _trainer: FixedBatchTrainer | None = None
 
     @property
     def work(self) -> Work:
@@ -42,10 +42,10 @@ class Session:
         return self._work
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> FixedBatchTrainer:
         """Return the trainer of a training step."""
         if self._trainer is None:
-            self._trainer = Trainer(self.subject)
+            self._trainer = FixedBatchTrainer(self.subject)
         return self._trainer
 
     def first_call(self, work: Work) -> Any:

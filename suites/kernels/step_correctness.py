@@ -18,7 +18,7 @@ from harness.records import Unavailable
 from suites.kernels.bound_call import seconds_of
 from suites.kernels.session import Session
 from suites.kernels.subject import Operation, Subject, Workload
-from suites.kernels.training_step import Trainer, contract_of, step_of
+from suites.kernels.training_step import FixedBatchTrainer, contract_of, step_of
 from suites.training import correctness
 from suites.training.correctness import UPDATES, compare, compare_gradients, require_learning, worst_gradient
 
@@ -72,7 +72,7 @@ def baseline_steps(
 ) -> BaselineSteps:
     """Return the baseline's first steps, taken once for all variants of one process."""
     plain = Subject(replace(workload, dtype="fp32"), seed, operation, device, operation.eager)
-    trainer = Trainer(plain)
+    trainer = FixedBatchTrainer(plain)
     losses = [trainer.loss_and_gradients().item()]
     gradients = {name: one.clone() for name, one in trainer.gradients().items()}
     trainer.update()

@@ -55,7 +55,7 @@ class FunctionAdamW(Optimizer):
             parameter.grad = None
 
 
-class Trainer:
+class FixedBatchTrainer:
     """The training layer's trainer on one fixed batch; `step()` is the work that is timed."""
 
     def __init__(self, subject: Subject):
@@ -156,7 +156,7 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 
 def eager(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-    """Raise NotImplementedError: a step has a state, see `Trainer`."""
+    """Raise NotImplementedError: a step has a state, see `FixedBatchTrainer`."""
     raise NotImplementedError("a training step is not a function of its tokens; use a Trainer")
 
 

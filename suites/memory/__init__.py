@@ -28,7 +28,7 @@ from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
 from suites.training import correctness, techniques
 from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
-from suites.training.estimates import Counts, count, estimator
+from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
 IN_FP32 = (
@@ -114,13 +114,13 @@ def close(subject: Subject) -> None:
     """Do nothing: a description allocates nothing."""
 
 
-def count_model(subject: Subject) -> Counts:
+def count_model(subject: Subject) -> ModelCounts:
     """Return the model's counts, without allocating its weights."""
     with torch.device("meta"):
         return count(build_model(subject.step), subject.step.workload)
 
 
-def formulas(subject: Subject, counts: Counts) -> Iterator[Reading | Note]:
+def formulas(subject: Subject, counts: ModelCounts) -> Iterator[Reading | Note]:
     """Return the closed formulas' peaks; a formula that does not cover such a step says why."""
     for estimate in estimates(subject, counts):
         if estimate.peak_B is None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from suites.memory.subject import Subject
 from suites.training.dry_run import is_sharded
 from suites.training.estimates import (
-    Counts,
+    ModelCounts,
     deepspeed_states_bytes,
     korthikanti_layer_bytes,
     megatron_activations_bytes,
@@ -33,7 +33,7 @@ class NotDefinedError(Exception):
     """The formula does not apply to such a step; the text names why."""
 
 
-class Estimate(NamedTuple):
+class MemoryEstimate(NamedTuple):
     """One method's value. `reason`: why there is none, or which of its assumptions this step breaks."""
 
     method: str
@@ -46,18 +46,18 @@ def gpus(peak_B: float, capacity_B: float = 80e9) -> int:
     return max(1, math.ceil(peak_B / capacity_B))
 
 
-def estimates(subject: Subject, counts: Counts) -> Iterator[Estimate]:
+def estimates(subject: Subject, counts: ModelCounts) -> Iterator[MemoryEstimate]:
     """Return every formula's value for the peak bytes of one rank, or why it has none."""
     for method, formula in METHODS.items():
         try:
             peak_B = formula(subject, counts)
         except NotDefinedError as refusal:
-            yield Estimate(method, None, str(refusal))
+            yield MemoryEstimate(method, None, str(refusal))
         else:
-            yield Estimate(method, peak_B, "; ".join(broken_assumptions(method, subject.step, counts)))
+            yield MemoryEstimate(method, peak_B, "; ".join(broken_assumptions(method, subject.step, counts)))
 
 
-def broken_assumptions(method: str, step: TrainingStep, counts: Counts) -> Iterator[str]:
+def broken_assumptions(method: str, step: TrainingStep, counts: ModelCounts) -> Iterator[str]:
     """Return the assumptions of the method's source that `step` breaks."""
     if step.features.precision == "fp32" and method != "states_16":
         yield "the formula is for mixed precision; this step computes in fp32"
@@ -85,7 +85,7 @@ def _needs_adam(step: TrainingStep) -> None:
         raise NotDefinedError(NOT_ADAM.format(optimizer=step.workload.optimizer))
 
 
-def _rule_40x(subject: Subject, counts: Counts) -> float:
+def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
     """Apply the rule to the paper's nominal size ("7B") where the workload has one, spread evenly as in Table
     I."""
     step = subject.step
@@ -98,7 +98,7 @@ def _rule_40x(subject: Subject, counts: Counts) -> float:
     return total_B / (step.ranks if is_sharded(step) else 1)
 
 
-def _states_16(subject: Subject, counts: Counts) -> float:
+def _states_16(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
     if step.features.sharding == "tensor":
@@ -106,7 +106,7 @@ def _states_16(subject: Subject, counts: Counts) -> float:
     return zero_states_bytes(counts.parameters, STAGES[step.features.sharding], step.ranks)
 
 
-def _states_18(subject: Subject, counts: Counts) -> float:
+def _states_18(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
     sharding = step.features.sharding
@@ -117,7 +117,7 @@ def _states_18(subject: Subject, counts: Counts) -> float:
     return megatron_states_bytes(counts.parameters, step.ranks, distributed_optimizer=sharding == "zero1")
 
 
-def _korthikanti(subject: Subject, counts: Counts) -> float:
+def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
     """Add the activations of one micro-batch of all layers to ZeRO's states."""
     step = subject.step
     _needs_known_attention(step)
@@ -134,7 +134,7 @@ def _korthikanti(subject: Subject, counts: Counts) -> float:
     return _states_16(subject, counts) + counts.num_hidden_layers * layer_B
 
 
-def _megatron(subject: Subject, counts: Counts) -> float:
+def _megatron(subject: Subject, counts: ModelCounts) -> float:
     step, features = subject.step, subject.step.features
     _needs_known_attention(step)
     if features.sharding == "tensor":
@@ -149,7 +149,7 @@ def _megatron(subject: Subject, counts: Counts) -> float:
     )
 
 
-def _deepspeed(subject: Subject, counts: Counts) -> float:
+def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
     """Apply deepspeed's estimator of the step's own stage; model states only."""
     step = subject.step
     _needs_adam(step)
@@ -163,10 +163,10 @@ def _deepspeed(subject: Subject, counts: Counts) -> float:
     return _by_deepspeed(STAGES[sharding], counts, step.ranks)
 
 
-def _deepspeed_on_one(stage: int) -> Callable[[Subject, Counts], float]:
+def _deepspeed_on_one(stage: int) -> Callable[[Subject, ModelCounts], float]:
     """Apply deepspeed's estimator of `stage` to this model on one GPU, for a step without sharding."""
 
-    def formula(subject: Subject, counts: Counts) -> float:
+    def formula(subject: Subject, counts: ModelCounts) -> float:
         step = subject.step
         _needs_adam(step)
         if step.features.sharding != "none" or step.ranks != 1:
@@ -176,14 +176,14 @@ def _deepspeed_on_one(stage: int) -> Callable[[Subject, Counts], float]:
     return formula
 
 
-def _by_deepspeed(stage: int, counts: Counts, ranks: int) -> float:
+def _by_deepspeed(stage: int, counts: ModelCounts, ranks: int) -> float:
     try:
         return deepspeed_states_bytes(stage, counts.parameters, counts.largest_layer, ranks)
     except ImportError as error:
         raise NotDefinedError(f"deepspeed could not be imported: {error}") from error
 
 
-METHODS: dict[str, Callable[[Subject, Counts], float]] = {
+METHODS: dict[str, Callable[[Subject, ModelCounts], float]] = {
     "rule_40x": _rule_40x,
     "states_16": _states_16,
     "states_18": _states_18,

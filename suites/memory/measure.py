@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from harness.instruments.memory.allocator import Peak, watch
+from harness.instruments.memory.allocator import SpanPeak, watch
 from harness.instruments.memory.bf16_products import fast_bf16_products
 from suites.training.dry_run import device_here
 from suites.training.step import TrainingStep
@@ -24,7 +24,7 @@ class Measured(NamedTuple):
     (`bf16_products`); `slow`: operations that could not be.
     """
 
-    peaks: tuple[Peak, ...]
+    peaks: tuple[SpanPeak, ...]
     losses: tuple[float, ...]
     in_fp32: bool
     slow: tuple[str, ...]

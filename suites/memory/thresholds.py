@@ -14,7 +14,7 @@ from suites.memory.outside_allocator import outside_allocator_B
 from suites.memory.search import fewest_of, tokens_at
 from suites.memory.subject import Subject
 from suites.training.dry_run import DryRun, is_sharded
-from suites.training.estimates import Counts
+from suites.training.estimates import ModelCounts
 from suites.training.step import TrainingStep
 
 MOST_RANKS = 4096
@@ -29,7 +29,7 @@ class PeakOf(Protocol):
         """Return it."""
 
 
-def thresholds(subject: Subject, counts: Counts, peak_of: PeakOf) -> Iterator[Reading | Note]:
+def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Run both searches where they apply; `peak_of` returns the peak of one rank of a step.
 
     Ranks are searched by `fake_step`; a step that fake tensors cannot show, by Korthikanti's formula.
@@ -59,7 +59,7 @@ def is_under_the_rule(step: TrainingStep) -> bool:
     return step.ranks == 1 and step.features.precision == "autocast" and at_once
 
 
-def korthikanti_bytes(subject: Subject, counts: Counts) -> float:
+def korthikanti_bytes(subject: Subject, counts: ModelCounts) -> float:
     """Return the formula's peak of one rank; raises Unavailable where it has none."""
     estimate = next(one for one in estimates(subject, counts) if one.method == "korthikanti")
     if estimate.peak_B is None:

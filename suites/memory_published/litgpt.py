@@ -14,7 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suites.training.head_loss import HeadLoss
-from suites.training.model import EPSILON, GELU, ModelShape, Places, Transformer, make_norm, rotate
+from suites.training.model import (
+    EPSILON,
+    GELUMLP,
+    ModelShape,
+    PositionTensors,
+    Transformer,
+    make_norm,
+    rotate,
+)
 from suites.training.quantized_weights import FrozenLinear, Nf4Linear
 from suites.training.techniques.lora import linear_layers
 from suites.training.trainer import default_dtype
@@ -56,7 +64,7 @@ class FusedAttention(nn.Module):
         self.qkv: nn.Module = nn.Linear(shape.hidden_size, parts * shape.head_size, bias=shape.bias)
         self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
 
-    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         (batch, length, _), shape = x_BTD.shape, self.shape
         groups = shape.num_attention_heads // shape.num_key_value_heads
@@ -66,7 +74,7 @@ class FusedAttention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = (
             one.expand(full).reshape(batch, -1, length, shape.head_size) for one in (q, k, v)
         )
-        q_BHTK, k_BHTK = rotate(q_BHTK, places), rotate(k_BHTK, places)
+        q_BHTK, k_BHTK = rotate(q_BHTK, positions), rotate(k_BHTK, positions)
         mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
         return self.output(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
@@ -206,12 +214,12 @@ class ParallelBlock(nn.Module):
         super().__init__()
         self.norm = make_norm(shape)
         self.attention = FusedAttention(shape)
-        self.mlp = GELU(shape)
+        self.mlp = GELUMLP(shape)
 
-    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         normal_BTD = self.norm(x_BTD)
-        return self.mlp(normal_BTD) + self.attention(normal_BTD, places) + x_BTD  # type: ignore[no-any-return]
+        return self.mlp(normal_BTD) + self.attention(normal_BTD, positions) + x_BTD  # type: ignore[no-any-return]
 
 
 def rms_norm_in_fp32(x_ND: Tensor, weight_D: Tensor) -> Tensor:

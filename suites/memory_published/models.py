@@ -68,7 +68,7 @@ IN_FP32: Functions = {"rms_norm": rms_norm_in_fp32, "rotary": complex_rotary}
 """Parts of `Transformer`; autograd keeps fp32 tensors that fused kernels in bf16 do not."""
 
 
-class LayerNorm(nn.Module):
+class UnfusedLayerNorm(nn.Module):
     """Layer norm from single operations; autograd keeps the results of most of them."""
 
     def __init__(self, size: int):
@@ -98,7 +98,7 @@ class GPTBlock(nn.Module):
     def __init__(self, size: int, heads: int, width: int, length: int, dropout: float):
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.attention_norm, self.mlp_norm = LayerNorm(size), LayerNorm(size)
+        self.attention_norm, self.mlp_norm = UnfusedLayerNorm(size), UnfusedLayerNorm(size)
         self.query, self.key, self.value = (nn.Linear(size, size, bias=False) for _ in range(3))
         self.output = nn.Linear(size, size)
         self.mlp = nn.Sequential(nn.Linear(size, width), TanhGELU(), nn.Linear(width, size))
@@ -138,7 +138,7 @@ class GPT2FromScratch(nn.Module):
             GPTBlock(size, workload.num_attention_heads, workload.intermediate_size, length, workload.dropout)
             for _ in range(workload.num_hidden_layers)
         )
-        self.norm = LayerNorm(size)
+        self.norm = UnfusedLayerNorm(size)
         self.head = nn.Linear(size, workload.vocab_size, bias=False)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:

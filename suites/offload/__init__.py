@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.offload.largest import Search, sample_largest, trained_parameters
+from suites.offload.largest import DepthSearch, sample_largest, trained_parameters
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
 from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
@@ -90,7 +90,7 @@ def tokens_per_step(subject: Subject) -> int:
 
 
 @dataclass(slots=True)
-class Training:
+class TrainingSession:
     """The ranks that train one model; `max_error` of a loss, once checked."""
 
     subject: Subject
@@ -98,14 +98,14 @@ class Training:
     max_error: float | None = None
 
 
-Session = Training | Search
+Session = TrainingSession | DepthSearch
 
 
 def prepare(subject: Subject) -> Session:
     """Return what trains: ranks that start with their first call."""
     searches = subject.workload.device_memory_budget_B is not None
     ranks = Ranks(subject.workload, exact=searches)
-    return Search(subject, ranks) if searches else Training(subject, ranks)
+    return DepthSearch(subject, ranks) if searches else TrainingSession(subject, ranks)
 
 
 def check(session: Session) -> None:
@@ -114,7 +114,7 @@ def check(session: Session) -> None:
     A model that one process could not hold is compared with few layers. Managed memory is compared by the
     losses of the course alone. Raises `WrongResult`.
     """
-    if isinstance(session, Search) or session.subject.managed is not None:
+    if isinstance(session, DepthSearch) or session.subject.managed is not None:
         return
     subject, ranks = session.subject, session.ranks
     if subject.workload.needs_gpu:
@@ -156,13 +156,13 @@ def conditions(session: Session) -> Mapping[str, str]:
 
 def sample(session: Session) -> Iterator[Reading | Note]:
     """Read one model's bytes and seconds per step, or the largest model in a budget."""
-    if isinstance(session, Search):
+    if isinstance(session, DepthSearch):
         yield from sample_largest(session)
     else:
         yield from sample_step(session)
 
 
-def sample_step(session: Training) -> Iterator[Reading | Note]:
+def sample_step(session: TrainingSession) -> Iterator[Reading | Note]:
     """Read seconds and losses of a course of steps, then bytes on each tier and between them.
 
     Raises `WrongResult` where a loss of the course is not plain PyTorch's, before anything is read.
@@ -203,7 +203,7 @@ def sample_step(session: Training) -> Iterator[Reading | Note]:
     yield from estimated(subject, max(max(one["peaks_B"]) for one in footprints))
 
 
-def check_course(session: Training, losses: Sequence[float]) -> None:
+def check_course(session: TrainingSession, losses: Sequence[float]) -> None:
     """Compare the course's losses with plain PyTorch's; one that changes the mathematics must learn."""
     subject = session.subject
     step, workload = subject.step, subject.workload

@@ -16,14 +16,14 @@ from suites.offload.subject import Subject, Workload
 
 
 @dataclass(slots=True)
-class Search:
+class DepthSearch:
     """The ranks on which depths are tried."""
 
     subject: Subject
     ranks: Ranks
 
 
-def sample_largest(session: Search) -> Iterator[Reading | Note]:
+def sample_largest(session: DepthSearch) -> Iterator[Reading | Note]:
     """Read the most layers that train within the budget, with a note per attempt, and their estimates."""
     subject = session.subject
     workload = subject.workload

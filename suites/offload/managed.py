@@ -40,7 +40,7 @@ SPARE_B = 4 * 2**20
 """Room beyond the rehearsed bytes: for what no rehearsal needs, and for pages that move many at a time."""
 
 
-class Memory(Protocol):
+class WorkingSetMemory(Protocol):
     """Where the working set goes."""
 
     def hold(
@@ -91,7 +91,9 @@ class ManagedOptimizer(TorchOptimizer):
         super().__init__(parameters, make_torch_optimizer(parameters, workload))
         self.model, self.workload, self.around, self.device = model, workload, around, resources.device
         cuda = resources.device.type == "cuda"
-        self.memory: Memory = ManagedMemory() if cuda else PagedFiles(resources.host, resources.folder)
+        self.memory: WorkingSetMemory = (
+            ManagedMemory() if cuda else PagedFiles(resources.host, resources.folder)
+        )
         try:
             size_B = 4 * sum(one.nbytes for one in parameters)
             self.memory.hold(self._fill, self._rehearse, size_B, resident)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
-from suites.offload.subject import DEVICE, Placement, Subject, Workload
+from suites.offload.subject import DEVICE, MemoryPlacement, Subject, Workload
 from suites.training.estimates import (
     MIXED,
-    Parts,
+    ModelStates,
     deepspeed_states_bytes,
     korthikanti_layer_bytes,
     largest_operator_bytes,
     zero_states_bytes,
 )
 
-Estimate = Callable[[Subject], float]
+MemoryFormula = Callable[[Subject], float]
 """Peak bytes of one rank's device; raises `Unavailable` with the reason where there is no value."""
 
 
@@ -29,7 +29,7 @@ ANY_DEPTH = 2**20
 """Layers. Where so many fit, the device bounds nothing."""
 
 
-def sizes_B(workload: Workload, placement: Placement) -> Parts:
+def sizes_B(workload: Workload, placement: MemoryPlacement) -> ModelStates:
     """Return the bytes per parameter that the variant's engine allocates.
 
     torch trains fp32 parameters (autocast, or FSDP2's own casts): 4, 4 and two moments of 4. deepspeed has
@@ -38,31 +38,33 @@ def sizes_B(workload: Workload, placement: Placement) -> Parts:
     """
     own = placement.engine == "deepspeed" and placement.stage == 3 and placement.optimizer == DEVICE
     if placement.engine in ("ddp", "fsdp2", "managed") or (workload.precision == "fp32" and own):
-        return Parts(4, 4, 8)
-    return Parts(4, 4, 12) if workload.precision == "fp32" else MIXED
+        return ModelStates(4, 4, 8)
+    return ModelStates(4, 4, 12) if workload.precision == "fp32" else MIXED
 
 
-def on_device(placement: Placement) -> Parts:
+def on_device(placement: MemoryPlacement) -> ModelStates:
     """Return the share of each part that stays on the device.
 
     Gradients go where the states are that they update, each as soon as it is reduced; but stage 1, which
     spreads no gradients, holds all of them until the backward pass ends. `ratio` is Twin-Flow's.
     """
     if placement.engine == "host_update":
-        return Parts(1, 0, 0)
+        return ModelStates(1, 0, 0)
     if placement.engine == "managed":
         share = min(placement.resident or 1.0, 1.0)
-        return Parts(share, share, share)
+        return ModelStates(share, share, share)
     kept = 1.0 if placement.optimizer == DEVICE else 1 - placement.ratio
-    return Parts(1 if placement.parameters == DEVICE else 0, 1 if stage_of(placement) == 1 else kept, kept)
+    return ModelStates(
+        1 if placement.parameters == DEVICE else 0, 1 if stage_of(placement) == 1 else kept, kept
+    )
 
 
-def stage_of(placement: Placement) -> int:
+def stage_of(placement: MemoryPlacement) -> int:
     """Return ZeRO's stage: FSDP2 shards as stage 3 does, engines other than deepspeed's shard nothing."""
     return 3 if placement.engine == "fsdp2" else placement.stage
 
 
-def zero_formula_B(workload: Workload, placement: Placement) -> float:
+def zero_formula_B(workload: Workload, placement: MemoryPlacement) -> float:
     """Return the model states by ZeRO's formulas; with stage 3 offloaded, plus the largest operator."""
     shape = workload.shape
     states_B = zero_states_bytes(
@@ -83,7 +85,7 @@ def element_B(workload: Workload) -> int:
     return 2 if workload.precision == "bf16" else 4
 
 
-def with_activations_B(workload: Workload, placement: Placement) -> float:
+def with_activations_B(workload: Workload, placement: MemoryPlacement) -> float:
     """Return `zero_formula_B` plus the activations of one batch and the temporaries of the loss.
 
     A layer keeps what `korthikanti_layer_bytes` returns for attention that stores no scores; in fp32 twice
@@ -117,7 +119,7 @@ def with_activations_B(workload: Workload, placement: Placement) -> float:
     )
 
 
-def deepspeed_B(workload: Workload, placement: Placement) -> float:
+def deepspeed_B(workload: Workload, placement: MemoryPlacement) -> float:
     """Return deepspeed's own estimate for its stage 2 or 3, with its switches for offload.
 
     Called with counts, for one node; its `*_all_live` forms would need the model itself.
@@ -141,7 +143,7 @@ def deepspeed_B(workload: Workload, placement: Placement) -> float:
         raise Unavailable(f"deepspeed could not be imported: {error}") from error
 
 
-METHODS: dict[str, Estimate] = {
+METHODS: dict[str, MemoryFormula] = {
     "ZeRO formula": lambda subject: zero_formula_B(subject.workload, subject.placement),
     "deepspeed estimator": lambda subject: deepspeed_B(subject.workload, subject.placement),
     "formula + activations": lambda subject: with_activations_B(subject.workload, subject.placement),
@@ -159,7 +161,7 @@ def estimates_B(subject: Subject) -> Iterator[tuple[str, float | None, str]]:
             yield method, None, str(reason)
 
 
-def _notes(method: str, workload: Workload, placement: Placement) -> Iterator[str]:
+def _notes(method: str, workload: Workload, placement: MemoryPlacement) -> Iterator[str]:
     """Yield what the method leaves out, and which of its assumptions the variant breaks."""
     if method in ("ZeRO formula", "deepspeed estimator"):
         yield "model states alone, without activations or buffers"
@@ -174,7 +176,7 @@ def _notes(method: str, workload: Workload, placement: Placement) -> Iterator[st
         yield "the model without DDP, whose buckets are the gradients"
 
 
-def largest(subject: Subject, budget_B: float, estimate: Estimate) -> int:
+def largest(subject: Subject, budget_B: float, estimate: MemoryFormula) -> int:
     """Return the most layers whose estimated bytes are within the budget; 0 where one layer's are not.
 
     The bytes must not fall as layers are added; the workload's own depth does not matter. Raises

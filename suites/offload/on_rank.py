@@ -22,20 +22,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.instruments.distributed.deepspeed_ops import load, missing
+from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.allocator import watch
 from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
-from suites.offload.transfer_counter import Traffic
+from suites.offload.transfer_counter import TransferCounter
 from suites.training.drain_gloo import DrainGloo, wait_for_threads
 from suites.training.host_memory import HostMemory
 from suites.training.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-Memory = dict[str, Any]
-Step = Mapping[str, Any]
+DescribedStep = Mapping[str, Any]
+"""See `TrainingStep.described`."""
 
 SETTLING = 2
 """Steps before a rank's memory is steady: the first creates states, the second is the first with them."""
@@ -55,7 +56,7 @@ NO_MEMORY = "allocate memory"
 """Text in the message of torch's CPU allocator (c10/core/impl/alloc_cpu.cpp)."""
 
 
-def build_trainer(step: Step, folder: str, managed: Mapping[str, Any] | None = None) -> Trainer:
+def build_trainer(step: DescribedStep, folder: str, managed: Mapping[str, Any] | None = None) -> Trainer:
     """Return this rank's trainer of a step that travelled as JSON."""
     if device().type == "cuda":
         torch.cuda.set_device(device())
@@ -70,7 +71,7 @@ def train_step(trainer: Trainer) -> float:
     return float(trainer.train_step(trainer.text_batches()))
 
 
-def compile_operators(memory: Memory, step: Step) -> None:
+def compile_operators(state: RankState, step: DescribedStep) -> None:
     """Make deepspeed compile what the step needs, if it has not yet."""
     for name, settings in step["techniques"]:
         if name != "zero":
@@ -85,7 +86,7 @@ def compile_operators(memory: Memory, step: Step) -> None:
 
 
 def train_steps(
-    memory: Memory, step: Step, folder: str, steps: int, managed: Mapping[str, Any] | None = None
+    state: RankState, step: DescribedStep, folder: str, steps: int, managed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Train steps and return each one's loss, seconds, and pages moved where memory is managed."""
     trainer = build_trainer(step, folder, managed)
@@ -114,7 +115,7 @@ def counted(trainer: Trainer) -> dict[str, int]:
 
 
 def footprint(
-    memory: Memory, step: Step, folder: str, managed: Mapping[str, Any] | None = None
+    state: RankState, step: DescribedStep, folder: str, managed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return bytes of steady steps: the device's peak, what moves, disk traffic, and the host's most.
 
@@ -133,7 +134,7 @@ def footprint(
     peaks_B = [one.live_B for one in watched.peaks]
     dist.barrier()
     before = disk_B()
-    with Traffic(trainer.host) as traffic:
+    with TransferCounter(trainer.host) as traffic:
         train_step(trainer)
     after = disk_B()
     up_s, down_s = copying_s(HostMemory(device(), folder))
@@ -182,8 +183,8 @@ def disk_B() -> dict[str, int]:
 
 
 def train_within_budget(
-    memory: Memory,
-    step: Step,
+    state: RankState,
+    step: DescribedStep,
     folder: str,
     budget_B: int | None,
     steps: int,
@@ -196,7 +197,7 @@ def train_within_budget(
     finite.
     """
     shallow = {**step, "workload": {**step["workload"], "num_hidden_layers": 1}}
-    train_steps(memory, shallow, folder, steps, managed)
+    train_steps(state, shallow, folder, steps, managed)
     malloc_trim_heap()
     base_B = private_bytes() - stacks_B()
     with oom_as_memory_error():

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.memory.private_memory import EXACT, SMALL_STACKS
 from harness.records import Unavailable
 from suites.offload import on_rank, swap_folder
@@ -27,7 +27,7 @@ class Ranks:
     def __init__(self, workload: Workload, exact: bool = False) -> None:
         self.workload = workload
         self._exact = exact
-        self._pool: Pool | None = None
+        self._pool: RankPool | None = None
         self._folder = ""
 
     def call(self, function: str, subject: Subject, **arguments: Any) -> list[Any]:
@@ -43,7 +43,7 @@ class Ranks:
         return self._running.call(f"{training_on_rank.__name__}:{function}", **arguments, **given)
 
     @property
-    def _running(self) -> Pool:
+    def _running(self) -> RankPool:
         assert self._pool is not None
         return self._pool
 
@@ -66,14 +66,14 @@ class Ranks:
             swap_folder.remove(self._folder)
             self._folder = ""
 
-    def _start(self) -> Pool:
+    def _start(self) -> RankPool:
         count = self.workload.dp_size
         backend = backend_of(count)
         threads = str(max(len(os.sched_getaffinity(0)) // count, 1))
         common = {"OMP_NUM_THREADS": threads, **(EXACT if self._exact else {})}
         command = SMALL_STACKS if self._exact else ()
-        places = [Place(command, {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
-        return Pool(places, "127.0.0.1", backend, TIMEOUT_S)
+        places = [RankLocation(command, {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
+        return RankPool(places, "127.0.0.1", backend, TIMEOUT_S)
 
 
 def backend_of(ranks: int) -> str:

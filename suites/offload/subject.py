@@ -82,7 +82,7 @@ def baseline_techniques(workload: Workload) -> Techniques:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MemoryPlacement:
     """Where a variant's memory is, for formulas and conditions.
 
     `engine`: deepspeed | managed | the technique by which ranks share the model. `stage` is ZeRO's.
@@ -106,7 +106,7 @@ ACTIVATIONS = {"device": "kept", "host": "offloaded", "host_prefetched": "offloa
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """The working set in managed memory; `resident`: see `Placement`."""
+    """The working set in managed memory; `resident`: see `MemoryPlacement`."""
 
     resident: float | None
 
@@ -121,13 +121,13 @@ class Subject:
     managed: Managed | None = None
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> MemoryPlacement:
         """Return where its memory is."""
         features, strategy = self.step.features, strategy_of(self.step) or ""
         kept = "recomputed" if features.recompute == "full" else ACTIVATIONS[features.activations_on]
         if self.managed is not None:
-            return Placement("managed", activations=kept, resident=self.managed.resident)
-        return Placement(
+            return MemoryPlacement("managed", activations=kept, resident=self.managed.resident)
+        return MemoryPlacement(
             engine="deepspeed" if strategy == "zero" else strategy,
             stage=int(features.sharding.removeprefix("zero")) if strategy == "zero" else 0,
             optimizer=features.optimizer_on,

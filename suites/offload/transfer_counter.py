@@ -17,7 +17,7 @@ from suites.training.host_memory import address_of
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 
 
-class Traffic(TorchDispatchMode):
+class TransferCounter(TorchDispatchMode):
     """Counts inside the block: `up_B` from the host to the device, `down_B` in the other direction.
 
     An operation that reads from one tier and writes to the other moves what it reads, each part of a storage

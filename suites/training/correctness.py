@@ -164,12 +164,12 @@ def require_learning(losses: Sequence[float]) -> None:
         )
 
 
-Call = Callable[..., list[Any]]
+CallOnRanks = Callable[..., list[Any]]
 """call(function, **arguments): runs a function of `on_rank.py` and returns each rank's result."""
 
 
 def check_on_ranks(
-    step: TrainingStep, call: Call, key: str, shared: Techniques = (), device: torch.device = CPU
+    step: TrainingStep, call: CallOnRanks, key: str, shared: Techniques = (), device: torch.device = CPU
 ) -> float | None:
     """Check the trainers named `key` on real ranks; return the largest loss error, None if none was compared.
 

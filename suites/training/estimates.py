@@ -19,7 +19,7 @@ from suites.training.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ModelCounts:
     """A model's counts for the formulas. `largest_layer`: most parameters of one module itself."""
 
     parameters: int  # shared ones count once
@@ -32,9 +32,9 @@ class Counts:
     vocab_size: int
 
 
-def count(model: nn.Module, workload: Workload) -> Counts:
+def count(model: nn.Module, workload: Workload) -> ModelCounts:
     """Return the counts of `model`, whose tensors may be fake; its shape is the workload's."""
-    return Counts(
+    return ModelCounts(
         parameters=sum(p.numel() for p in model.parameters()),
         largest_layer=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
         num_hidden_layers=workload.num_hidden_layers,
@@ -55,7 +55,7 @@ def rule_40x_bytes(parameters: float) -> float:
     return 40 * parameters
 
 
-class Parts(NamedTuple):
+class ModelStates(NamedTuple):
     """Model states: weights, gradients, and the optimizer's fp32 states."""
 
     weights: float
@@ -63,14 +63,14 @@ class Parts(NamedTuple):
     states: float
 
 
-MIXED = Parts(2, 2, 12)
+MIXED = ModelStates(2, 2, 12)
 """Bytes per parameter: 16-bit weight and gradient; fp32 weight, mean and variance (arXiv 1910.02054, 3.1)."""
 
-ALL = Parts(1, 1, 1)
+ALL = ModelStates(1, 1, 1)
 
 
 def zero_states_bytes(
-    parameters: float, stage: int, ranks: int, sizes_B: Parts = MIXED, on_device: Parts = ALL
+    parameters: float, stage: int, ranks: int, sizes_B: ModelStates = MIXED, on_device: ModelStates = ALL
 ) -> float:
     """Return the bytes of model states on one of `ranks` devices under ZeRO `stage` 0 to 3.
 
@@ -80,7 +80,7 @@ def zero_states_bytes(
     shares of 0 and 1 give its table of 16, 14, 4 and 2 bytes (arXiv 2101.06840, section 4). Left out:
     activations, temporary buffers, fragmentation.
     """
-    spread = Parts(*(ranks if stage >= least else 1 for least in (3, 2, 1)))
+    spread = ModelStates(*(ranks if stage >= least else 1 for least in (3, 2, 1)))
     each = zip(sizes_B, on_device, spread, strict=True)
     return parameters * sum(size_B * share / count for size_B, share, count in each)
 
@@ -126,7 +126,7 @@ def largest_operator_bytes(hidden_size: int, widest: int, element_B: int = 2) ->
     return 2.0 * element_B * hidden_size * widest
 
 
-def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: Counts) -> float:
+def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: ModelCounts) -> float:
     """Return the bytes of activations of a full model on one rank: Megatron-LM's estimator.
 
     Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) per layer, 8sb + sbh for embedding

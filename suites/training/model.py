@@ -103,7 +103,7 @@ def blocks_of(model: nn.Module) -> nn.ModuleList:
     return max(lists, key=len)
 
 
-class Places(NamedTuple):
+class PositionTensors(NamedTuple):
     """Positions that a block needs: rotary tables, and the mask of explicit attention."""
 
     cos_TK: Tensor | None
@@ -140,13 +140,13 @@ def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
     return x_BHTK * cos_TK.to(x_BHTK.dtype) + turned_BHTK * sin_TK.to(x_BHTK.dtype)
 
 
-def rotate(x_BHTK: Tensor, places: Places, rotary: Callable[..., Any] = rotary) -> Tensor:
+def rotate(x_BHTK: Tensor, positions: PositionTensors, rotary: Callable[..., Any] = rotary) -> Tensor:
     """Return queries or keys rotated by their positions; unchanged where the model has no rotary
     positions.
     """
-    if places.cos_TK is None or places.sin_TK is None:
+    if positions.cos_TK is None or positions.sin_TK is None:
         return x_BHTK
-    return rotary(x_BHTK, places.cos_TK, places.sin_TK)  # type: ignore[no-any-return]
+    return rotary(x_BHTK, positions.cos_TK, positions.sin_TK)  # type: ignore[no-any-return]
 
 
 def rotary_tables(length: int, head_size: int) -> tuple[Tensor, Tensor]:
@@ -172,10 +172,10 @@ class Attention(nn.Module):
         self.value = nn.Linear(shape.hidden_size, kv, bias=shape.bias)
         self.output = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
 
-    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
-        q_BHTK = rotate(self._heads(self.query(x_BTD)), places, self.rotary)
-        k_BGTK = rotate(self._heads(self.key(x_BTD)), places, self.rotary)
+        q_BHTK = rotate(self._heads(self.query(x_BTD)), positions, self.rotary)
+        k_BGTK = rotate(self._heads(self.key(x_BTD)), positions, self.rotary)
         v_BGTK = self._heads(self.value(x_BTD))
         groups = q_BHTK.shape[1] // k_BGTK.shape[1]
         if groups > 1:
@@ -187,7 +187,7 @@ class Attention(nn.Module):
         elif self.kind == "sdpa":
             mixed = F.scaled_dot_product_attention(q_BHTK, k_BGTK, v_BGTK, is_causal=True, dropout_p=dropout)
         else:
-            mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, places.hidden_TT, dropout)
+            mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, positions.hidden_TT, dropout)
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def explicit_attention(
     return weights_BHTT @ v_BHTK
 
 
-class SwiGLU(nn.Module):
+class SwiGLUMLP(nn.Module):
     """Llama's gated feed-forward layer: three matrices."""
 
     def __init__(self, shape: ModelShape, functions: Functions = NONE):
@@ -228,7 +228,7 @@ class SwiGLU(nn.Module):
         return self.down(gated_ND).view_as(x_BTD)  # type: ignore[no-any-return]
 
 
-class GELU(nn.Module):
+class GELUMLP(nn.Module):
     """GPT's feed-forward layer: two matrices."""
 
     def __init__(self, shape: ModelShape):
@@ -241,7 +241,7 @@ class GELU(nn.Module):
         return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One layer: norm, attention, norm, feed-forward, each with its residual."""
 
     def __init__(self, shape: ModelShape, attention: str, functions: Functions = NONE):
@@ -249,12 +249,12 @@ class Block(nn.Module):
         self.attention_norm = make_norm(shape, functions)
         self.attention = Attention(shape, attention, functions)
         self.mlp_norm = make_norm(shape, functions)
-        self.mlp = SwiGLU(shape, functions) if shape.mlp == "swiglu" else GELU(shape)
+        self.mlp = SwiGLUMLP(shape, functions) if shape.mlp == "swiglu" else GELUMLP(shape)
         self.dropout = shape.dropout
 
-    def forward(self, x_BTD: Tensor, places: Places) -> Tensor:
+    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
-        x_BTD = x_BTD + self._drop(self.attention(self.attention_norm(x_BTD), places))
+        x_BTD = x_BTD + self._drop(self.attention(self.attention_norm(x_BTD), positions))
         return x_BTD + self._drop(self.mlp(self.mlp_norm(x_BTD)))
 
     def _drop(self, x_BTD: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ class Transformer(nn.Module):
             else None
         )
         self.blocks = nn.ModuleList(
-            Block(shape, attention, functions) for _ in range(shape.num_hidden_layers)
+            TransformerBlock(shape, attention, functions) for _ in range(shape.num_hidden_layers)
         )
         self.norm = make_norm(shape, functions)
         self.head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
@@ -300,14 +300,14 @@ class Transformer(nn.Module):
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
-        places = self._places(tokens_BT)
+        positions = self._positions(tokens_BT)
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
             positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
             x_BTD = x_BTD + self.position_embedding(positions_T)
         x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
         for block in self.blocks:
-            x_BTD = block(x_BTD, places)
+            x_BTD = block(x_BTD, positions)
         x_BTD = self.norm(x_BTD)
         if self.head_loss is not None:
             return self.head_loss.run(lambda: self.head(x_BTD), targets_BT)
@@ -325,7 +325,7 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def _places(self, tokens_BT: Tensor) -> Places:
+    def _positions(self, tokens_BT: Tensor) -> PositionTensors:
         length, hidden_TT = tokens_BT.shape[1], None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
@@ -335,8 +335,8 @@ class Transformer(nn.Module):
         if self.attention == "explicit" and "attention" not in self.functions:
             hidden_TT = causal_mask(length, tokens_BT.device)
         if self.shape.position == "learned":
-            return Places(None, None, hidden_TT)
-        return Places(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
+            return PositionTensors(None, None, hidden_TT)
+        return PositionTensors(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
 
     def _make_rotary_tables(self) -> None:
         dtype = torch.get_default_dtype()

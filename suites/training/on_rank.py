@@ -1,6 +1,6 @@
 """The functions that a rank runs for any suite that trains, called by name through `distributed.rank_pool`.
 
-A suite's own `on_rank.py` adds what it measures: `memory[key]` is the `Trainer` that `make` stored.
+A suite's own `on_rank.py` adds what it measures: `state[key]` is the `Trainer` that `make` stored.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.instruments.distributed.rank_worker import gpu
+from harness.instruments.distributed.rank_worker import RankState, gpu
 from harness.instruments.memory.allocator import watch
 from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
 from suites.training.correctness import worst_gradient as worst_of
 from suites.training.drain_gloo import DrainGloo, wait_for_threads
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
-
-Memory = dict[str, Any]
 
 SETTLING, STEADY = 2, 3
 """Updates before a rank's memory is steady: the first creates states, the second is the first with them. Then
@@ -34,23 +32,23 @@ def device() -> torch.device:
     return gpu() if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
-def make(memory: Memory, key: str, step: Mapping[str, Any], folder: str = "") -> None:
+def make(state: RankState, key: str, step: Mapping[str, Any], folder: str = "") -> None:
     """Keep a trainer of the described step under `key`."""
     if device().type == "cuda":
         torch.cuda.set_device(device())
-    memory[key] = Trainer(build_step(**step), device(), folder=folder)
+    state[key] = Trainer(build_step(**step), device(), folder=folder)
 
 
-def drop(memory: Memory, key: str) -> None:
+def drop(state: RankState, key: str) -> None:
     """Release the trainer."""
-    trainer = memory.pop(key, None)
+    trainer = state.pop(key, None)
     if trainer is not None:
         trainer.close()
 
 
-def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
+def updates(state: RankState, key: str, count: int) -> dict[str, list[float]]:
     """Run updates on text and return the loss and the seconds of each, without making its batches."""
-    trainer: Trainer = memory[key]
+    trainer: Trainer = state[key]
     losses, times_s = [], []
     for _ in range(count):
         batches = trainer.text_batches()
@@ -64,7 +62,7 @@ def updates(memory: Memory, key: str, count: int) -> dict[str, list[float]]:
     return {"loss": losses, "seconds": times_s}
 
 
-def peak_memory(memory: Memory, step: Mapping[str, Any]) -> int:
+def peak_memory(state: RankState, step: Mapping[str, Any]) -> int:
     """Return the peak live bytes of steady updates on this rank's device, by the allocator's events.
 
     The trainer is a new one: on the CPU only tensors made meanwhile are counted. Where ranks synchronize
@@ -85,22 +83,22 @@ def peak_memory(memory: Memory, step: Mapping[str, Any]) -> int:
     return max(peak.live_B for peak in watched.peaks[SETTLING:]) - before_B
 
 
-def worst_gradient(memory: Memory, key: str, shared: Sequence[Any] = ()) -> tuple[float, str]:
+def worst_gradient(state: RankState, key: str, shared: Sequence[Any] = ()) -> tuple[float, str]:
     """Return which of a new trainer's first gradients is off plain PyTorch's the most, and how far.
 
     Plain PyTorch: one model with the techniques `shared`, on this rank, takes the batches of all ranks.
     """
-    trainer: Trainer = memory[key]
+    trainer: Trainer = state[key]
     accumulate(trainer, trainer.text_batches())
     ours = trainer.gradients()
     batches = next(text_updates(trainer.step, 1))
     return worst_of(ours, plain_gradients(trainer.step, batches, shared, trainer.device))
 
 
-def spread(memory: Memory, key: str) -> float:
+def spread(state: RankState, key: str) -> float:
     """Return by how much parameters differ between ranks at most, relative to the largest parameter."""
     worst = 0.0
-    for parameter in memory[key].parameters().values():
+    for parameter in state[key].parameters().values():
         low, high = parameter.clone(), parameter.clone()
         dist.all_reduce(low, dist.ReduceOp.MIN)
         dist.all_reduce(high, dist.ReduceOp.MAX)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from suites.training.step import TrainingStep
 
-Function = Callable[..., Any]
+TorchFunction = Callable[..., Any]
 
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
@@ -140,7 +140,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return first(torch.ops.aten.native_dropout(input, p, True))
 
 
-def in_fp32(function: Function) -> Function:
+def in_fp32(function: TorchFunction) -> TorchFunction:
     """Wrap a function: under autocast it gets fp32 copies of narrow arguments (ATen/autocast_mode.h,
     AT_FORALL_FP32)."""
 
@@ -153,7 +153,7 @@ def in_fp32(function: Function) -> Function:
     return widened
 
 
-def to_fp32(function: Function) -> Function:
+def to_fp32(function: TorchFunction) -> TorchFunction:
     """Wrap a function: under autocast its result is fp32 unless requested otherwise
     (AT_FORALL_FP32_SET_OPT_DTYPE)."""
 
@@ -166,7 +166,7 @@ def to_fp32(function: Function) -> Function:
     return widened
 
 
-REPLACEMENTS: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
+REPLACEMENTS: tuple[tuple[Any, str, Callable[[TorchFunction], TorchFunction]], ...] = (
     (F, "scaled_dot_product_attention", lambda _: attention),
     (F, "rms_norm", lambda _: rms_norm),
     (F, "dropout", lambda _: dropout),

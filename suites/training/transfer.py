@@ -62,7 +62,7 @@ class SideStream:
         return Copy(event.query, lambda: torch.cuda.current_stream(self.device).wait_event(event))
 
 
-class Thread:
+class CopyThread:
     """Copies on a separate thread; `host` counts the bytes, which no dispatch mode sees.
 
     The thread refers to no tensor once a copy is over, so memory is always freed by the computing thread: the

@@ -39,7 +39,7 @@ FEW = 2
 VALUES = "a dry run's tensors have no values: leave out what reads them (.item(), nonzero, boolean masks)"
 DEVICE = "the dry run has no GPU: create tensors without a device, or on that of the tokens"
 
-Make = Callable[..., Any]
+ModelFunction = Callable[..., Any]
 
 
 def checked(model: nn.Module, name: str) -> nn.Module:
@@ -107,7 +107,7 @@ def build(name: str, workload: Workload, num_hidden_layers: int, functions: Func
 
 
 @cache
-def function_of(name: str) -> Make:
+def function_of(name: str) -> ModelFunction:
     """Return the function `package.module:function`; raises `Unavailable` where it cannot be imported."""
     module_name, _, function_name = name.partition(":")
     try:
@@ -120,7 +120,7 @@ def function_of(name: str) -> Make:
         near = get_close_matches(function_name, vars(module), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise Unavailable(f"{name}: {module_name} has no function {function_name}{hint}")
-    make: Make = found
+    make: ModelFunction = found
     return make
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from uuid import uuid4
 
-from harness.instruments.distributed.rank_pool import Place
+from harness.instruments.distributed.rank_pool import RankLocation
 from harness.instruments.distributed.rank_worker import POOL, STORE
 
 REMOTE = "harness.instruments.distributed.remote_ranks"
@@ -91,12 +91,12 @@ def launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     return Launch(rank, world, local, per_node, environ["MASTER_ADDR"], port, hosts, run)
 
 
-def places(launch: Launch, environment: Mapping[str, str]) -> list[Place]:
+def places(launch: Launch, environment: Mapping[str, str]) -> list[RankLocation]:
     """Return where the ranks of one pool run: rank 0 here, the others where they were started."""
     relay = (sys.executable, "-u", "-m", REMOTE, "relay")
     given = {**environment, **launch.environment, POOL: uuid4().hex}
-    here = Place((), {**given, "LOCAL_RANK": str(launch.local)})
-    return [here, *(Place(relay, given) for _ in range(1, launch.world))]
+    here = RankLocation((), {**given, "LOCAL_RANK": str(launch.local)})
+    return [here, *(RankLocation(relay, given) for _ in range(1, launch.world))]
 
 
 def serve(launch: Launch) -> None:

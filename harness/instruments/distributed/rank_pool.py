@@ -50,7 +50,7 @@ class RankTimeout(TimeoutError):
     """Ranks gave no answer in time; the text names the ranks, the call and where each hung."""
 
 
-class Place(NamedTuple):
+class RankLocation(NamedTuple):
     """Where a rank runs: the prefix of its command, and additions to its environment."""
 
     command: Sequence[str] = ()
@@ -65,7 +65,7 @@ class _Rank(NamedTuple):
     heard: list[bytes]  # of an incomplete answer
 
 
-class Pool:
+class RankPool:
     """Ranks 0 to N - 1, one per place, connected over `backend`; a context that ends them.
 
     `address` is rank 0's, which all must reach. `timeout_s` limits a call, and a collective in it.
@@ -74,7 +74,7 @@ class Pool:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[RankLocation],
         address: str,
         backend: str = "gloo",
         timeout_s: float = 120.0,
@@ -94,7 +94,7 @@ class Pool:
             self.close()
             raise
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> RankPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -239,7 +239,7 @@ class Pool:
     def _last(self, number: int, lines: int) -> str:
         return log_tail.last(self._ranks[number].printed, lines)
 
-    def _start(self, number: int, world: int, place: Place, address: str) -> _Rank:
+    def _start(self, number: int, world: int, place: RankLocation, address: str) -> _Rank:
         path = Path(self._folder.name) / f"rank{number}"
         ours: list[int] = []
         theirs: list[int] = []
@@ -268,7 +268,7 @@ class Pool:
         return _Rank(process, ours[0], ours[1], path, [])
 
 
-def _environment(number: int, world: int, place: Place, address: str, answers: int) -> dict[str, str]:
+def _environment(number: int, world: int, place: RankLocation, address: str, answers: int) -> dict[str, str]:
     """Return the environment; collectives use the loopback device where the ranks meet there, by default."""
     device = {"GLOO_SOCKET_IFNAME": "lo"} if address.startswith(LOOPBACK) else {}
     meeting = {"RANK": str(number), "WORLD_SIZE": str(world), "MASTER_ADDR": address, "ANSWERS": str(answers)}

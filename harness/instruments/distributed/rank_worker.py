@@ -1,8 +1,8 @@
 """One rank of a pool, started by `rank_pool` as `python -m harness.instruments.distributed.rank_worker`.
 
 Calls are lines of JSON on standard input, `{"call": "module:function", "arguments": {...}}`; answers are
-lines on the descriptor that ANSWERS names. A function gets the rank's own memory, a dictionary that persists,
-and the arguments. The rank ends with its input, even while it waits in a collective.
+lines on the descriptor that ANSWERS names. A function gets the rank's state, a dictionary that persists, and
+the arguments. The rank ends with its input, even while it waits in a collective.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ limit."""
 STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
 """Variables: where ranks of several machines meet (host:port), and the name that separates pools."""
 
-Memory = dict[str, Any]
+RankState = dict[str, Any]
+"""What the functions of one rank keep from call to call."""
 
 
 def main() -> None:
@@ -46,12 +47,12 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # prints where it hangs, and dies
     calls: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(calls,), daemon=True).start()
-    memory: Memory = {}
+    state: RankState = {}
     descriptor = int(os.environ["ANSWERS"])
     os.set_inheritable(descriptor, False)  # its closing shows that this process is gone
     with open(descriptor, "w", buffering=1) as answers:
         while True:
-            answers.write(answer(json.loads(calls.get()), memory) + "\n")
+            answers.write(answer(json.loads(calls.get()), state) + "\n")
 
 
 def die_with_starter() -> None:
@@ -67,11 +68,11 @@ def _listen(calls: queue.SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def answer(call: dict[str, Any], memory: Memory) -> str:
+def answer(call: dict[str, Any], state: RankState) -> str:
     """Return what the function returns, or what it raised and whether that was expected; a line of JSON."""
     try:
         module, _, function = call["call"].partition(":")
-        result = getattr(importlib.import_module(module), function)(memory, **call["arguments"])
+        result = getattr(importlib.import_module(module), function)(state, **call["arguments"])
         return json.dumps({"answer": result})
     except (Exception, SystemExit) as error:
         for kind in MEANT:
@@ -82,7 +83,7 @@ def answer(call: dict[str, Any], memory: Memory) -> str:
         return json.dumps({"raised": "", "said": f"{type(error).__name__}: {error} ({place})"})
 
 
-def listen(memory: Memory, timeout_s: float) -> int:
+def listen(state: RankState, timeout_s: float) -> int:
     """Open the common store on rank 0's own address and return its port, a free one.
 
     0 where a store exists already.
@@ -93,24 +94,24 @@ def listen(memory: Memory, timeout_s: float) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = int(server.getsockname()[1])
-        memory["store"] = _store(port, timeout_s, is_master=True, master_listen_fd=server.detach())
+        state["store"] = _store(port, timeout_s, is_master=True, master_listen_fd=server.detach())
     return port
 
 
-def join(memory: Memory, backend: str, port: int, timeout_s: float) -> list[int]:
+def join(state: RankState, backend: str, port: int, timeout_s: float) -> list[int]:
     """Join the other ranks and return this rank and their number; collectives time out after `timeout_s`."""
     begin_s = time.monotonic()
     import torch.distributed as dist
 
     rank = int(os.environ["RANK"])
     if POOL in os.environ:
-        memory["store"] = _common_store(timeout_s)
-    if "store" not in memory:
+        state["store"] = _common_store(timeout_s)
+    if "store" not in state:
         _reach(port, max(begin_s + MEET_SHARE * timeout_s - time.monotonic(), 0.1))
-        memory["store"] = _store(port, timeout_s, is_master=False)
+        state["store"] = _store(port, timeout_s, is_master=False)
     dist.init_process_group(
         backend,
-        store=memory["store"],
+        store=state["store"],
         rank=rank,
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=timedelta(seconds=timeout_s),

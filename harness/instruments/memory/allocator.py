@@ -17,7 +17,7 @@ import torch
 _MARK = "harness.mark:"
 
 
-class Peak(NamedTuple):
+class SpanPeak(NamedTuple):
     """The most bytes between one mark and the next."""
 
     mark: str
@@ -31,7 +31,7 @@ class AllocatorWatch:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.peaks: list[Peak] = []
+        self.peaks: list[SpanPeak] = []
         self._marks: list[str] = []
         self._resident_B: list[int] = []
         self._cuda: list[tuple[int, int]] = []
@@ -61,7 +61,7 @@ class AllocatorWatch:
         live_B = _live_peaks(profile) if profile is not None else [allocated for allocated, _ in self._cuda]
         for index, name in enumerate(self._marks):
             reserved_B = self._cuda[index][1] if self._cuda else None
-            self.peaks.append(Peak(name, live_B[index], reserved_B, self._resident_B[index]))
+            self.peaks.append(SpanPeak(name, live_B[index], reserved_B, self._resident_B[index]))
 
 
 @contextmanager

@@ -19,19 +19,19 @@ VIRTUAL_B = 5 * 2**50
 """Address space of a segment: a multiple of both page sizes, and never exhausted."""
 
 
-class Block:
+class AllocatorBlock:
     """A stretch of one segment; `before` and `after` are its neighbours there."""
 
     __slots__ = ("address", "after", "allocated", "before", "cached_at", "mapped", "pool", "size_B")
 
-    def __init__(self, pool: Pool, address: int, size_B: int, mapped: bool = True):
+    def __init__(self, pool: BlockPool, address: int, size_B: int, mapped: bool = True):
         self.pool, self.address, self.size_B, self.mapped = pool, address, size_B, mapped
-        self.before: Block | None = None
-        self.after: Block | None = None
+        self.before: AllocatorBlock | None = None
+        self.after: AllocatorBlock | None = None
         self.allocated = False
         self.cached_at = 0  # searches of large pools so far, for the garbage collection
 
-    def insert_after(self, new: Block) -> None:
+    def insert_after(self, new: AllocatorBlock) -> None:
         """Make `new` the next block of the segment."""
         new.before, new.after = self, self.after
         if self.after is not None:
@@ -44,20 +44,20 @@ class Block:
         return self.before is not None or self.after is not None
 
 
-class Pool:
+class BlockPool:
     """The free blocks of one stream and size class: by size, then address; unmapped ones by address."""
 
     def __init__(self, small: bool):
         self.small = small
-        self.free: list[tuple[int, int, Block]] = []
-        self.unmapped: list[tuple[int, Block]] = []
+        self.free: list[tuple[int, int, AllocatorBlock]] = []
+        self.unmapped: list[tuple[int, AllocatorBlock]] = []
         self.page_B = SMALL_SEGMENT_B if small else LARGE_SEGMENT_B
 
-    def add(self, block: Block) -> None:
+    def add(self, block: AllocatorBlock) -> None:
         """Make a mapped block available."""
         insort(self.free, (block.size_B, block.address, block))
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: AllocatorBlock) -> None:
         """Take a free block out of its list."""
         if block.mapped:
             del self.free[bisect_left(self.free, (block.size_B, block.address))]
@@ -65,7 +65,7 @@ class Pool:
             del self.unmapped[bisect_left(self.unmapped, (block.address,))]
 
 
-def merge(block: Block) -> None:
+def merge(block: AllocatorBlock) -> None:
     """Join the block with its neighbours if they are free and mapped as it is (try_merge_blocks)."""
     before, after = block.before, block.after
     if before is not None and not before.allocated and before.mapped == block.mapped:
@@ -103,13 +103,13 @@ def round_up(size_B: int, step_B: int) -> int:
     return -(-size_B // step_B) * step_B
 
 
-def can_reach(block: Block) -> int:
+def can_reach(block: AllocatorBlock) -> int:
     """Return the bytes to which a free block can grow in its segment."""
     after = block.after
     return block.size_B + (after.size_B if after is not None and not after.mapped else 0)
 
 
-def free_from(block: Block | None, enough_B: int) -> int:
+def free_from(block: AllocatorBlock | None, enough_B: int) -> int:
     """Return the bytes of free blocks in a row, mapped or not; counted until they are enough."""
     size_B = 0
     while block is not None and not block.allocated and size_B < enough_B:

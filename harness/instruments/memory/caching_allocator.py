@@ -17,9 +17,9 @@ from harness.instruments.memory.cached_blocks import (
     LARGE_SEGMENT_B,
     SMALL_B,
     VIRTUAL_B,
-    Block,
+    AllocatorBlock,
+    BlockPool,
     MiB,
-    Pool,
     can_reach,
     free_from,
     merge,
@@ -60,20 +60,20 @@ class CachingAllocator:
         self.reserved_B = self.allocated_B = self.peak_reserved_B = self.peak_allocated_B = 0
         self.retries = 0
         """How often all cached segments were released because the device was full (num_alloc_retries)."""
-        self.pools: dict[tuple[int, bool], Pool] = {}
+        self.pools: dict[tuple[int, bool], BlockPool] = {}
         self._segments = 0
         self._searches = 0  # of large pools
         megabytes = self.settings.max_split_size_mb
         self._max_split_B = inf if megabytes is None else megabytes * MiB
 
-    def allocate(self, size_B: int, stream: int = 0) -> Block:
+    def allocate(self, size_B: int, stream: int = 0) -> AllocatorBlock:
         """Return a block of at least `size_B` bytes (malloc); raises DeviceFullError where there is no
         room."""
         size_B = round_size(size_B, self.settings.roundup_power2_divisions)
         pool = self._pool(stream, size_B <= SMALL_B)
         block = self._best_fit(pool, size_B) or self._grow(pool, size_B)
         if self._should_split(block, size_B):
-            rest = Block(pool, block.address + size_B, block.size_B - size_B)
+            rest = AllocatorBlock(pool, block.address + size_B, block.size_B - size_B)
             block.insert_after(rest)
             block.size_B = size_B
             self._cache(rest)
@@ -82,7 +82,7 @@ class CachingAllocator:
         self.peak_allocated_B = max(self.peak_allocated_B, self.allocated_B)
         return block
 
-    def release(self, block: Block) -> None:
+    def release(self, block: AllocatorBlock) -> None:
         """Make the block available to its stream, merged with free neighbours (free_block)."""
         if not block.allocated:
             raise ValueError("the block is not allocated")
@@ -93,12 +93,12 @@ class CachingAllocator:
 
     # -- finding a block
 
-    def _pool(self, stream: int, small: bool) -> Pool:
+    def _pool(self, stream: int, small: bool) -> BlockPool:
         if (stream, small) not in self.pools:
-            self.pools[stream, small] = Pool(small)
+            self.pools[stream, small] = BlockPool(small)
         return self.pools[stream, small]
 
-    def _best_fit(self, pool: Pool, size_B: int) -> Block | None:
+    def _best_fit(self, pool: BlockPool, size_B: int) -> AllocatorBlock | None:
         """Take the smallest free block that is large enough (get_free_block)."""
         self._searches += not pool.small
         at = bisect_left(pool.free, (size_B,))
@@ -116,13 +116,13 @@ class CachingAllocator:
         del pool.free[at]
         return block
 
-    def _should_split(self, block: Block, size_B: int) -> bool:
+    def _should_split(self, block: AllocatorBlock, size_B: int) -> bool:
         rest_B = block.size_B - size_B
         if block.pool.small or self.settings.expandable_segments:
             return rest_B >= BLOCK_B
         return size_B < self._max_split_B and rest_B > SMALL_B
 
-    def _grow(self, pool: Pool, size_B: int) -> Block:
+    def _grow(self, pool: BlockPool, size_B: int) -> AllocatorBlock:
         """Reserve more; release cached segments where the device is full (malloc)."""
         self._collect_garbage()
         block = self._new_block(pool, size_B)
@@ -138,7 +138,7 @@ class CachingAllocator:
             )
         return block
 
-    def _new_block(self, pool: Pool, size_B: int) -> Block | None:
+    def _new_block(self, pool: BlockPool, size_B: int) -> AllocatorBlock | None:
         """Return a new segment as one block (alloc_block); None where the device is full."""
         if self.settings.expandable_segments:
             return self._extend(pool, size_B)
@@ -146,7 +146,7 @@ class CachingAllocator:
         if not self._reserve(segment_B):
             return None
         self._segments += 1
-        return Block(pool, self._segments * VIRTUAL_B, segment_B)
+        return AllocatorBlock(pool, self._segments * VIRTUAL_B, segment_B)
 
     def _reserve(self, size_B: int) -> bool:
         if self.reserved_B + size_B > self.capacity_B:
@@ -157,7 +157,7 @@ class CachingAllocator:
 
     # -- expandable segments: one for each pool, mapped page by page
 
-    def _extend(self, pool: Pool, size_B: int) -> Block | None:
+    def _extend(self, pool: BlockPool, size_B: int) -> AllocatorBlock | None:
         """Map pages at the first place with room (try_allocate_expandable_block); None: the device is
         full."""
         block = self._with_room(pool, size_B)
@@ -172,7 +172,7 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _with_room(self, pool: Pool, size_B: int) -> Block:
+    def _with_room(self, pool: BlockPool, size_B: int) -> AllocatorBlock:
         """Return the first free block, mapped or not, with `size_B` from there on (find_expandable_block)."""
         for _, unmapped in pool.unmapped:
             before = unmapped.before
@@ -180,11 +180,11 @@ class CachingAllocator:
             if free_from(first, size_B) >= size_B:
                 return first
         self._segments += 1
-        segment = Block(pool, self._segments * VIRTUAL_B, VIRTUAL_B, mapped=False)
+        segment = AllocatorBlock(pool, self._segments * VIRTUAL_B, VIRTUAL_B, mapped=False)
         pool.unmapped.append((segment.address, segment))
         return segment
 
-    def _map(self, block: Block, size_B: int) -> bool:
+    def _map(self, block: AllocatorBlock, size_B: int) -> bool:
         """Back the first bytes of an unmapped block by pages; return False where the device is full
         (map_block)."""
         pool = block.pool
@@ -194,7 +194,7 @@ class CachingAllocator:
         pool.remove(block)
         block.mapped = True
         if mapped_B < block.size_B:
-            rest = Block(pool, block.address + mapped_B, block.size_B - mapped_B, mapped=False)
+            rest = AllocatorBlock(pool, block.address + mapped_B, block.size_B - mapped_B, mapped=False)
             block.insert_after(rest)
             block.size_B = mapped_B
             insort(pool.unmapped, (rest.address, rest))
@@ -202,7 +202,7 @@ class CachingAllocator:
         self._cache(block)
         return True
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: AllocatorBlock) -> None:
         """Give back the pages that lie in a free block alone (unmap_block)."""
         pool = block.pool
         start, end = block.address, block.address + block.size_B
@@ -213,10 +213,10 @@ class CachingAllocator:
         if first > start:
             block.size_B = first - start
             self._cache(block)
-            kept, block = block, Block(pool, first, last - first)
+            kept, block = block, AllocatorBlock(pool, first, last - first)
             kept.insert_after(block)
         if last < end:
-            rest = Block(pool, last, end - last)
+            rest = AllocatorBlock(pool, last, end - last)
             block.insert_after(rest)
             self._cache(rest)
         block.size_B, block.mapped = last - first, False
@@ -235,11 +235,11 @@ class CachingAllocator:
                 elif not block.is_split:
                     self._release_segment(block)
 
-    def _release_segment(self, block: Block) -> None:
+    def _release_segment(self, block: AllocatorBlock) -> None:
         block.pool.remove(block)
         self.reserved_B -= block.size_B
 
-    def _release_oversize(self, pool: Pool, size_B: int) -> bool:
+    def _release_oversize(self, pool: BlockPool, size_B: int) -> bool:
         """Give back free segments that are never split, enough of them (release_available_cached_blocks)."""
         if self._max_split_B == inf or self.settings.expandable_segments:
             return False
@@ -273,13 +273,13 @@ class CachingAllocator:
 
     # -- blocks
 
-    def _cache(self, block: Block) -> None:
+    def _cache(self, block: AllocatorBlock) -> None:
         block.cached_at = self._searches
         block.pool.add(block)
 
 
 class Reserved(NamedTuple):
-    """What the allocator held at most, and how often it released its cached segments in need."""
+    """The most bytes reserved at once, and how often cached segments were released for want of memory."""
 
     peak_B: int
     allocated_B: int
@@ -297,7 +297,7 @@ def replay(
     does not fit `capacity_B`.
     """
     allocator = CachingAllocator(settings, capacity_B)
-    blocks: dict[int, Block] = {}
+    blocks: dict[int, AllocatorBlock] = {}
     for storage, delta_B, stream in events:
         if delta_B > 0:
             blocks[storage] = allocator.allocate(delta_B, stream)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from harness.instruments.memory.memory_timeline import Event, OpSite, Timeline
+from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline
 from harness.instruments.memory.timeline_alignment import (
     Item,
     NotUniformError,
@@ -70,7 +70,7 @@ class Slot(NamedTuple):
     """An event at any depth, from what it is with n layers and with one more: bytes and shape are linear."""
 
     item: Item  # with one more
-    fewer: Event
+    fewer: MemoryEvent
     by: int  # of `item.found_by`, what finds a release's storage at any depth
 
     def place(self, layers: int) -> OpSite:
@@ -126,7 +126,7 @@ class Repetition:
 
     def build(self, layers: int) -> Timeline:
         """Return the timeline of n + `layers` layers."""
-        events: list[Event] = []
+        events: list[MemoryEvent] = []
         kinds: list[str] = []
         live = _Live()
         since = None
@@ -142,7 +142,7 @@ class Repetition:
                 else:
                     storage = live.take(item.allocation, slot.by, item.found_by[slot.by])
                     delta_B = -live.sizes_B[storage]
-                events.append(Event(storage, delta_B, place, item.event.stream))
+                events.append(MemoryEvent(storage, delta_B, place, item.event.stream))
         return Timeline(events, kinds, len(events) if since is None else since, self._round_to_B)
 
 
@@ -181,7 +181,7 @@ def _stretches(left: Phase, right: Phase) -> Iterator[tuple[bool, list[Pair]]]:
     yield False, list(zip(more[at_more:], fewer[at_fewer:], strict=True))
 
 
-def _slot(item: Item, before: Item | None, inserted: bool, known: Mapping[Key, Event]) -> Slot:
+def _slot(item: Item, before: Item | None, inserted: bool, known: Mapping[Key, MemoryEvent]) -> Slot:
     same = [0, 1, 2]
     if before is not None and before.number == item.number:
         same = [by for by in same if before.found_by[by] == item.found_by[by]]

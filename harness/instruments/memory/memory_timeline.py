@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, groupby, takewhile
 from typing import NamedTuple
 
-from harness.instruments.memory.workspaces import Call, workspaces
+from harness.instruments.memory.workspaces import OperationCall, workspaces
 
 SET_UP = "build"
 """The phase before the first step."""
@@ -24,7 +24,7 @@ class OpSite(NamedTuple):
     line: str = ""  # of the model's or the trainer's code that called the operation: "file.py:12"
 
 
-class Event(NamedTuple):
+class MemoryEvent(NamedTuple):
     """One allocation (`delta_B` > 0) or release of one storage, in bytes before the allocator's rounding."""
 
     storage: int
@@ -33,7 +33,7 @@ class Event(NamedTuple):
     stream: int = 0  # of the device; allocators have a pool for each
 
 
-class Peak(NamedTuple):
+class PeakByKind(NamedTuple):
     """The most live bytes, by kind (in the order of `KINDS`; they add up to `total_B`)."""
 
     total_B: int
@@ -49,7 +49,7 @@ class Timeline(NamedTuple):
     oldest is the first: in a run their order can depend on addresses (autocast's copies of weights).
     """
 
-    events: list[Event]
+    events: list[MemoryEvent]
     kinds: list[str]  # by storage
     since: int  # the first event of the steady step
     round_to_B: int  # the allocator's granularity
@@ -74,16 +74,16 @@ class Timeline(NamedTuple):
         for storage, delta_B, _, stream in chain(kept, self.events[len(set_up) :]):
             yield storage, delta_B, stream
 
-    def peak(self) -> Peak:
+    def peak(self) -> PeakByKind:
         """Return the first instant of most live bytes in the steady step."""
         kinds = [KINDS.index(kind) for kind in self.kinds]
         live_B = [0] * len(KINDS)
-        total_B, most = 0, Peak(-1, (), -1)
+        total_B, most = 0, PeakByKind(-1, (), -1)
         for index, (event, size_B) in enumerate(zip(self.events, self.sizes_B(), strict=True)):
             live_B[kinds[event.storage]] += size_B
             total_B += size_B
             if size_B > 0 and total_B > most.total_B and index >= self.since:
-                most = Peak(total_B, tuple(live_B), index)
+                most = PeakByKind(total_B, tuple(live_B), index)
         return most
 
 
@@ -94,11 +94,12 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[MemoryEvent] = []
         self.kinds: list[str] = []  # by storage number
         self.stream = 0
         """The stream whose pool serves the allocations from here on."""
-        self._calls: dict[int, Call] = {}  # by number of the event that stands for the call's workspace
+        # By the number of the event that stands for the call's workspace.
+        self._calls: dict[int, OperationCall] = {}
 
     def open(self, kind: str) -> int:
         """Return the number of a new storage."""
@@ -110,7 +111,7 @@ class Ledger:
     def enter(self, number: int, delta_B: int, place: OpSite) -> None:
         """Record that storage `number` took `delta_B` bytes, or released them (below zero)."""
         if delta_B:
-            self.events.append(Event(number, delta_B, place, self.stream))
+            self.events.append(MemoryEvent(number, delta_B, place, self.stream))
 
     def withdraw(self, index: int) -> None:
         """Remove event `index`, which did not take place; its number stays, because calls refer to it."""
@@ -122,16 +123,16 @@ class Ledger:
         self.enter(number, size_B, place)
         self.enter(number, -size_B, place)
 
-    def enter_call(self, call: Call, place: OpSite) -> None:
+    def enter_call(self, call: OperationCall, place: OpSite) -> None:
         """Record an operation's temporary memory, which `harness.instruments.memory.workspaces` measures
         later."""
         self._calls[len(self.events)] = call
-        self.events += [Event(self.open("temporaries"), 0, place, self.stream)] * 2  # taken, released
+        self.events += [MemoryEvent(self.open("temporaries"), 0, place, self.stream)] * 2  # taken, released
 
     def timeline(self, since: int = 0, round_to_B: int = 1) -> Timeline:
         """Return the run so far, whose steady step begins with this ledger's event `since`."""
         live: dict[int, tuple[int, int, int]] = {}  # by storage here: number there, bytes, stream
-        events: list[Event] = []
+        events: list[MemoryEvent] = []
         kinds: list[str] = []
         start = None
         for index, (storage, delta_B, place, stream) in enumerate(self._with_workspaces()):
@@ -142,14 +143,14 @@ class Ledger:
             number, before_B, on_stream = live.pop(storage, (-1, 0, 0))
             if before_B + delta_B:  # a resized storage is allocated anew, then the old one is released
                 live[storage] = (len(kinds), before_B + delta_B, stream)
-                events.append(Event(len(kinds), before_B + delta_B, place, stream))
+                events.append(MemoryEvent(len(kinds), before_B + delta_B, place, stream))
                 kinds.append(self.kinds[storage])
             if before_B:
-                events.append(Event(number, -before_B, place, on_stream))
+                events.append(MemoryEvent(number, -before_B, place, on_stream))
         start = len(events) if start is None else start
         return Timeline(_in_order(events[:start]) + _in_order(events[start:]), kinds, start, round_to_B)
 
-    def _with_workspaces(self) -> list[Event]:
+    def _with_workspaces(self) -> list[MemoryEvent]:
         """Return the events, with the measured workspace of each call."""
         events, answers = list(self.events), workspaces(self._calls.values())
         for index, call in self._calls.items():
@@ -158,9 +159,9 @@ class Ledger:
         return events
 
 
-def _in_order(events: Sequence[Event]) -> list[Event]:
+def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
     """Return the events with releases in a row at one place ordered by storage."""
-    ordered: list[Event] = []
+    ordered: list[MemoryEvent] = []
     for (released, _), group in groupby(events, lambda event: (event.delta_B < 0, event.place)):
         together = list(group)
         ordered += sorted(together) if released else together

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from harness.instruments.memory.memory_timeline import Event, Timeline
+from harness.instruments.memory.memory_timeline import MemoryEvent, Timeline
 
 
 class NotUniformError(Exception):
@@ -21,7 +21,7 @@ class Item(NamedTuple):
     event, its bytes and its shape do not count.
     """
 
-    event: Event
+    event: MemoryEvent
     kind: str
     number: int
     allocation: int  # the `number` of what allocated the storage

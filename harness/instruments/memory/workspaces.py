@@ -43,7 +43,7 @@ class Tensorlike(NamedTuple):
     dtype: torch.dtype
 
 
-class Call(NamedTuple):
+class OperationCall(NamedTuple):
     """An operation and its arguments, tensors as `Tensorlike`."""
 
     operation: Any
@@ -51,10 +51,10 @@ class Call(NamedTuple):
     spec: TreeSpec
 
 
-def call_of(operation: Any, args: Sequence[Any], kwargs: Any) -> Call:
+def call_of(operation: Any, args: Sequence[Any], kwargs: Any) -> OperationCall:
     """Return the call, without its tensors' values."""
     leaves, spec = tree_flatten((tuple(args), dict(kwargs or {})))
-    return Call(operation, tuple(_describe(leaf) for leaf in leaves), spec)
+    return OperationCall(operation, tuple(_describe(leaf) for leaf in leaves), spec)
 
 
 def takes_more(operation: Any, args: Sequence[Any]) -> bool:
@@ -71,7 +71,7 @@ def _describe(leaf: Any) -> Any:
     return leaf
 
 
-def is_small(call: Call) -> bool:
+def is_small(call: OperationCall) -> bool:
     """Return whether the call is small enough to be run."""
     tensors = [one for one in call.leaves if isinstance(one, Tensorlike) and one.shape]  # no scales
     size_B = sum(prod(one.shape) * one.dtype.itemsize for one in tensors)
@@ -79,10 +79,10 @@ def is_small(call: Call) -> bool:
     return size_B <= LARGEST_B and flop <= MOST_FLOP
 
 
-_known: dict[tuple[int, Call], int] = {}
+_known: dict[tuple[int, OperationCall], int] = {}
 
 
-def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
+def workspaces(calls: Iterable[OperationCall]) -> dict[OperationCall, int]:
     """Return the most bytes of each call beyond its results, here and with the current number of threads."""
     threads = torch.get_num_threads()
     calls = list(dict.fromkeys(calls))
@@ -92,7 +92,7 @@ def workspaces(calls: Iterable[Call]) -> dict[Call, int]:
     return {call: _known.get((threads, call), 0) for call in calls}
 
 
-def _ask(calls: Sequence[Call]) -> list[int]:
+def _ask(calls: Sequence[OperationCall]) -> list[int]:
     """Run each call twice, the second time under the allocator's profiler.
 
     Calls that `fast_bf16_products` replaces are not run: a replacement allocates its result alone.

@@ -32,7 +32,7 @@ from suites.training.contract import EXACT, Contract
 from suites.training.host_memory import HostMemory
 from suites.training.model import blocks_of
 from suites.training.step import Level, Role, TrainingStep
-from suites.training.transfer import AtOnce, SideStream, Thread
+from suites.training.transfer import AtOnce, CopyThread, SideStream
 from suites.training.workload import Resources
 
 LEVEL = Level.ACTIVATIONS
@@ -71,7 +71,7 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
     host = resources.host
     cuda = host.device.type == "cuda"
     if settings.prefetch:
-        Ahead(model, Shelf(model, host, SideStream(host) if cuda else Thread(host)))
+        Ahead(model, Shelf(model, host, SideStream(host) if cuda else CopyThread(host)))
         return model
     make = partial(on_cpu, host) if cuda else Shelf(model, host, AtOnce()).hooks
     for block in blocks_of(model):

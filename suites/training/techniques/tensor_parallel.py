@@ -86,13 +86,13 @@ def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
     """Return the model sharded over all ranks; its forward takes full batches and returns the full loss."""
     assert isinstance(model, Transformer)
     mesh = rank_mesh(next(model.parameters()).device.type)
-    parallelize_module(model, mesh, plan(model), src_data_rank=None)
+    parallelize_module(model, mesh, parallelize_plan(model), src_data_rank=None)
     if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
     return VocabularyParallelLoss(model)
 
 
-def plan(model: Transformer) -> dict[str, ParallelStyle]:
+def parallelize_plan(model: Transformer) -> dict[str, ParallelStyle]:
     """Return how each module is split, by name; every parameter becomes a DTensor, as foreach needs."""
     styles: dict[str, ParallelStyle] = {
         "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from harness.code_fingerprint import ROOT
-from harness.executors import CellReading, Event, event_to_json
+from harness.executors import CellEvent, CellReading, event_to_json
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.interleaved_group import WorkerHooks, run_together
 from harness.records import Cell, Reading, Sampling, Status
@@ -44,7 +44,7 @@ class Account:
         self.windows = 0
         self.work_s = self.begin_s = self.end_s = 0.0
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: CellEvent) -> None:
         """Emit an event, as the worker does."""
         os.write(self._out, event_to_json(event).encode() + b"\n")
 

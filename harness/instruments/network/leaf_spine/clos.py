@@ -22,7 +22,7 @@ IN_RACK = -1
 """Placeholder for a spine and its links where a flow stays in its rack."""
 
 
-class Live(NamedTuple):
+class LiveSpines(NamedTuple):
     """Spines that connect two racks: how many (R, R), and which, those first (R, R, S)."""
 
     count_RR: IntArray
@@ -130,12 +130,12 @@ class Clos:
 
 
 @lru_cache(maxsize=8)
-def live_spines(clos: Clos) -> Live:
+def live_spines(clos: Clos) -> LiveSpines:
     """Return the spines that rack switches choose from: next hops whose link to the other rack is up too,
     as with withdrawn routes."""
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
-    return Live(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
+    return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
 
 
 META_NIC_B_per_s = 400e9 / 8

@@ -24,7 +24,7 @@ import numpy as np
 
 from harness.instruments.network.leaf_spine.clos import FloatArray, IntArray
 
-Kind = Literal["allreduce", "alltoall"]
+CollectiveKind = Literal["allreduce", "alltoall"]
 
 ALONE = -1
 """Marks a flow that belongs to no ring."""
@@ -49,17 +49,17 @@ def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -
     Raises ValueError for another kind, a size that is not positive and finite, fewer than one queue pair, or
     where there would be no flow: fewer than two hosts.
     """
-    if kind not in get_args(Kind):
-        raise ValueError(f"there is no collective '{kind}': {' or '.join(get_args(Kind))}")
+    if kind not in get_args(CollectiveKind):
+        raise ValueError(f"there is no collective '{kind}': {' or '.join(get_args(CollectiveKind))}")
     if not 0 < size_B < math.inf:
         raise ValueError(f"no flows: a collective of {size_B} B; its size must be above 0 and finite")
     if len(nic_HG) < 2:
         raise ValueError(f"no flows: a collective on {len(nic_HG)} host does not touch the network")
     rows = _ring(nic_HG, size_B) if kind == "allreduce" else _pairs(nic_HG, size_B)
-    return split(rows, queue_pairs)
+    return split_over_queue_pairs(rows, queue_pairs)
 
 
-def split(flows: Flows, queue_pairs: int) -> Flows:
+def split_over_queue_pairs(flows: Flows, queue_pairs: int) -> Flows:
     """Return each flow split into equal parts; raises ValueError for fewer than one queue pair."""
     validate_queue_pairs(queue_pairs)
     parts = [part(flows, number, queue_pairs) for number in range(queue_pairs)]

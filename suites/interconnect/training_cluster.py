@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.instruments.distributed.rank_pool import Pool
+from harness.instruments.distributed.rank_pool import RankPool
 from suites.interconnect import on_rank
 from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 
 
-class Trainers:
+class TrainingCluster:
     """A pool, and the variants that have trainers on it; `close` ends the pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: RankPool) -> None:
         self.pool = pool
         self.variants: set[str] = set()
         self._known: dict[str, float] = {}
