@@ -1,8 +1,9 @@
 """Rewrites the records of an earlier schema version: `python -m harness.migrate FOLDER [FOLDER ...]`.
 
-Only names change, never a measured value: each version lists what it renamed. Records of a suite that became
-two are moved into a folder next to the first, but those of variants that it does not have, which are counted
-and named. Each file is replaced in one step, so that an interrupted run can be repeated.
+Only names change, never a measured value: each version lists what it renamed, and `harness.renamed` the
+conditions that a suite renamed. Records of a suite that became two are moved into a folder next to the first,
+but those of variants that it does not have, which are counted and named. Each file is replaced in one step,
+so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -66,7 +67,6 @@ def from_1_to_2(data: Data) -> Data:
     for field in DROPPED_FIELDS.get(suite, ()):
         config["workload"].pop(field, None)
     config["settings"] = rename(config["settings"], {**SETTINGS, **SUITE_SETTINGS.get(suite, {})})
-    data["conditions"] = rename(data["conditions"], CONDITIONS.get(suite, {}))
     data["notes"] = data.pop("remarks")
     return data
 
@@ -81,20 +81,23 @@ def rename(data: Mapping[str, Any], names: Mapping[str, str]) -> Data:
 
 
 def migrate_line(line: str) -> str:
-    """Return a record's line in the present version; a line of the present version is returned as it is.
+    """Return a record's line with the present names; a line that has them is returned as it is.
 
     Raises ValueError where the line is no record, or of a version that is not known.
     """
     data = json.loads(line)
     version: Any = data.get("schema") if isinstance(data, dict) else None
-    if version == SCHEMA:
-        return line
+    present = version == SCHEMA
     while version != SCHEMA:
         if version not in STEPS:
             raise ValueError(f"schema version {version!r} is unknown; known: {', '.join(map(str, STEPS))}")
         data = STEPS[version](data)
         version += 1
         data["schema"] = version
+    conditions = rename(data["conditions"], CONDITIONS.get(data["cell"]["suite"], {}))
+    if present and conditions == data["conditions"]:
+        return line
+    data["conditions"] = conditions
     return json.dumps(data, separators=(",", ":"))
 
 
@@ -210,7 +213,7 @@ def main(folders: Sequence[str]) -> int:
     for folder in folders:
         try:
             print(
-                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten to schema version {SCHEMA}, "
+                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten, "
                 f"{counted(replan(Path(folder)), 'cell')} left out of the plan"
             )
         except (ConfigError, StoreError) as error:

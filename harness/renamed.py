@@ -30,8 +30,8 @@ SUITE_FIELDS: Mapping[str, Mapping[str, str]] = {
 SETTINGS = {"plain_steps": "warmup_steps"}
 """Settings of optimizations."""
 
-CONDITIONS = {"kernels": {"batch": "micro_batch_size"}}
-"""Conditions of one suite's records."""
+CONDITIONS = {"kernels": {"batch": "micro_batch_size"}, "memory": {"held": "state"}}
+"""Conditions of one suite's records. A suite may rename them within a schema version."""
 
 SUITE_SETTINGS = {
     "interconnect": {"outer_rate": "outer_learning_rate"},

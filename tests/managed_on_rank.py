@@ -23,7 +23,7 @@ def course(state, step, folder, steps, managed=None, close=True):
         look()
     if managed is not None:
         tensors = [one for parameter in trainer.plain.parameters() for one in parts(optimizer, parameter)]
-        told["held_B"] = trainer.host.held_B
+        told["allocated_B"] = trainer.host.allocated_B
         told["on_host"] = all(trainer.host.holds(one) for one in tensors)
         told["resident_B"] = sum(resident_B(one) for one in tensors)
         group = optimizer.memory.group.path

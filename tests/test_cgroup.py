@@ -129,7 +129,7 @@ def touched(path, limit_B, times):
 @needs_cgroup
 def test_pages_of_files_leave_and_come_again(mapped):
     account, read_B = touched(mapped, 48 * MB, times=4)
-    assert account.held_B <= 48 * MB
+    assert account.usage_B <= 48 * MB
     assert 32 * MB < account.file_pages * PAGE_B < 48 * MB
     assert account.major_faults > 0
     assert read_B > 3 * (64 - 48) * MB, "in each round but the first what had no room was read again"
@@ -140,7 +140,7 @@ def test_what_fits_comes_once(mapped):
     account, read_B = touched(mapped, 128 * MB, times=4)
     assert account.file_pages * PAGE_B == pytest.approx(64 * MB, rel=0.02)
     assert read_B < MB
-    assert account.private_B + account.file_pages * PAGE_B < account.held_B
+    assert account.private_B + account.file_pages * PAGE_B < account.usage_B
 
 
 def made_by(how, prefix=PREFIX):

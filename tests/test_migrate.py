@@ -86,6 +86,16 @@ def test_a_present_line_is_left_as_it_is():
     assert migrate_line(line) == line
 
 
+def test_a_condition_is_renamed_within_a_version():
+    cell = OLD["cell"] | {"suite": "memory"}
+    line = json.dumps(
+        json.loads(migrate_line(json.dumps(OLD))) | {"cell": cell, "conditions": {"held": "bf16"}}
+    )
+    renamed = migrate_line(line)
+    assert json.loads(renamed) == json.loads(line) | {"conditions": {"state": "bf16"}}
+    assert migrate_line(renamed) == renamed
+
+
 def test_no_folder_is_a_mistake(capsys):
     assert main([]) == 2
     assert "usage" in capsys.readouterr().err

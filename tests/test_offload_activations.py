@@ -187,7 +187,7 @@ def test_bytes_moved_are_those_of_saved_storages(how, moved, precision):
         with TransferCounter(run.host) as traffic:
             run.step()
         assert traffic.down_B == traffic.up_B == sum(blocks_B[:moved])
-    assert run.host.held_B == sum(blocks_B[:moved])
+    assert run.host.allocated_B == sum(blocks_B[:moved])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -221,14 +221,14 @@ def test_what_is_computed_again_leaves_each_block_s_input():
 def test_nothing_is_left_over_ten_steps(how):
     run = Run(how)
     run.step()
-    held_B = run.host.held_B
-    assert held_B > 0
+    allocated_B = run.host.allocated_B
+    assert allocated_B > 0
     for _ in range(10):
         assert run.step().isfinite()
-        assert run.host.held_B == held_B
+        assert run.host.allocated_B == allocated_B
     del run.model
     gc.collect()
-    assert run.host.held_B == 0
+    assert run.host.allocated_B == 0
 
 
 @pytest.mark.parametrize("how", ["offloaded", "offloaded_ahead"])
@@ -245,9 +245,9 @@ def test_a_pass_that_broke_off_leaves_nothing(how):
     with torch.no_grad():
         assert run.loss() == plain.loss()
     assert run.step() == plain.step()
-    held_B = run.host.held_B
+    allocated_B = run.host.allocated_B
     assert run.step() == plain.step()
-    assert run.host.held_B == held_B
+    assert run.host.allocated_B == allocated_B
 
 
 def fail(*_):
@@ -375,6 +375,6 @@ def test_torchs_own_hooks_are_counted():
         block.forward = partial(activation_hooks.within, hooks, block.forward)
     loss = placed.loss()
     assert loss == plain.loss()
-    assert placed.host.held_B == sum(saved)
+    assert placed.host.allocated_B == sum(saved)
     loss.backward()
-    assert placed.host.held_B == 0
+    assert placed.host.allocated_B == 0

@@ -58,7 +58,7 @@ def test_what_lies_there_already_is_not_copied(host):
     kept = host.keep(above(N))
     assert host.keep(kept) is kept
     assert host.keep(kept[10:20]).data_ptr() == kept[10:20].data_ptr()
-    assert host.held_B == 4 * N
+    assert host.allocated_B == 4 * N
 
 
 def test_a_transposed_tensor_keeps_its_values(host):
@@ -74,26 +74,26 @@ def test_of_a_parameter_the_values_are_kept_and_no_graph(host):
 
 def test_bytes_are_counted_while_they_lie_there(host):
     first, second = host.empty((N,), torch.float32), host.empty((N,), torch.bfloat16)
-    assert (host.held_B, host.most_B) == (6 * N, 6 * N)
+    assert (host.allocated_B, host.most_B) == (6 * N, 6 * N)
     view = first[:1]
     del first
     gc.collect()
-    assert host.held_B == 6 * N  # the view holds all of it
+    assert host.allocated_B == 6 * N  # the view holds all of it
     del view
     gc.collect()
-    assert (host.held_B, host.most_B) == (2 * N, 6 * N)
+    assert (host.allocated_B, host.most_B) == (2 * N, 6 * N)
     del second
     gc.collect()
-    assert (host.held_B, host.most_B) == (0, 6 * N)
+    assert (host.allocated_B, host.most_B) == (0, 6 * N)
 
 
 def test_what_somebody_else_put_there_counts_as_long_as_it_lives(host):
     locked = above(N)
     host.note(locked)
-    assert host.held_B == 4 * N
+    assert host.allocated_B == 4 * N
     del locked
     gc.collect()
-    assert (host.held_B, host.most_B) == (0, 4 * N)
+    assert (host.allocated_B, host.most_B) == (0, 4 * N)
 
 
 def test_private_memory_is_untouched_and_is_given_back(host):
@@ -143,7 +143,7 @@ def test_nothing_takes_nothing(host, shape):
     empty = host.empty(shape, torch.float32)
     assert (empty.shape, empty.numel()) == (torch.Size(shape), 0)
     assert host.keep(torch.empty(shape)).shape == torch.Size(shape)
-    assert host.held_B == 0
+    assert host.allocated_B == 0
 
 
 def test_a_folder_that_is_not_there():
@@ -166,7 +166,7 @@ def test_a_full_disk_is_reported_at_once_and_leaves_nothing(host, tmp_path, monk
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(Unavailable, match=r"400 B more .*: No space left on device"):
             host.empty((N,), torch.float32)
-    assert (host.held_B, host.most_B, list(tmp_path.iterdir())) == (0, 0, [])
+    assert (host.allocated_B, host.most_B, list(tmp_path.iterdir())) == (0, 0, [])
     assert float(host.keep(above(N)).sum()) == N
 
 
@@ -181,7 +181,7 @@ def test_a_file_larger_than_allowed_is_reported_at_once(host):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     gc.collect()
-    assert host.held_B == 0
+    assert host.allocated_B == 0
 
 
 def test_which_tensors_lie_there(host, tmp_path):
@@ -209,7 +209,7 @@ def test_what_was_given_back_lies_there_no_longer(host):
     tensors = [host.empty((MIB,), torch.uint8) for _ in range(8)]
     del tensors[1::2]
     gc.collect()
-    assert host.held_B == 4 * MIB
+    assert host.allocated_B == 4 * MIB
     assert not any(host.holds(torch.empty(MIB, dtype=torch.uint8)) for _ in range(16))
     assert all(host.holds(one) for one in tensors)
 

@@ -98,7 +98,7 @@ def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
         assert told["on_host"]
         assert told["limited"]
         assert told["gone"]
-        assert SIZE_B <= told["held_B"] < 1.001 * SIZE_B
+        assert SIZE_B <= told["allocated_B"] < 1.001 * SIZE_B
 
     page_B = tight["moved"][0]["page_B"]
     missing_B = SIZE_B - SIZE_B / 1.5

@@ -12,7 +12,7 @@ from harness.records import Note, Origin, Reading
 from suites import memory
 from suites.memory.outside_allocator import outside_allocator_B, retries_to_fit, room_B
 from suites.memory.subject import Subject
-from suites.memory.thresholds import held_B, ranks_that_suffice
+from suites.memory.thresholds import ranks_that_suffice, used_B
 from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 
@@ -101,9 +101,9 @@ def test_expandable_segments_reserve_less(run):
 def test_a_rank_holds_the_context_and_nccls_buffers():
     subject = Subject(build_step(replace(LLAMA, dp_size=2), ["fsdp2"]), 80e9, simulated_device="cuda")
     run = memory.peak_of_rank(subject)
-    assert held_B(subject, run) == run.reserved_B + 426 * MiB + 544 * MiB
+    assert used_B(subject, run) == run.reserved_B + 426 * MiB + 544 * MiB
     four = replace(subject, step=replace(subject.step, ranks=4))
-    assert held_B(four, run) - held_B(subject, run) == 144 * MiB
+    assert used_B(four, run) - used_B(subject, run) == 144 * MiB
 
 
 def test_a_sharded_model_is_never_on_the_device_in_full():
@@ -155,7 +155,7 @@ def test_the_fewest_ranks_have_room_for_it():
     run = memory.peak_of_rank(subject)
 
     def held(one):
-        return held_B(one, run._replace(reserved_B=12_000 * MiB // one.step.ranks))
+        return used_B(one, run._replace(reserved_B=12_000 * MiB // one.step.ranks))
 
     for capacity_B, expected in ((6_970 * MiB, 2), (6_970 * MiB - 1, 3)):
         found = ranks_that_suffice(subject, held, capacity_B)

@@ -74,7 +74,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "ranks": str(step.ranks),
         "batch": str(workload.sequences),
         "seq_len": str(workload.seq_len),
-        "held": "; ".join(step.notes),
+        "state": "; ".join(step.notes),
     }
 
 

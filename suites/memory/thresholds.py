@@ -38,7 +38,7 @@ def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterat
         if is_sharded(subject.step) and subject.step.no_dry_run is None:
             yield from ranks_that_suffice(
                 subject,
-                lambda one: held_B(one, peak_of(one)),
+                lambda one: used_B(one, peak_of(one)),
                 subject.usable_B,
                 lower=lambda one: peak_of(one, reserved=one == subject).peak_B,
             )
@@ -67,8 +67,8 @@ def korthikanti_bytes(subject: Subject, counts: ModelCounts) -> float:
     return estimate.peak_B
 
 
-def held_B(subject: Subject, run: DryRun) -> float:
-    """Return the bytes of its device that one rank holds: on CUDA reserved ones, and those outside the
+def used_B(subject: Subject, run: DryRun) -> float:
+    """Return the bytes of its device that one rank uses: on CUDA reserved ones, and those outside the
     allocator."""
     if run.reserved_B is None:
         return run.peak_B

@@ -26,8 +26,8 @@ PAGE_B = os.sysconf("SC_PAGE_SIZE")
 PROC = Path("/proc/self")
 
 FILES = {
-    1: {"limit": "memory.limit_in_bytes", "held": "memory.usage_in_bytes", "swap": "memory.swappiness"},
-    2: {"limit": "memory.max", "held": "memory.current", "swap": "memory.swap.max"},
+    1: {"limit": "memory.limit_in_bytes", "usage": "memory.usage_in_bytes", "swap": "memory.swappiness"},
+    2: {"limit": "memory.max", "usage": "memory.current", "swap": "memory.swap.max"},
 }
 STATS = {1: ("cache", "rss"), 2: ("file", "anon")}
 """File names of the controller's versions (Documentation/admin-guide/cgroup-v1/memory.rst and
@@ -54,14 +54,14 @@ GRACE_S = 5.0
 _numbers = itertools.count()
 
 
-class Account(NamedTuple):
+class CgroupUsage(NamedTuple):
     """What a group uses now, and accesses that had to wait for a disk since it was made.
 
     Refaulted pages are not included: the kernel's count of them (workingset_refault_file) is too low once it
     has dropped the entries by which it recognizes a page. /proc/PID/io has what a process has read.
     """
 
-    held_B: int  # everything, including the kernel's memory on the group's account
+    usage_B: int  # everything, including the kernel's memory on the group's account
     private_B: int  # anonymous memory
     file_pages: int  # of `PAGE_B` bytes
     major_faults: int
@@ -130,13 +130,13 @@ class Cgroup:
             with suppress(ProcessLookupError):
                 (self._own / "cgroup.procs").write_text(pid)
 
-    def account(self) -> Account:
+    def account(self) -> CgroupUsage:
         """Return the kernel's counts, which may lag by about a hundred pages per core."""
-        held_B = int(self._file("held").read_text())
+        usage_B = int(self._file("usage").read_text())
         lines = (self.path / "memory.stat").read_text().splitlines()
         stat = {name: int(count) for name, count in (line.split() for line in lines)}
         files_B, private_B = (stat[name] for name in self._stats)
-        return Account(held_B, private_B, files_B // PAGE_B, stat["pgmajfault"])
+        return CgroupUsage(usage_B, private_B, files_B // PAGE_B, stat["pgmajfault"])
 
     def close(self) -> None:
         """Empty the group and remove it; raises OSError where it cannot be removed."""

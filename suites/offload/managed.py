@@ -177,7 +177,7 @@ class PagedFiles:
         fill()
         now = self.group.account()
         self.first_written_pages = now.file_pages - read_pages()
-        self.group.limit(int(now.private_B + resident * (now.held_B - now.private_B) + SPARE_B))
+        self.group.limit(int(now.private_B + resident * (now.usage_B - now.private_B) + SPARE_B))
 
     def put(self, tensor: Tensor) -> Tensor:
         """Put the tensor in a file, written to the disk, so that its pages can be evicted at once."""

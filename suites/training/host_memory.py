@@ -78,7 +78,7 @@ class HostMemory:
         self._rise()
 
     @property
-    def held_B(self) -> int:
+    def allocated_B(self) -> int:
         """Return the bytes that are there now."""
         self._noted = {at: one for at, one in self._noted.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
         return self._mapped_B + sum(size_B for _, size_B in self._noted.values())
@@ -110,11 +110,11 @@ class HostMemory:
         except OSError as error:
             raise Unavailable(
                 f"{size_B} B more for the host cannot be had on the disk beneath its files, after "
-                f"{self.held_B} B: {error.strerror}"
+                f"{self.allocated_B} B: {error.strerror}"
             ) from None
 
     def _rise(self) -> None:
-        self.most_B = max(self.most_B, self.held_B)
+        self.most_B = max(self.most_B, self.allocated_B)
 
     def _forget(self, start: int, size_B: int) -> None:
         self._starts.remove(start)
