@@ -17,6 +17,7 @@ import yaml
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.code_fingerprint import ROOT
+from harness.protocols import statement
 from harness.technique_list import KEY, combination, name_of, refuse_conflicts
 from harness.technique_list import title_of as title_of_list
 from harness.techniques import checked_techniques
@@ -64,8 +65,8 @@ def with_yaml(suite: str, conf: Path = CONF) -> list[str]:
 
 @cache
 def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
-    """Return the names that have a module: one that defines `apply`."""
-    return tuple(sorted(p.stem for p in (suites / suite).glob("*.py") if "\ndef apply(" in p.read_text()))
+    """Return the names that have a module: one that defines or imports `apply`."""
+    return tuple(sorted(p.stem for p in (suites / suite).glob("*.py") if statement(p, "apply")))
 
 
 def variants(

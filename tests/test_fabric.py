@@ -204,7 +204,8 @@ def test_wrong_numbers_are_caught(kind):
 
 
 def test_conditions_name_the_policy():
-    subject = Subject(fabric.build(TINY, 1).workload, 1, RoutingPolicy(hash_ports=True, queue_pairs=16))
+    policy = RoutingPolicy(hash_ports=True, queue_pairs=16)
+    subject = Subject(fabric.build(TINY, 1).workload, 1, policy=policy)
     found = fabric.conditions(fabric.Session(subject, None))
     assert found["hash"] == "addresses and ports"
     assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "4", "16")

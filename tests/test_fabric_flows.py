@@ -107,7 +107,8 @@ def test_a_result_that_beats_the_bound_is_wrong(monkeypatch):
 
 
 def test_simulated_values_say_so_and_conditions_name_the_policy():
-    subject = Subject(fabric_flows.build(ZONE, 1).workload, 1, RoutingPolicy(hash_ports=True, queue_pairs=16))
+    policy = RoutingPolicy(hash_ports=True, queue_pairs=16)
+    subject = Subject(fabric_flows.build(ZONE, 1).workload, 1, policy=policy)
     session = fabric_flows.prepare(subject)
     found = fabric_flows.conditions(session)
     assert (found["fabric"], found["hash"]) == ("simulated", "addresses and ports")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.instruments.network.leaf_spine.routing import ECMP, RoutingPolicy
+from harness.instruments.network.leaf_spine.routing import Routed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,8 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Routed):
     """A workload under one variant's routing."""
 
     workload: Workload
     seed: int
-    policy: RoutingPolicy = ECMP

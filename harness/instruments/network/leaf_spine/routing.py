@@ -44,6 +44,13 @@ ECMP = RoutingPolicy()
 """One connection per pair, its spine by a hash of addresses."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """The part of a suite's subject that `routing_optimizations` change."""
+
+    policy: RoutingPolicy = ECMP
+
+
 def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0) -> IntArray:
     """Return the spine of each flow (F,), `IN_RACK` where it needs none.
 
