@@ -1,12 +1,13 @@
 """Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
 
 A suite's YAML and an optimization's may have `applies_to`: alternatives, each a mapping from fields of a
-workload to the values that they may have: one, a list, or `{at_least: n}`. `gpu: true` in one makes it an
-alternative for hosts with a GPU.
+workload to the values that they may have: one, a list, or of a number `{at_least: n, at_most: n}`, either or
+both. `gpu: true` in one makes it an alternative for hosts with a GPU.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +17,19 @@ from harness.validation import ConfigError, check_value, unknown
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
 
-AT_LEAST = "at_least"
-
 Alternatives = tuple[Mapping[str, Container[Any]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AtLeast:
-    """All numbers from `bound` on."""
+class Interval:
+    """All numbers from `at_least` to `at_most`."""
 
-    bound: float
+    at_least: float = -math.inf
+    at_most: float = math.inf
 
     def __contains__(self, value: object) -> bool:
         """Return whether `value` is one of them; an optional field's null is not."""
-        return isinstance(value, int | float) and value >= self.bound
+        return isinstance(value, int | float) and self.at_least <= value <= self.at_most
 
 
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
@@ -58,9 +58,14 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
     if name not in fields:
         raise unknown(where, name, [*fields, GPU])
     if isinstance(value, Mapping):
-        if set(value) != {AT_LEAST} or fields[name].get("type") not in ("int", "float"):
-            raise ConfigError(f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n}}")
-        return AtLeast(check_value(f"{where}.{AT_LEAST}", value[AT_LEAST], {"type": "float"}))
+        ends = {"at_least", "at_most"}
+        if not value or not ends.issuperset(value) or fields[name].get("type") not in ("int", "float"):
+            raise ConfigError(
+                f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
+            )
+        return Interval(
+            **{end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
+        )
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 

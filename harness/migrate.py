@@ -13,6 +13,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,9 +145,11 @@ def replan(folder: Path) -> int:
             return False
         return not is_planned(run, variant, workload, gpu=False)
 
-    gone = {record.cell.id for record in read_records(folder) if goes(record)} & set(plan.cells)
+    records = read_records(folder)
+    gone = {record.cell.id for record in records if goes(record)} & set(plan.cells)
     if gone:
         kept = tuple(cell for cell in plan.cells if cell not in gone)
+        run = replace(run, repeats=1 + max(record.cell.repeat for record in records))
         write_cells(folder, plan._replace(cells=kept, left_out=tuple(not_planned(run, gpu=False))))
     return len(gone)
 

@@ -26,10 +26,18 @@ def test_one_alternative_must_be_met_in_every_field():
     assert applies(allowed, {"operation": "attention", "size": 3}, gpu=False)
 
 
-def test_a_number_may_be_given_by_its_least_value():
-    allowed = alternatives({"operation": "softmax", "size": {"at_least": 2}})
-    tried = [applies(allowed, {"operation": "softmax", "size": size}, gpu=False) for size in (1, 2, 9, None)]
-    assert tried == [False, True, True, False]
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ({"at_least": 2}, [False, True, True, True, False]),
+        ({"at_most": 3}, [True, True, True, False, False]),
+        ({"at_least": 2, "at_most": 3}, [False, True, True, False, False]),
+    ],
+)
+def test_a_number_may_be_given_by_its_bounds(ends, expected):
+    allowed = alternatives({"operation": "softmax", "size": ends})
+    sizes = (1, 2, 3, 9, None)
+    assert [applies(allowed, {"operation": "softmax", "size": one}, gpu=False) for one in sizes] == expected
 
 
 def test_without_alternatives_everything_applies():
@@ -55,8 +63,8 @@ def test_an_alternative_may_need_a_gpu():
         ),
         ({"operation": ["softmax", 3]}, r"suite\.applies_to\[0\]\.operation=3: expected"),
         (
-            {"size": {"at_most": 3}},
-            r"suite\.applies_to\[0\]\.size=\{'at_most': 3\}: expected a value, a list, or of a number",
+            {"size": {"at_mots": 3}},
+            r"suite\.applies_to\[0\]\.size=\{'at_mots': 3\}: expected a value, a list, or of a number",
         ),
         ({"operation": {"at_least": 3}}, r"suite\.applies_to\[0\]\.operation=\{'at_least': 3\}: expected"),
         ({"size": {"at_least": "two"}}, r"suite\.applies_to\[0\]\.size\.at_least='two': expected a number"),
@@ -135,6 +143,15 @@ def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     alone = [one for one in run.variants if one.techniques and one.module not in with_module("kernels")]
     assert alone
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)
+
+
+def test_hybrid_sharding_is_planned_where_a_nodes_gpus_have_room_for_the_states():
+    (run,) = load(["suite=interconnect_formula"])
+    (variant,) = (one for one in run.variants if one.name == "hybrid_shard")
+    left_out = {name for name in run.workloads if not is_planned(run, variant, name, gpu=False)}
+    assert left_out == {"dense_70b", "dense_70b_64_nodes"}
+    (run,) = load(["suite=interconnect_formula", "suite.workloads.dense_70b.ranks_per_node=16"])
+    assert is_planned(run, variant, "dense_70b", gpu=False)
 
 
 def test_no_cell_of_interconnect_is_planned_for_a_strategy_that_its_variant_refuses():
