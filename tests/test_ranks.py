@@ -228,9 +228,9 @@ def test_an_exception_of_the_owner_ends_the_ranks(mark, light):
 OWNER = """
 import signal
 import sys
-from harness.instruments.distributed.rank_pool import Place, Pool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
-with Pool([Place()] * 2, "127.0.0.1") as pool:
+with RankPool([RankLocation()] * 2, "127.0.0.1") as pool:
     print("made", flush=True)
     pool.call("on_ranks:misbehave", 600.0, ways=["", sys.argv[1]])
 """
