@@ -20,7 +20,7 @@ from suites.kernels.subject import Inputs, Operation, Subject, Workload
 from suites.training import trainer
 from suites.training.contract import Contract, Within, loosest
 from suites.training.model import llama
-from suites.training.optimizers import Optimizer
+from suites.training.optimizers import RankOptimizer
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step, combined
 
@@ -31,7 +31,7 @@ OPTIMIZER_B = 28
 """AdamW moves per fp32 parameter: gradient read; parameter and two moments read and written."""
 
 
-class FunctionAdamW(Optimizer):
+class FunctionAdamW(RankOptimizer):
     """AdamW by a function with the signature of `operations.adamw.eager`; states as torch's."""
 
     def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:

@@ -85,7 +85,7 @@ class ManagedMemory:
     def hold(
         self, fill: Callable[[], None], rehearse: Callable[[], None], size_B: int, resident: float | None
     ) -> None:
-        """See `suites.offload.managed.WorkingSetMemory`. Ballast is allocated before the first page arrives."""
+        """See `managed.WorkingSetMemory`. Ballast is allocated before the first page arrives."""
         self.library.allow(torch.cuda.mem_get_info()[0])
         if resident is not None:
             self._make_room(rehearse, size_B, int(resident * size_B))

@@ -1,6 +1,7 @@
 """Optimizers by name, and the one interface by which a `trainer.Trainer` updates parameters.
 
-torch's own are `TorchOptimizer`; a technique that keeps states or gradients elsewhere subclasses `Optimizer`.
+torch's own are `TorchOptimizer`; a technique that keeps states or gradients elsewhere subclasses
+`RankOptimizer`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def not_for_shards(workload: Workload) -> str | None:
     return None
 
 
-class Optimizer:
+class RankOptimizer:
     """What updates a rank's parameters; its defaults suit gradients in `.grad`."""
 
     host_private_B = 0
@@ -156,7 +157,7 @@ class Optimizer:
         """Release threads and files."""
 
 
-class TorchOptimizer(Optimizer):
+class TorchOptimizer(RankOptimizer):
     """One of torch.optim's."""
 
     def __init__(self, parameters: Parameters, inner: torch.optim.Optimizer) -> None:
@@ -183,7 +184,7 @@ class TorchOptimizer(Optimizer):
         return tensors_in(self.inner)
 
 
-def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) -> Optimizer:
+def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
     """Return the workload's own optimizer over all parameters; the default of a `TrainingStep`."""
     if workload.optimizer == "muon":
         return MuonAndAdamW(model, workload)

@@ -17,7 +17,7 @@ from torch import nn
 
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Functions
-from suites.training.optimizers import Optimizer
+from suites.training.optimizers import RankOptimizer
 from suites.training.workload import Resources, Workload
 
 
@@ -58,7 +58,7 @@ class Features:
 
 
 Wrap = Callable[[nn.Module, Resources], nn.Module]
-MakeOptimizer = Callable[[nn.Module, Workload, Resources], Optimizer]
+MakeOptimizer = Callable[[nn.Module, Workload, Resources], RankOptimizer]
 MakeModel = Callable[["TrainingStep", int], nn.Module]
 Around = Callable[[str], AbstractContextManager[Any]]
 Reducing = Callable[[nn.Module, bool], AbstractContextManager[Any]]
@@ -88,7 +88,7 @@ class TrainingStep:
     - `wraps`: each takes the built model and `Resources` and returns the model, in this order.
     - `around(device_type)`: the context of forward pass and loss.
     - `reducing(model, last)`: the context of a micro-batch, the `last` of an update or not.
-    - `make_optimizer(model, workload, resources)`: see `optimizers.Optimizer`.
+    - `make_optimizer(model, workload, resources)`: see `optimizers.RankOptimizer`.
     - `keep_gradients`: gradients are zeroed in place after an update, not released.
     - `after_update`: each takes a trainer and returns what is called with it after every update.
     - `batches_per_update`: how many batches of the workload an update takes.

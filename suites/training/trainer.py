@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from suites.training import data
 from suites.training.host_memory import HostMemory
 from suites.training.model import Transformer
-from suites.training.optimizers import Optimizer, torch_optimizer
+from suites.training.optimizers import RankOptimizer, torch_optimizer
 from suites.training.step import TrainingStep
 from suites.training.workload import Resources
 
@@ -51,7 +51,7 @@ class Trainer:
         self.model = model
         self.model.train()
         make_optimizer = step.make_optimizer or torch_optimizer
-        self.optimizer: Optimizer = make_optimizer(model, step.workload, resources)
+        self.optimizer: RankOptimizer = make_optimizer(model, step.workload, resources)
         self._drawn = torch.Generator().manual_seed(step.seed)
         self._taken = 0  # batches of text
         self._after_update = [make(self) for make in step.after_update]

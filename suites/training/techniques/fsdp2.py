@@ -31,7 +31,7 @@ from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
-from suites.training.optimizers import Optimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
+from suites.training.optimizers import RankOptimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
@@ -233,7 +233,7 @@ def put_on_host(model: nn.Module, resources: Resources) -> None:
         parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
 
 
-def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> Optimizer:
+def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
     """Return the workload's optimizer with its two moments on the host."""
     parameters = list(model.parameters())
     inner = make_torch_optimizer(parameters, workload)

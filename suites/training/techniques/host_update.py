@@ -28,7 +28,7 @@ from harness.records import Unavailable
 from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.host_memory import HostMemory, states_on_host
-from suites.training.optimizers import Optimizer, make_torch_optimizer
+from suites.training.optimizers import RankOptimizer, make_torch_optimizer
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
@@ -78,7 +78,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-class HostOptimizer(Optimizer):
+class HostOptimizer(RankOptimizer):
     """Update on the host."""
 
     def __init__(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from suites.training.contract import Contract, Within
-from suites.training.optimizers import Optimizer, TorchOptimizer, give_zeros, make_torch_optimizer
+from suites.training.optimizers import RankOptimizer, TorchOptimizer, give_zeros, make_torch_optimizer
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -91,7 +91,7 @@ def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, torch.bfloat16)
 
 
-class Masters(Optimizer):
+class Masters(RankOptimizer):
     """Keep fp32 copies of the bf16 parameters that are trained; the parameters follow their updates."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]):

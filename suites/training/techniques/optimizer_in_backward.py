@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.optimizers import Optimizer, make_torch_optimizer, tensors_in
+from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -58,7 +58,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(step, make_optimizer=InBackward, features=features)
 
 
-class InBackward(Optimizer):
+class InBackward(RankOptimizer):
     """One optimizer for each parameter, called by autograd."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources) -> None:

@@ -30,7 +30,7 @@ from suites.training.contract import EXACT, Contract
 from suites.training.deepspeed_fake import values_not_read
 from suites.training.deepspeed_offload import Offload, cpu_adam
 from suites.training.model import blocks_of
-from suites.training.optimizers import Optimizer, make_torch_optimizer, tensors_in
+from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 
@@ -231,7 +231,7 @@ class EngineModel(nn.Module):
             return self.module(tokens_BT, targets_BT)  # type: ignore[no-any-return]
 
 
-class EngineOptimizer(Optimizer):
+class EngineOptimizer(RankOptimizer):
     """Run the engine's step, which also clips and releases the gradients."""
 
     def __init__(self, engine: Any, optimizer: Any, fake: bool, linear: Any, offload: Offload):
