@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.validation import ConfigError, check_value, unknown
+from harness.validation import NUMBERS, ConfigError, check_value, unknown
 
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
@@ -58,7 +58,7 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
     if name not in fields:
         raise unknown(where, name, [*fields, GPU])
     if isinstance(value, Mapping):
-        if set(value) != {AT_LEAST} or fields[name].get("type") not in ("int", "float"):
+        if set(value) != {AT_LEAST} or fields[name].get("type") not in NUMBERS:
             raise ConfigError(f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n}}")
         return AtLeast(check_value(f"{where}.{AT_LEAST}", value[AT_LEAST], {"type": "float"}))
     return tuple(check_value(where, one, fields[name]) for one in values)
