@@ -85,10 +85,11 @@ class LocalExecutor:
         """Return the process that forks this group's child; None where the child is started by itself.
 
         Where a suite's first child starts without `several` others it is started by itself, because it may
-        be the only one. On a host with a GPU every child is: CUDA cannot be used in a fork of a process in which an import has touched it.
-        Interleaved groups are too: repeats in forks of one process would share its memory layout and hash
-        seed, which affect times, and the interval over repeats would not contain that. While others run,
-        their time limits are due, and no time is spent waiting for the imports.
+        be the only one. On a host with a GPU every child is: CUDA cannot be used in a fork of a process in
+        which an import has touched it. Interleaved groups are too: repeats in forks of one process would
+        share its memory layout and hash seed, which affect times, and the interval over repeats would not
+        contain that. While others run, their time limits are due, and no time is spent waiting for the
+        imports.
         """
         if group.sampling is not None or any(map(os.path.exists, GPUS)):
             return None
