@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.validation import ConfigError, check_value, unknown
+from harness.validation import NUMBERS, ConfigError, check_value, unknown
 
 GPU = "gpu"
 """Not a field of a workload: the host must have a GPU."""
@@ -59,7 +59,7 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
         raise unknown(where, name, [*fields, GPU])
     if isinstance(value, Mapping):
         ends = {"at_least", "at_most"}
-        if not value or not ends.issuperset(value) or fields[name].get("type") not in ("int", "float"):
+        if not value or not ends.issuperset(value) or fields[name].get("type") not in NUMBERS:
             raise ConfigError(
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )

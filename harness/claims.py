@@ -13,27 +13,27 @@ from typing import Any
 import yaml
 
 from harness.claim_model import Claim
+from harness.dataclass_fields import workload_fields
 from harness.interpretations import Context, read_interpretations
-from harness.optimizations import titles
+from harness.optimizations import SUITES, titles
 from harness.records import UNITS
-from harness.validation import ConfigError, as_mapping, check_fields, refuse_doubles
+from harness.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
-_Fields = Mapping[str, Mapping[str, Any]]
 _TEXT = {"type": "str"}
-FILE: _Fields = {
+FILE: Fields = {
     "suite": _TEXT,
     "shared": {"type": "dict", "default": {}},
     "sources": {"type": "dict"},
     "ignore_fields": {"type": "list", "default": []},
     "claims": {"type": "list"},
 }
-SOURCE: _Fields = {
+SOURCE: Fields = {
     "cite": _TEXT,
     "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]},
 }
-CLAIM: _Fields = {
+CLAIM: Fields = {
     "id": _TEXT,
     "quoted": _TEXT,
     "verbatim": {"type": "bool", "default": True},
@@ -57,7 +57,7 @@ CLAIM: _Fields = {
 }
 
 
-def load_claims(suite: str, conf: Path = CONF) -> tuple[Claim, ...]:
+def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[Claim, ...]:
     """Return the claims of `suite`, none where it has no file; raises ConfigError naming claim and field."""
     path = conf / "claims" / f"{suite}.yaml"
     if not path.exists():
@@ -73,7 +73,7 @@ def load_claims(suite: str, conf: Path = CONF) -> tuple[Claim, ...]:
     }
     context = Context(
         suite,
-        _workloads(path.name, conf, suite, data["ignore_fields"]),
+        _workloads(path.name, conf, suite, workload_fields(suite, suites), data["ignore_fields"]),
         _workload_titles(conf, suite),
         titles(suite, conf),
     )
@@ -103,14 +103,13 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 
 
 def _workloads(
-    where: str, conf: Path, suite: str, ignored: list[str]
+    where: str, conf: Path, suite: str, fields: Fields, ignored: list[str]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Return the workloads as conf/suite declares them: fields that differ from their defaults, and the rest.
 
     Left out is what is ignored, and what the hardware gives.
     """
     data = read_yaml(conf / "suite" / f"{suite}.yaml")
-    fields = data.get("fields", {})
     for name in ignored:
         if name not in fields:
             raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
@@ -136,7 +135,7 @@ def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
     return titles
 
 
-def _claim(where: str, data: Any, sources: _Fields, context: Context) -> Claim:
+def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
     data = as_mapping(where, data)
     where = f"{where} ({data.get('id', 'no id')})"
     data = check_fields(where, data, CLAIM)

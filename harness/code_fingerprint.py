@@ -23,8 +23,12 @@ def parsed(file: Path, root: Path = ROOT) -> ast.Module:
     try:
         return ast.parse(file.read_text(), filename=str(file))
     except SyntaxError as error:
-        shown = file.relative_to(root) if file.is_relative_to(root) else file
-        raise ConfigError(f"{shown}:{error.lineno}: {error.msg}") from None
+        raise ConfigError(f"{shown_path(file, root)}:{error.lineno}: {error.msg}") from None
+
+
+def shown_path(file: Path, root: Path = ROOT) -> Path:
+    """Return a file's path as errors name it: below `root`, where it is there."""
+    return file.relative_to(root) if file.is_relative_to(root) else file
 
 
 @cache

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.config_schema import OptimizationSchema, RunSchema
+from harness.dataclass_fields import workload_fields
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
 from harness.optimizations import CONF, Variant, entry_of, optimizations, variants, with_yaml
@@ -26,7 +27,7 @@ from harness.overrides import apply_override, composition_error, first_line, par
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
-from harness.validation import ConfigError, check_declarations, check_value, shown, unknown
+from harness.validation import ConfigError, check_value, shown, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
@@ -157,7 +158,10 @@ def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]
 
 
 def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
-    """Return conf/ composed for one suite; the YAML of a new optimization is found by its presence."""
+    """Return conf/ composed for one suite, with the fields of its workloads from their class.
+
+    The YAML of a new optimization is found by its presence.
+    """
     store = ConfigStore.instance()
     store.store(name="run_schema", node=RunSchema)
     every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
@@ -168,6 +172,12 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
             config = compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(f"conf/: {composition_error(error)}") from None
+    if config.suite.fields:
+        raise ConfigError(
+            f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name} declares them; "
+            "see docs/adding-a-suite.md"
+        )
+    config.suite.fields = workload_fields(name)
     for one in with_yaml(name):
         entry_of(name, one, CONF)
     for one in optimizations(name):  # those with a module alone
@@ -197,7 +207,6 @@ def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
-    check_declarations("suite.fields", suite["fields"])
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})

@@ -45,7 +45,7 @@ class SamplingSchema:
 
 @dataclass
 class SuiteSchema:
-    """One suite's YAML."""
+    """One suite's YAML, and `fields`, which `harness.dataclass_fields` reads."""
 
     question: str = ""
     baseline_title: str = "Baseline"
@@ -66,7 +66,7 @@ class SuiteSchema:
     workload_from: str | None = None
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)  # of its Workload, never its YAML's
     workloads: dict[str, Any] = field(default_factory=dict)
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.slow_bf16
@@ -80,7 +80,7 @@ class HardwareSchema:
     name: str = MISSING
     memory_B: float = MISSING
     usable_memory_B: float | None = None  # of it, what a process can use, as the driver reports it
-    architecture: str = ""  # of a GPU: a name of suites.training.simulated_cuda.CUBLAS_WORKSPACE_B
+    architecture: str = ""  # of a GPU: see suites.training.simulated_cuda.Architecture
     device: str = ""  # a pattern of the name that the driver reports
     matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
     source: str = MISSING

@@ -81,6 +81,9 @@ def apply_override(config: DictConfig, override: Override) -> None:
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
         )
     *path, leaf = key.split(".")
+    if path[:1] == ["suite"] and (own := [*path, leaf][1]) in config.suite and own not in OF_SUITE:
+        allowed = ", ".join(f"suite.{one}" for one in OF_SUITE)
+        raise ConfigError(f"{key}: fixed by the suite; a command may change {allowed} and repeats")
     adds = path == WORKLOADS and (override.is_add() or override.is_force_add())
     for depth, part in enumerate(path):
         if not isinstance(holder, DictConfig) or part not in holder:
@@ -88,9 +91,6 @@ def apply_override(config: DictConfig, override: Override) -> None:
         holder = holder[part]
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
-    if path[:1] == ["suite"] and [*path, leaf][1] not in OF_SUITE:
-        allowed = ", ".join(f"suite.{one}" for one in OF_SUITE)
-        raise ConfigError(f"{key}: fixed by the suite; a command may change {allowed} and repeats")
     if override.is_add() and not adds:
         word = str(override.input_line)
         raise ConfigError(f"{word}: {key} exists already: use {word.removeprefix('+')}")

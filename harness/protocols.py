@@ -240,16 +240,22 @@ def _takes(given: ast.arguments, count: int) -> bool:
 
 def statement(file: Path, name: str) -> ast.stmt | None:
     """Return the statement that gives a module its `name`, in the module that an import takes it from."""
+    found = definition(file, name)
+    return found and found[1]
+
+
+def definition(file: Path, name: str) -> tuple[Path, ast.stmt] | None:
+    """Return the statement that gives a module its `name`, and the file that it is in; see `statement`."""
     for node in _statements(file):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return node
+            return file, node
         if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
-            return node
+            return file, node
         if isinstance(node, ast.ImportFrom):
             original = next((one.name for one in node.names if (one.asname or one.name) == name), None)
             source = file_of(node.module or "") if original and not node.level else None
             if original:
-                return (statement(source, original) if source else None) or node
+                return (definition(source, original) if source else None) or (file, node)
     return None
 
 

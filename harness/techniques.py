@@ -1,9 +1,8 @@
 """Checks the techniques that an optimization's YAML lists, by reading their modules; nothing is imported.
 
 A technique is `suites/training/techniques/<name>.py`; docs/adding-a-technique.md lists what it has. Its
-settings are the annotated fields of its class `Settings`; of those whose type is plain (int, float, str,
-bool, `Literal[...]`, each or None) the value is checked too. A number may have bounds, named as in
-`harness.validation.BOUNDS`: `Annotated[int, Bounds(at_least=1)]`.
+settings are the fields of its class `Settings`, see `harness.dataclass_fields`; of a type that cannot be
+checked, any value is taken.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting.
@@ -19,16 +18,15 @@ from typing import Any
 
 import yaml
 
-from harness.code_fingerprint import ROOT, parsed
+from harness.code_fingerprint import ROOT
+from harness.dataclass_fields import dataclass_in, fields_of
 from harness.protocols import Function, faults, statement
-from harness.validation import ConfigError, check_declarations, check_value, unknown
+from harness.validation import ConfigError, Fields, check_relations, check_value, unknown
 
 PACKAGE = "training.techniques"
 """Below the package of suites."""
 
 TECHNIQUES = ROOT / "suites" / "training" / "techniques"
-
-PLAIN = ("int", "float", "str", "bool")
 
 TECHNIQUE = {
     "contract": Function(("settings",)),
@@ -62,6 +60,8 @@ def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Nam
             if key not in allowed:
                 raise unknown(f"{where}.{name}.{key}", key, allowed)
             checked[key] = check_value(f"{where}.{name}.{key}", value, allowed[key])
+        defaults = {key: field["default"] for key, field in allowed.items()}
+        check_relations(f"{where}.{name}", defaults | checked, allowed)
         techniques.append((name, checked))
     return tuple(techniques)
 
@@ -106,15 +106,12 @@ def _named(where: str, one: Any) -> tuple[str, Mapping[str, Any]]:
 @cache
 def check_module(file: Path) -> None:
     """Raise ConfigError, one line, where a technique's module lacks something."""
-    found = statement(file, "Settings")
     missing = [] if statement(file, "LEVEL") else ["LEVEL is missing"]
-    if not isinstance(found, ast.ClassDef):
-        missing.append("class Settings is missing")
-    elif not any("dataclass" in ast.unparse(one) for one in found.decorator_list):
-        missing.append("class Settings is no dataclass")
+    if isinstance(found := dataclass_in(file, "Settings"), str):
+        missing.append(found)
     else:
-        fields = (one for one in found.body if isinstance(one, ast.AnnAssign) and one.value is None)
-        missing += [f"Settings.{ast.unparse(one.target)} has no default" for one in fields]
+        fields = fields_of(file, "Settings", any_type=True).items()
+        missing += [f"Settings.{name} has no default" for name, field in fields if "default" not in field]
     missing += faults(file, TECHNIQUE)
     missing += [
         str(unknown(f"{listing}.{name}", name, names(file.parent)))
@@ -122,12 +119,11 @@ def check_module(file: Path) -> None:
         for name in literal(file, listing) or ()
         if name not in names(file.parent)
     ]
-    shown = Path(*file.parts[-4:])
     if missing:
         raise ConfigError(
-            f"{shown}: {'; '.join(missing)}. docs/adding-a-technique.md lists what a technique has"
+            f"{Path(*file.parts[-4:])}: {'; '.join(missing)}. docs/adding-a-technique.md lists what a "
+            "technique has"
         )
-    check_declarations(f"{shown}: Settings", settings_of(file))
 
 
 def names(folder: Path = TECHNIQUES) -> list[str]:
@@ -147,46 +143,6 @@ def literal(file: Path, name: str) -> Any:
 
 
 @cache
-def settings_of(file: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Return each setting of a technique with its default and what it allows.
-
-    As `harness.validation` declares fields; without "default" where that is no literal.
-    """
-    bodies = [n.body for n in parsed(file).body if isinstance(n, ast.ClassDef) and n.name == "Settings"]
-    return {
-        node.target.id: {**_allowed(node.annotation), **_default(file, node.value)}
-        for body in bodies
-        for node in body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-
-
-def _default(file: Path, value: ast.expr | None) -> Mapping[str, Any]:
-    """Return {"default": value} of a literal, or of a name that the module gives to one."""
-    try:
-        default = literal(file, value.id) if isinstance(value, ast.Name) else ast.literal_eval(value or "")
-    except (SyntaxError, ValueError):
-        return {}
-    return {"default": default}
-
-
-def _allowed(annotation: ast.expr) -> Mapping[str, Any]:
-    """Return what an annotation allows; nothing is checked where it is not plain."""
-    if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
-        return {**_allowed(annotation.left), "optional": True}
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Literal"):
-        return {"one_of": _literals(annotation.slice)}
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Annotated"):
-        plain, *further = _elements(annotation.slice)
-        bounds = [pair for one in further if isinstance(one, ast.Call) for pair in one.keywords]
-        return {**_allowed(plain), **{str(one.arg): ast.literal_eval(one.value) for one in bounds}}
-    text = ast.unparse(annotation)
-    return {"type": text} if text in PLAIN else {"optional": True}
-
-
-def _literals(node: ast.expr) -> list[Any]:
-    return [ast.literal_eval(one) for one in _elements(node)]
-
-
-def _elements(node: ast.expr) -> list[ast.expr]:
-    return node.elts if isinstance(node, ast.Tuple) else [node]
+def settings_of(file: Path) -> Fields:
+    """Return each setting of a technique with its default and what it allows."""
+    return fields_of(file, "Settings", any_type=True)

@@ -1,16 +1,17 @@
-"""Checks plain values against a few declared bounds, so that a bad one is refused before anything runs.
+"""Checks plain values against their declarations, so that a bad one is refused before anything runs.
 
-A field is declared in YAML: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
-`{type: float, optional: true}`. Settings need no declaration: their type is that of the value in their YAML.
+A declaration is a mapping: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
+`{type: float, optional: true}`. `harness.dataclass_fields` reads those of workloads and techniques in their
+classes. An optimization's YAML has `fields` for its settings; one without has the type of its value there.
 """
 
 from __future__ import annotations
 
 import difflib
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from harness.bounds import BOUNDS, RELATIONS
 from harness.renamed import present_name
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -63,20 +64,18 @@ def declared(value: Any) -> dict[str, Any]:
     return {"type": name} if name else {}
 
 
-BOUNDS = {
-    "at_least": (operator.ge, "of at least"),
-    "above": (operator.gt, "above"),
-    "at_most": (operator.le, "of at most"),
-    "below": (operator.lt, "below"),
-}
-"""The bounds of a number: when a value is within, and what that is called."""
+NUMBERS = ("int", "float")
 
-RULES = ("type", "default", "optional", "one_of", *BOUNDS, "multiple_of", "not_above", "doc")
+Fields = Mapping[str, Mapping[str, Any]]
+"""The declaration of each field."""
+
+RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "doc")
 """What the declaration of a field may state."""
 
 
 def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
     """Raise ConfigError where a field's declaration states something unknown, or an unknown type."""
+    numbers = [name for name, field in declared.items() if field.get("type") in NUMBERS]
     for name, field in declared.items():
         for rule in as_mapping(f"{where}.{name}", field):
             if rule not in RULES:
@@ -85,20 +84,18 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
         if kind not in TYPES:
             raise unknown(f"{where}.{name}.type={kind}", kind, TYPES)
         for rule in BOUNDS:
-            if rule in field and (not isinstance(field[rule], int | float) or kind not in ("int", "float")):
+            if rule in field and (not isinstance(field[rule], int | float) or name not in numbers):
                 raise ConfigError(
                     f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, of a number"
                 )
         if not isinstance(field.get("one_of", []), list):
             raise ConfigError(f"{where}.{name}.one_of={shown(field['one_of'])}: expected a list")
-        for rule in ("multiple_of", "not_above"):
-            if rule in field and field[rule] not in declared:
-                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), declared)
+        for rule in RELATIONS:
+            if rule in field and (field[rule] not in numbers or name not in numbers):
+                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), numbers)
 
 
-def check_fields(
-    where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
     """Return `values` with defaults filled in, whole numbers as floats where due; raises ConfigError."""
     for name in values:
         if name not in fields:
@@ -111,15 +108,13 @@ def check_fields(
     return checked
 
 
-def check_relations(where: str, values: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]]) -> None:
+def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> None:
     """Check fields declared as `multiple_of` or `not_above` another field; raises ConfigError."""
     for name, field in fields.items():
-        for rule, words in (("multiple_of", "a multiple of"), ("not_above", "at most")):
-            other = field.get(rule)
-            if other is None:
-                continue
-            value, bound = values[name], values[other]
-            if value % bound if rule == "multiple_of" else value > bound:
+        for rule, (within, words) in RELATIONS.items():
+            value, other = values[name], field.get(rule)
+            bound = None if other is None else values[other]
+            if value is not None and bound is not None and not within(value, bound):
                 raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {other}={shown(bound)}")
 
 

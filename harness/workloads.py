@@ -9,7 +9,7 @@ from typing import Any
 from harness.applicability import applies, checked_alternatives
 from harness.hf_config import workload_from_file
 from harness.model_code import check_model
-from harness.validation import ConfigError, check_fields, check_relations, shown, unknown
+from harness.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
 
 
 def workloads(
@@ -78,7 +78,7 @@ def check_names(suite: Mapping[str, Any]) -> None:
             for one in (name, *larger):
                 if one not in list(suite["workloads"]):
                     raise unknown(f"suite.{key}.{name}", str(one), suite["workloads"])
-    numbers = [name for name, field in suite["fields"].items() if field["type"] in ("int", "float")]
+    numbers = [name for name, field in suite["fields"].items() if field.get("type") in NUMBERS]
     for name in suite["size_fields"]:
         if name not in numbers:
             raise unknown(f"suite.size_fields=[{name}]", name, numbers)

@@ -3,12 +3,15 @@
 import gc
 import os
 import pickle
+import subprocess
 from functools import cache
 from typing import Any
 
 import pytest
+from forked_ranks import forking
 
 from harness import config
+from harness.instruments.distributed import rank_pool
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of which have a thread a core
@@ -91,6 +94,23 @@ def composed_once():
     config.compose_suite = composed
     yield
     config.compose_suite = compose
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ranks_forked():
+    """Let pools of ranks fork them, in this process: see forked_ranks.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        template = forking(patch)
+        yield
+        template.close()
+
+
+@pytest.fixture(scope="module")
+def ranks_by_command(ranks_forked):
+    """Let pools start their ranks as in a sweep: for tests of starts, and of a rank's own memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_pool, "subprocess", subprocess)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -39,15 +39,19 @@ GOOD = {
         }
     ],
 }  # fmt: skip
+WORKLOAD = """
+from dataclasses import dataclass
+@dataclass(kw_only=True)
+class Workload:
+    num_hidden_layers: int
+    optimizer: str
+    bias: bool = False
+    learning_rate: float = 1e-3
+    ranks: int = 2
+    device_memory_B: float
+    source: str
+"""
 SUITE = """
-fields:
-  num_hidden_layers: {type: int}
-  optimizer: {type: str}
-  bias: {type: bool, default: false}
-  learning_rate: {type: float, default: 1e-3}
-  ranks: {type: int, default: 2}
-  device_memory_B: {type: float}
-  source: {type: str}
 workloads:
   w_small:
     {num_hidden_layers: 2, optimizer: adamw, learning_rate: 1.0e9, device_memory_B: "${hardware.memory_B}",
@@ -63,14 +67,15 @@ def load(conf: Path, edit: Edit | None = None) -> Any:
     data = yaml.safe_load(yaml.safe_dump(GOOD))
     if edit:
         edit(data, data["claims"][0])
-    for folder in ("claims", "suite", "suite/invented", "report"):
-        (conf / folder).mkdir(exist_ok=True)
+    for folder in ("claims", "suite/invented", "report", "suites/invented"):
+        (conf / folder).mkdir(parents=True, exist_ok=True)
     (conf / "claims/invented.yaml").write_text(yaml.safe_dump(data))
     (conf / "suite/invented.yaml").write_text(SUITE)
+    (conf / "suites/invented/__init__.py").write_text(WORKLOAD)
     (conf / "suite/invented/o.yaml").write_text("title: The other\n")
     (conf / "suite/invented/p.yaml").write_text("variants: {x: {title: P by x}, y: {}}\n")
     (conf / "report/invented.yaml").write_text("names: {workload: {w_small: Small}}\n")
-    return load_claims("invented", conf)
+    return load_claims("invented", conf, conf / "suites")
 
 
 def test_a_good_file_is_read(tmp_path: Path) -> None:

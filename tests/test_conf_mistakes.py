@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 
 import pytest
 
 from harness import config, optimizations
-from harness.validation import ConfigError, check_declarations
+from harness.validation import ConfigError, check_declarations, check_relations
 
 
 @pytest.fixture
@@ -39,14 +40,40 @@ def test_an_optimizations_file(conf, text, words):
     assert "\n" not in str(refused.value)
 
 
+def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
+    with (conf / "suite" / "memory.yaml").open("a") as file:
+        file.write("fields: {seq_len: {type: int}}\n")
+    with pytest.raises(ConfigError) as refused:
+        config.compose_suite("memory", {})
+    assert str(refused.value) == (
+        "conf/suite/memory.yaml: fields: the class Workload of suites/memory declares them; "
+        "see docs/adding-a-suite.md"
+    )
+
+
 @pytest.mark.parametrize(
     ("field", "words"),
     [
         ({"type": "integer"}, r"fields\.size\.type=integer: no such name; did you mean int\?"),
         ({"type": "int", "at_leest": 1}, r"fields\.size\.at_leest: no such name; did you mean at_least\?"),
         ({"type": "int", "not_above": "siz"}, r"fields\.size\.not_above=siz: .* did you mean size\?"),
+        ({"type": "int", "multiple_of": "name"}, r"size\.multiple_of=name: no such name; allowed: size$"),
+        ({"type": "str", "at_least": 1}, r"fields\.size\.at_least=1: expected a number, of a number"),
     ],
 )
 def test_the_declaration_of_a_field(field, words):
     with pytest.raises(ConfigError, match=words):
-        check_declarations("fields", {"size": field})
+        check_declarations("fields", {"size": field, "name": {"type": "str"}})
+
+
+@pytest.mark.parametrize(
+    ("sequence", "positions", "refused"), [(8, None, False), (8, 8, False), (9, 8, True), (None, 8, False)]
+)
+def test_a_field_is_compared_with_another_where_both_have_a_value(sequence, positions, refused):
+    fields = {"sequence": {"type": "int", "not_above": "positions"}, "positions": {"type": "int"}}
+    with (
+        pytest.raises(ConfigError, match="sequence=9: expected at most positions=8")
+        if refused
+        else nullcontext()
+    ):
+        check_relations("w", {"sequence": sequence, "positions": positions}, fields)

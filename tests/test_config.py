@@ -67,6 +67,7 @@ REFUSED = [
     ),
     (["suite=memory", "suite.quick.first=[x]"], "suite.quick.first: fixed by the suite"),
     (["suite=memory", "suite.fields.dropout.at_most=3"], "fixed by the suite"),
+    (["suite=memory", "+suite.fields.more={type: int}"], "suite.fields.more: fixed by the suite"),
     (["suite=null"], "suite=null: no such name; allowed: "),
     (["suite=memory", "hardware=null"], "hardware=null: no such name"),
     (["suite=memory", "executor=true"], "executor=true: no such name"),

@@ -63,7 +63,7 @@ def started_once():
         yield
 
 
-TRACED = {"compile_sdpa"}
+TRACED = {"compile_sdpa", "compile_sdpa_autocast"}
 """Traced by torch.compile, with no code generated: other variants run a step's generated code."""
 
 

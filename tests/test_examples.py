@@ -13,7 +13,7 @@ from harness.protocols import OPTIMIZATION, SUITE
 EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
 GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
 
-OF_EVERY_SUITE = ("layers", "layout", "protocols", "workload_fields", "every_optimization")
+OF_EVERY_SUITE = ("layers", "layout", "protocols", "dataclass_fields", "every_optimization")
 """Files of tests that look at each suite."""
 
 

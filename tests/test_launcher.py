@@ -27,6 +27,8 @@ from harness.instruments.distributed.remote_ranks import LEASE_S
 from harness.records import Origin, Status, Unavailable, measurement
 from harness.store import read_records
 
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
 HERE = Path(__file__).parent
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",

@@ -19,8 +19,9 @@ def module_of(file: Path) -> str:
 GRAPH = {module_of(f): {module_of(p) for n in imports_of(f) if (p := file_of(n))} for f in FILES}
 
 
-def test_records_stand_at_the_bottom():
-    assert GRAPH["harness.records"] <= {"harness"}
+@pytest.mark.parametrize("module", ["harness.records", "harness.bounds"])
+def test_records_and_bounds_stand_at_the_bottom(module):
+    assert GRAPH[module] <= {"harness"}
 
 
 @pytest.mark.parametrize("module", [m for m in GRAPH if m.startswith("harness.instruments.")])
@@ -29,13 +30,14 @@ def test_instruments_know_records_alone(module):
     assert all(i in allowed or i.startswith("harness.instruments.") for i in GRAPH[module]), GRAPH[module]
 
 
+BELOW = {"harness", "harness.records", "harness.bounds", "harness.instruments", "suites"}
 TRAINING = [m for m in GRAPH if (m + ".").startswith("suites.training.")]
 SUITES = [m for m in GRAPH if m.startswith("suites.") and m not in TRAINING]
 
 
 @pytest.mark.parametrize("module", TRAINING)
 def test_the_training_layer_knows_the_instruments_and_no_suite(module):
-    for used in GRAPH[module] - {"harness", "harness.records", "harness.instruments", "suites"}:
+    for used in GRAPH[module] - BELOW:
         assert (used + ".").startswith(("harness.instruments.", "suites.training.")), (
             f"{module} imports {used}"
         )
@@ -44,7 +46,7 @@ def test_the_training_layer_knows_the_instruments_and_no_suite(module):
 @pytest.mark.parametrize("module", SUITES)
 def test_suites_know_the_instruments_and_the_training_layer_and_never_one_another(module):
     own = ".".join(module.split(".")[:2])
-    for used in GRAPH[module] - {"harness", "harness.records", "harness.instruments", "suites"}:
+    for used in GRAPH[module] - BELOW:
         below = ("harness.instruments.", "suites.training.", own + ".")
         assert (used + ".").startswith(below), f"{module} imports {used}"
 

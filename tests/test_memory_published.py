@@ -206,7 +206,7 @@ def test_complex_rotary_turns_each_pair_by_its_angle():
 def test_attention_from_one_layer_is_attention_over_its_parts(heads):
     """Compared with explicit attention in float64, without positions."""
     shape = replace(TINY, num_key_value_heads=heads).shape
-    attention = models.FusedAttention(shape).double()
+    attention = litgpt.FusedAttention(shape).double()
     x = torch.randn(2, 6, 32, dtype=torch.float64)
     parts = attention.qkv(x).view(2, 6, heads, 4 // heads + 2, 8)
     mixed = torch.empty(2, 6, 4, 8, dtype=torch.float64)

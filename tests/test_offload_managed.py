@@ -20,6 +20,8 @@ from suites.offload import managed_memory, unified_memory
 from suites.offload.cgroup import PREFIX, Cgroup, can_leave, hierarchy
 from suites.offload.subject import Managed, Workload, baseline
 
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
 ROOT = Path(__file__).parents[1]
 STEPS = 3
 

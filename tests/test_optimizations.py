@@ -7,6 +7,7 @@ import pytest
 
 from harness.config import load
 from harness.records import WrongResult
+from suites.training.correctness import losses_on_one_batch
 
 RUN = load(["suite=memory"])[0]
 suite = import_module("suites.memory")
@@ -44,6 +45,26 @@ def test_wrong_gradients_are_caught(variant, wrong):
     step = replace(subject.step, wraps=(*subject.step.wraps, spoil))
     with pytest.raises(WrongResult, match="loss of update"):
         suite.check(replace(subject, step=step))
+
+
+@pytest.mark.parametrize("changed", [{"learning_rate": 0.1}, {"weight_decay": 0.9}, {"adam_epsilon": 1.0}])
+def test_a_setting_of_the_optimizer_reaches_the_baselines_step(changed):
+    shape = {
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "vocab_size": 67,
+        "seq_len": 16,
+    }
+
+    def losses(**changes):
+        return losses_on_one_batch(a_subject(RUN.variants[0], "llama_12m", **shape, **changes).step)
+
+    first, *usual = losses()
+    assert losses() == (first, *usual)
+    ours = losses(**changed)
+    assert ours[0] == first
+    assert all(one != other for one, other in zip(ours[1:], usual, strict=True))
 
 
 def test_every_workload_is_described_by_its_conditions():

@@ -17,6 +17,8 @@ from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
 from harness.records import Status, Unavailable, WrongResult
 
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
 HERE = Path(__file__).parent
 ENVIRONMENT = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}", "OMP_NUM_THREADS": "1"}
 PLACE = RankLocation(environment=ENVIRONMENT)

@@ -162,6 +162,13 @@ def test_a_suite_is_imported_once_for_all_forked_children(tmp_path, log):
     assert log.read_text().split() == ["import", "preload"] * 2  # the first child's own, the template's
 
 
+def test_of_several_that_start_at_once_all_are_forked(tmp_path, log):
+    cells = [counted(repeat=repeat) for repeat in range(3)]
+    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=2)
+    assert [value(records[one.id], "forked") for one in cells] == [1.0, 1.0, 1.0]
+    assert log.read_text().split() == ["import", "preload"]
+
+
 def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, monkeypatch):
     monkeypatch.setenv("TOY_BROKEN", "1")
     cells = [counted(repeat=repeat) for repeat in range(3)]

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from harness.executors import CellEvent
@@ -53,8 +53,10 @@ class LocalExecutor:
         with selectors.DefaultSelector() as selector:
             try:
                 while True:
-                    while len(children) < self.workers and (group := _next(left, waiting)) is not None:
-                        children.append(self._start(group, limits, selector, alone=not children))
+                    begun = list(islice(_next(left, waiting), self.workers - len(children)))
+                    for group in begun:
+                        template = self._template(group, alone=not children, several=len(begun) > 1)
+                        children.append(self._start(group, limits, selector, template))
                     if not children:
                         break
                     yield from _attend(children, selector)
@@ -70,28 +72,32 @@ class LocalExecutor:
                 self._templates.clear()
                 self._clear()
 
-    def _start(self, group: Group, limits: Limits, selector: selectors.BaseSelector, alone: bool) -> Child:
+    def _start(
+        self, group: Group, limits: Limits, selector: selectors.BaseSelector, template: Template | None
+    ) -> Child:
         temporary = self._new_folder()
         try:
-            return Child(group, limits, temporary, selector, self._threads, self._template(group, alone))
+            return Child(group, limits, temporary, selector, self._threads, template)
         except OSError as error:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
 
-    def _template(self, group: Group, alone: bool) -> Template | None:
+    def _template(self, group: Group, alone: bool, several: bool = False) -> Template | None:
         """Return the process that forks this group's child; None where the child is started by itself.
 
-        The first child of a suite is started by itself, because it may be the only one. On a host with a GPU
-        every child is: CUDA cannot be used in a fork of a process in which an import has touched it.
-        Interleaved groups are too: repeats in forks of one process would share its memory layout and hash
-        seed, which affect times, and the interval over repeats would not contain that. While others run,
-        their time limits are due, and no time is spent waiting for the imports.
+        Where a suite's first child starts without `several` others it is started by itself, because it may
+        be the only one. On a host with a GPU every child is: CUDA cannot be used in a fork of a process in
+        which an import has touched it. Interleaved groups are too: repeats in forks of one process would
+        share its memory layout and hash seed, which affect times, and the interval over repeats would not
+        contain that. While others run, their time limits are due, and no time is spent waiting for the
+        imports.
         """
         if group.sampling is not None or any(map(os.path.exists, GPUS)):
             return None
         suite = f"{group.package}.{group.cells[0].suite}"
         if suite not in self._templates:
             self._templates[suite] = None
-            return None
+            if not several:
+                return None
         template = self._templates[suite]
         if template is not None and template.lost:
             template.close()
@@ -115,11 +121,11 @@ class LocalExecutor:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _next(left: deque[Group], waiting: Iterator[Group]) -> Group | None:
-    """Return the group to start now: what a dead child left, else the next that has cells."""
-    if left:
-        return left.popleft()
-    return next((group for group in waiting if group.cells), None)
+def _next(left: deque[Group], waiting: Iterator[Group]) -> Iterator[Group]:
+    """Yield the groups to start now: what dead children left, then those that wait and have cells."""
+    while left:
+        yield left.popleft()
+    yield from (group for group in waiting if group.cells)
 
 
 def _attend(children: Sequence[Child], selector: selectors.BaseSelector) -> Iterator[CellEvent]:

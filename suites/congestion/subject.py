@@ -7,49 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An incast of N senders into one receiver through one switch; the fields of
-    `conf/suite/congestion.yaml`.
+    """An incast of N senders into one receiver through one switch.
 
     Each sender sends `messages` of `message_B`, one after the other. Every NIC and the receiver's port have
-    the same rate. Raises ValueError where the fields do not make a network.
+    the same rate. Raises ValueError where a step is too long for a hop, or a hop for the round trip.
     """
 
-    senders: int
-    message_B: float
-    messages: int
-    rate_B_per_s: float
-    rtt_s: float  # unloaded, from a NIC to another and back
-    hop_s: float  # one way from a sender's NIC to the switch; a pause takes as long back, and acts at once
-    buffer_B: float  # buffer of the switch, shared by its ports
-    xoff_B: float  # a port with more bytes asks its sender to pause
-    xon_B: float  # and resumes below this
-    headroom_B: float  # room of a port for what still arrives after it asked
-    jitter_s: float  # senders start within this time, by the seed
-    dt_s: float
+    senders: PositiveInt  # into one receiver's port
+    message_B: Annotated[float, Bounds(at_least=1)]  # bytes of each message
+    messages: PositiveInt = 1  # per sender, one after the other
+    rate_B_per_s: Annotated[float, Bounds(at_least=1)]  # of every NIC and of the receiver's port
+    # Unloaded, from a NIC to another and back; Meta's value.
+    rtt_s: Annotated[float, Bounds(at_least=1e-9)] = 22e-6
+    # One way from a sender's NIC to the switch; a pause takes as long back, and acts at once. Chosen here.
+    hop_s: Annotated[float, Bounds(at_least=1e-9, not_above="rtt_s")] = 1e-6
+    buffer_B: Annotated[float, Bounds(at_least=1)] = 30e6  # buffer of the switch, shared by all its ports
+    # A port with more bytes asks its sender to pause, and resumes below `xon_B`.
+    xoff_B: Annotated[float, Bounds(at_least=1, not_above="buffer_B")]
+    xon_B: Annotated[float, Bounds(at_least=0, not_above="xoff_B")]
+    # Room of a port for what still arrives after it asked.
+    headroom_B: Annotated[float, Bounds(at_least=0, not_above="buffer_B")]
+    # Senders start within this time, by the seed; chosen here.
+    jitter_s: Annotated[float, Bounds(at_least=0)] = 22e-6
+    # Of a time step; at most half of `hop_s`.
+    dt_s: Annotated[float, Bounds(at_least=1e-10, not_above="hop_s")] = 1e-7
     source: str = ""
 
     def __post_init__(self) -> None:
-        positive = ("senders", "message_B", "messages", "rate_B_per_s", "rtt_s", "hop_s", "xoff_B", "dt_s")
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected more than 0")
-        for name in ("xon_B", "headroom_B", "jitter_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected at least 0")
-        for name, most in (("xon_B", self.xoff_B), ("dt_s", self.hop_s / 2), ("hop_s", self.rtt_s / 2)):
+        for name, most in (("dt_s", self.hop_s / 2), ("hop_s", self.rtt_s / 2)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected at most {most!r}")
 

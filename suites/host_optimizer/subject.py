@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import psutil
 import torch
 from torch import Tensor, nn
 
+from harness.bounds import Bounds, PositiveInt
 from harness.instruments.timing.stopwatch import Stopwatch
 
 ADAMW: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
@@ -28,10 +29,11 @@ the for-loop keeps the root of the second moment and its quotient at once."""
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One update; the fields of `conf/suite/host_optimizer.yaml`."""
+    """One update."""
 
-    parameters: int
-    tensors: int = 1  # number of tensors of equal size
+    # In fp32, as are gradients and states: 16 B each.
+    parameters: Annotated[int, Bounds(at_least=1, multiple_of="tensors")]
+    tensors: PositiveInt = 1  # number of tensors of equal size; ZeRO keeps the parameters as one flat tensor
     source: str = ""
 
 

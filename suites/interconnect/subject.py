@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
+from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
@@ -12,23 +14,28 @@ from suites.training.techniques import Techniques, build_step, strategy_of
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A training step over nodes; the fields of `conf/suite/interconnect.yaml`."""
+    """A training step over nodes.
 
-    strategy: str  # ddp | fsdp2 | zero3
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    vocab_size: int
-    micro_batch_size: int  # sequences per rank and forward pass
-    seq_len: int
-    learning_rate: float
-    loss_steps: int  # batches per rank before the loss is read
-    ranks_per_node: int
-    link_B_per_s: float  # of the paper's run: one node's link, each way
-    source: str
-    nodes: int = 2
+    Its defaults are the model that two cores train. It sends little relative to its computation, so that this
+    host can carry the scaled 3.2 Tbit/s.
+    """
+
+    strategy: Literal["ddp", "fsdp2", "zero3"]
+    num_hidden_layers: PositiveInt = 4
+    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 64
+    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")] = 4
+    num_key_value_heads: PositiveInt = 4
+    intermediate_size: PositiveInt = 176
+    vocab_size: Annotated[int, Bounds(at_least=8)] = 256
+    micro_batch_size: PositiveInt = 8  # sequences per rank and micro-batch, which is one forward pass
+    seq_len: PositiveInt = 512
+    learning_rate: Annotated[float, Bounds(at_least=0)] = 0.003
+    loss_steps: Annotated[int, Bounds(at_least=8)] = 32  # micro-batches per rank before the loss is read
+    ranks_per_node: PositiveInt = 1
+    nodes: Annotated[int, Bounds(at_least=2)] = 2
+    # Of the paper's run, scaled to this host: one node's link, each way.
+    link_B_per_s: Annotated[float, Bounds(at_least=1)] = 1.25e9
+    source: str = ""
 
     @property
     def shape(self) -> ModelShape:

@@ -4,22 +4,24 @@ communicates."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from harness.bounds import Bounds, PositiveInt
 from suites.interconnect_formula.comm_model import Cluster, Exchange
 from suites.training import published_run
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An FSDP2 step on nodes of GPUs; the fields of `conf/suite/interconnect_formula.yaml`."""
+    """An FSDP2 step on nodes of GPUs."""
 
-    parameters: float
-    num_hidden_layers: int
-    nodes: int
-    ranks_per_node: int
-    link_B_per_s: float  # one node's link, in each direction
-    latency_s: float  # of a collective between nodes, without its bytes
-    source: str
+    parameters: Annotated[float, Bounds(at_least=1)]
+    num_hidden_layers: PositiveInt  # each layer is gathered and reduced separately
+    nodes: PositiveInt = 2
+    ranks_per_node: PositiveInt = 8  # GPUs
+    link_B_per_s: Annotated[float, Bounds(at_least=1)] = 1.25e9  # one node's link, in each direction
+    latency_s: Annotated[float, Bounds(at_least=0)] = 0.0  # of a collective between nodes, without its bytes
+    source: str = ""
 
     @property
     def cluster(self) -> Cluster:

@@ -9,34 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
+from harness.bounds import Bounds, PositiveInt
 from harness.records import Note, Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One operation at one shape; the fields of `conf/suite/kernels.yaml`."""
+    """One operation at one shape."""
 
-    operation: str
-    micro_batch_size: int = 1
-    seq_len: int = 1  # rows of a row-wise operation: micro_batch_size * seq_len
-    hidden_size: int = 1  # columns; for attention, heads * head_size
-    num_attention_heads: int = 1
-    num_key_value_heads: int = 1
-    head_size: int = 64
-    intermediate_size: int = 1
-    vocab_size: int = 2
-    num_hidden_layers: int = 1
-    tensors: int = 1  # adamw: number of tensors
-    causal: bool = True
+    operation: Literal[
+        "softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "linear_cross_entropy", "adamw",
+        "pointwise", "attention", "training_step", "copy", "matmul",
+    ]  # fmt: skip
+    micro_batch_size: PositiveInt = 1
+    seq_len: PositiveInt = 1  # rows of a row-wise operation: micro_batch_size * seq_len
+    # Columns; for attention, heads * head_size.
+    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 1
+    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")] = 1
+    num_key_value_heads: PositiveInt = 1  # training_step
+    head_size: Annotated[int, Bounds(at_least=2)] = 64  # rotary, attention
+    intermediate_size: PositiveInt = 1  # training_step; matmul: columns of the result
+    vocab_size: Annotated[int, Bounds(at_least=2)] = 2  # linear_cross_entropy, training_step
+    num_hidden_layers: PositiveInt = 1  # training_step
+    tensors: PositiveInt = 1  # adamw: number of tensors, each (micro_batch_size * seq_len, hidden_size)
+    causal: bool = True  # attention
     backward: bool = True  # forward and the gradient of every input that needs one; False: forward only
-    dtype: str = "fp32"  # fp32 | bf16: of the inputs
-    part: str = "all"  # training_step: the operation that a variant may replace in it, or all
-    device: str = "any"  # any | cuda: sized for a GPU, not run elsewhere
+    dtype: Literal["fp32", "bf16"] = "fp32"  # of the inputs
+    # training_step: the operation that a variant may replace in it, or all.
+    part: Literal["all", "rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw"] = "all"
+    device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
     source: str = ""
 
     @property

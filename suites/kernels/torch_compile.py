@@ -29,7 +29,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
     workload = subject.workload
     if workload.operation == STEP and workload.part == "all":
         return with_techniques(subject, [("compile", {"mode": settings.mode})])
-    name = workload.part if workload.operation == STEP else workload.operation
+    name: str = workload.part if workload.operation == STEP else workload.operation
     function = subject.replace.get(name, OPERATIONS[name].eager)
     functions = {name: compiled(function, settings)}
     return replace_operation(subject, functions, "torch_compile", compiles=True, compiler_cache=True)

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Literal
 
+from harness.bounds import Bounds, PositiveInt
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from suites.training import workload as training
+from suites.training.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(training.Workload):
-    """A point at which memory is measured; the fields of `conf/suite/memory.yaml`."""
+    """A point at which memory is measured.
 
-    max_position_embeddings: int
-    dp_size: int = 8  # data-parallel ranks
-    tp_size: int = 8  # over which tensor parallelism does: at most its heads, within a node as a rule
-    device_memory_B: float  # of one device by its name, for the formulas' counts of devices
-    usable_memory_B: float | None = None  # of it, what a process can use; None: all
-    architecture: str = "hopper"  # of CUDA's simulated device
-    expandable_segments: bool = False  # options of CUDA's caching allocator
-    max_split_size_mb: int | None = None
-    roundup_power2_divisions: int | None = None
-    nominal_parameters: float | None = None  # the paper's "7B"; None: the real count
+    `suite.workload_from` sets `hf_config`, `suite.model` the `model` of all workloads.
+    """
+
+    max_position_embeddings: PositiveInt  # the longest sequence
+    dp_size: PositiveInt = 8  # data-parallel ranks
+    tp_size: PositiveInt = 8  # tensor-parallel ranks: at most the heads, within a node as a rule
+    optimizer: Literal["adamw", "sgd_momentum"] = "adamw"  # techniques have others
+    # Of one device by its name, for the formulas' counts of devices.
+    device_memory_B: Annotated[float, Bounds(at_least=1)]
+    # Of `device_memory_B`, what a process can use; None: all.
+    usable_memory_B: Annotated[float, Bounds(at_least=1)] | None = None
+    architecture: Architecture = "hopper"  # of CUDA's simulated device
+    expandable_segments: bool = False  # as the next two, an option of PYTORCH_CUDA_ALLOC_CONF
+    max_split_size_mb: Annotated[int, Bounds(at_least=21)] | None = None
+    roundup_power2_divisions: Literal[1, 2, 4, 8, 16, 32, 64] | None = None
+    # The paper's "7B"; None: the real count.
+    nominal_parameters: Annotated[float, Bounds(at_least=1)] | None = None
     measurable: bool = False  # small enough to be trained here
-    simulated_device: str = "host"  # host | cuda: whose operations the dry run takes
-    timeline: bool = False  # record live bytes over the step
+    simulated_device: Literal["host", "cuda"] = "host"  # whose operations the dry run simulates
+    timeline: bool = False  # record live bytes over the step, for a figure
     snapshot: str | None = None  # a folder: write each step there for pytorch.org/memory_viz
     source: str = ""
 
@@ -43,7 +53,7 @@ class Subject:
     timeline: bool = False
     snapshot: str | None = None
     usable_memory_B: float | None = None
-    architecture: str = "hopper"
+    architecture: Architecture = "hopper"
     expandable_segments: bool = False
     max_split_size_mb: int | None = None
     roundup_power2_divisions: int | None = None

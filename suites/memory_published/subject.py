@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
 from suites.training import techniques
 from suites.training import workload as training
+from suites.training.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 
 UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
@@ -16,16 +18,18 @@ UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(training.Workload):
-    """A published peak; the fields of `conf/suite/memory_published.yaml`."""
+    """A published peak; its `model` is one of suites/memory_published/models.py."""
 
-    max_position_embeddings: int
+    max_position_embeddings: PositiveInt  # the longest sequence
+    micro_batch_size: PositiveInt  # sequences of one micro-batch on one rank
+    optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
-    published: float  # in `unit`
-    unit: str  # GiB | GB
-    kind: str  # allocated | active | reserved
+    published: Annotated[float, Bounds(at_least=0)]  # as it was published, in `unit`
+    unit: Literal["GiB", "GB"]
+    kind: Literal["allocated", "active", "reserved"]
     gpu: str
-    architecture: str  # a name of `simulated_cuda.CUBLAS_WORKSPACE_B`
-    expandable_segments: bool  # the allocator's setting
+    architecture: Architecture  # of the simulated GPU
+    expandable_segments: bool = False  # of PYTORCH_CUDA_ALLOC_CONF
     published_by: str
     source: str  # repository, commit, and the path or pull request
 

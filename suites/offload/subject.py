@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
+from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
@@ -16,26 +18,27 @@ memory represents the device, files that are mapped into memory the host."""
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A training step over ranks on one machine; the fields of `conf/suite/offload.yaml`.
+    """A training step over ranks on one machine.
 
     With `device_memory_budget_B` its layers are searched: as many as train in that many bytes per rank.
     """
 
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    vocab_size: int
-    micro_batch_size: int  # sequences per rank and step
-    seq_len: int
-    precision: str  # bf16: mixed | fp32
-    dp_size: int
-    learning_rate: float
-    loss_steps: int
+    num_hidden_layers: PositiveInt  # with device_memory_budget_B: the most that are tried
+    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
+    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
+    num_key_value_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: Annotated[int, Bounds(at_least=8)] = 128
+    micro_batch_size: PositiveInt = 2  # sequences per rank and step
+    seq_len: PositiveInt = 64
+    precision: Literal["bf16", "fp32"] = "bf16"  # bf16: mixed
+    dp_size: PositiveInt = 2  # processes on this machine; on GPUs, one each
+    learning_rate: Annotated[float, Bounds(at_least=0)] = 0.001
+    loss_steps: Annotated[int, Bounds(at_least=8)] = 24
     offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
-    device_memory_budget_B: float | None = None
-    device: str = "any"  # any | cuda: sized for a GPU
+    # Per rank: find the largest model.
+    device_memory_budget_B: Annotated[float, Bounds(at_least=1)] | None = None
+    device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
     recompute: bool = False  # recompute activations, in variants that do not decide it
     source: str = ""
 

@@ -28,6 +28,7 @@ from suites.training.simulated_cuda import (
     BLOCK_B,
     CUBLAS_HANDLES,
     CUBLAS_WORKSPACE_B,
+    Architecture,
     as_on_cuda,
     cuda_operations,
     cuda_workspace,
@@ -44,14 +45,14 @@ class Device(NamedTuple):
 
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
-    ranks are real ones over gloo, whose copies count. `architecture` of CUDA's device: a name of
-    `simulated_cuda.CUBLAS_WORKSPACE_B`. `allocator`: the options of CUDA's caching allocator.
+    ranks are real ones over gloo, whose copies count. `architecture`: of CUDA's device. `allocator`: the
+    options of CUDA's caching allocator.
     """
 
     name: str = "host"
     measured: bool = False
     gloo: bool = False
-    architecture: str = "hopper"
+    architecture: Architecture = "hopper"
     allocator: AllocatorSettings = AllocatorSettings()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,10 @@ TorchFunction = Callable[..., Any]
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
-CUBLAS_WORKSPACE_B = {
+Architecture = Literal["ampere", "ada", "hopper", "blackwell"]
+"""Of a GPU."""
+
+CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
     "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "hopper": 4096 * 8 * 1024,
@@ -43,8 +46,9 @@ def as_on_cuda(step: TrainingStep) -> TrainingStep:
     """
     if step.workload.optimizer_impl != "default":
         return step
-    default = "for_loop" if step.workload.optimizer == "adafactor" else "foreach"
-    return replace(step, workload=replace(step.workload, optimizer_impl=default))
+    for_loop = step.workload.optimizer == "adafactor"
+    workload = replace(step.workload, optimizer_impl="for_loop" if for_loop else "foreach")
+    return replace(step, workload=workload)
 
 
 @contextmanager

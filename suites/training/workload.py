@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 
+from harness.bounds import Bounds, PositiveInt
 from suites.training.host_memory import HostMemory
 from suites.training.model import ModelShape
 
@@ -16,33 +17,33 @@ from suites.training.model import ModelShape
 class Workload:
     """What is trained, before any technique; a suite's workload has further fields."""
 
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    vocab_size: int
-    seq_len: int
-    micro_batch_size: int = 1  # sequences of one forward pass on one rank
-    norm: str = "rms"  # rms | layer
-    mlp: str = "swiglu"  # swiglu | gelu
-    position: str = "rotary"  # rotary | learned
-    max_position_embeddings: int | None = None  # the longest sequence; None: seq_len
-    tie_word_embeddings: bool = False
+    num_hidden_layers: PositiveInt
+    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
+    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
+    num_key_value_heads: PositiveInt
+    intermediate_size: PositiveInt
+    vocab_size: Annotated[int, Bounds(at_least=2)]
+    seq_len: Annotated[int, Bounds(at_least=1, not_above="max_position_embeddings")]
+    micro_batch_size: PositiveInt = 1  # sequences of one micro-batch, which is one forward pass, on one rank
+    norm: Literal["rms", "layer"] = "rms"
+    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    position: Literal["rotary", "learned"] = "rotary"
+    max_position_embeddings: PositiveInt | None = None  # the longest sequence; None: seq_len
+    tie_word_embeddings: bool = False  # the output layer shares the embedding
     bias: bool = False
-    dropout: float = 0.0
-    # A Hugging Face config.json, in place of the shape above.
+    dropout: Annotated[float, Bounds(at_least=0, at_most=0.99)] = 0.0
+    # A Hugging Face config.json, whose model of transformers takes the place of the shape above.
     hf_config: dict[str, Any] | None = field(default=None, hash=False)
     model: str | None = None  # "package.module:function", the user's own code: see user_model.py
-    gradient_accumulation_steps: int = 1
-    max_grad_norm: float | None = None
-    dp_size: int = 1  # ranks that data-parallel techniques spread over
-    tp_size: int = 1  # ranks that tensor parallelism spreads over
+    gradient_accumulation_steps: PositiveInt = 1  # micro-batches per update
+    max_grad_norm: Annotated[float, Bounds(at_least=0)] | None = None
+    dp_size: PositiveInt = 1  # ranks that data-parallel techniques spread over
+    tp_size: PositiveInt = 1  # ranks that tensor parallelism spreads over
     optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
-    optimizer_impl: str = "default"  # default | for_loop | foreach | fused
-    learning_rate: float | None = None  # None: the optimizer's own
-    weight_decay: float = 0.1
-    adam_epsilon: float = 1e-8
+    optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
+    learning_rate: Annotated[float, Bounds(above=0)] | None = None  # None: the optimizer's own
+    weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD
+    adam_epsilon: Annotated[float, Bounds(at_least=0)] = 1e-8  # of AdamW
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Workload:

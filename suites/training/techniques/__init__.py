@@ -18,9 +18,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training import huggingface, user_model
-from suites.training.bounds import Bounds
 from suites.training.contract import Contract, loosest
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Workload

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from suites.training.bounds import Bounds
+from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.model import blocks_of
 from suites.training.step import Level, Role, TrainingStep

@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from harness.bounds import Bounds
 from harness.instruments import torch_internals
-from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources

@@ -24,10 +24,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import rank_mesh
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of

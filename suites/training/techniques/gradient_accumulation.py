@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from suites.training.bounds import Bounds
+from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload

@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from harness.bounds import Bounds
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.host_memory import HostMemory, states_on_host
 from suites.training.optimizers import RankOptimizer, make_torch_optimizer

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 
-from suites.training.bounds import Bounds
+from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.step import Level, Role, TrainingStep
 

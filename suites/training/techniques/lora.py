@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.bounds import Bounds
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.model import Transformer, blocks_of
 from suites.training.quantized_weights import Int8Linear, Nf4Linear

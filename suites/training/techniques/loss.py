@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 import torch
 from torch import nn
 
+from harness.bounds import Bounds
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.head_loss import HeadLoss
 from suites.training.step import Level, TrainingStep

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from suites.training.bounds import Bounds
+from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
 from suites.training.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
 from suites.training.step import Level, TrainingStep

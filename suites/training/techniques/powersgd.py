@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
+from harness.bounds import Bounds
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.records import Unavailable
-from suites.training.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.deepspeed_fake import values_not_read
 from suites.training.deepspeed_offload import Offload, cpu_adam

@@ -9,6 +9,7 @@ from random import Random
 
 import torch
 
+from harness.bounds import PositiveInt
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
 from harness.records import Json, Origin, Reading, WrongResult
 
@@ -18,10 +19,10 @@ Pack = Callable[[Sequence[int], int], list[list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The fields of conf/suite/packing.yaml."""
+    """Documents to be packed into sequences."""
 
-    documents: int
-    seq_len: int
+    documents: PositiveInt
+    seq_len: PositiveInt  # tokens
     source: str = ""
 
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from suites.training.bounds import Bounds
+from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload

@@ -1,0 +1,55 @@
+"""What a number may be, for the annotation of a field: `Annotated[int, Bounds(at_least=1)]`.
+
+Workloads of suites and settings of techniques state it. `harness.dataclass_fields` reads it in their source,
+`harness.validation` checks values by it before anything runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+Rule = tuple[Callable[[float, float], bool], str]
+"""Whether a value keeps it, and what it is called."""
+
+BOUNDS: Mapping[str, Rule] = {
+    "at_least": (operator.ge, "of at least"),
+    "above": (operator.gt, "above"),
+    "at_most": (operator.le, "of at most"),
+    "below": (operator.lt, "below"),
+}
+"""Bounds by a number."""
+
+RELATIONS: Mapping[str, Rule] = {
+    "multiple_of": (lambda value, other: value % other == 0, "a multiple of"),
+    "not_above": (operator.le, "at most"),
+}
+"""Bounds by the value of another field of the same class; without effect where either is None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds of one field, by the names of `BOUNDS` and `RELATIONS`."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    multiple_of: str | None = None
+    not_above: str | None = None
+
+    def allow(self, value: float) -> bool:
+        """Return whether a number is within its bounds by numbers."""
+        return all(BOUNDS[rule][0](value, bound) for rule, bound in self._stated().items())
+
+    def _stated(self) -> dict[str, float]:
+        return {rule: bound for rule in BOUNDS if (bound := getattr(self, rule)) is not None}
+
+    def __str__(self) -> str:
+        return " and ".join(f"{rule.replace('_', ' ')} {bound}" for rule, bound in self._stated().items())
+
+
+PositiveInt = Annotated[int, Bounds(at_least=1)]
+"""A count."""

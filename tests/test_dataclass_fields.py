@@ -1,0 +1,218 @@
+"""The fields read in a class's source are those that the imported class has."""
+
+import sys
+from dataclasses import MISSING, asdict, fields
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from harness.code_fingerprint import ROOT, file_of
+from harness.config import names
+from harness.dataclass_fields import fields_of, workload_fields
+from harness.protocols import SEE
+from harness.techniques import names as techniques
+from harness.validation import ConfigError
+
+CLASSES = {
+    **{suite: (f"suites.{suite}", "Workload") for suite in names("suite")},
+    **{f"technique {name}": (f"suites.training.techniques.{name}", "Settings") for name in techniques()},
+}
+
+
+def allowed_by(hint):
+    """Return what a type hint allows, as `harness.validation` declares fields; choices are sorted.
+
+    `Literal["b", "a"] | None` may be what `typing` remembers of an equal one in another order.
+    """
+    if get_origin(hint) in (Union, UnionType):
+        of = [one for one in get_args(hint) if one is not NoneType]
+        return {**(allowed_by(of[0]) if len(of) == 1 else {}), "optional": True}
+    if get_origin(hint) is Annotated:
+        stated = {rule: bound for rule, bound in asdict(hint.__metadata__[0]).items() if bound is not None}
+        return {**allowed_by(hint.__origin__), **stated}
+    if get_origin(hint) is Literal:
+        return {"type": type(get_args(hint)[0]).__name__, "one_of": sorted(get_args(hint))}
+    return {"type": (get_origin(hint) or hint).__name__}
+
+
+def declared_by(kind):
+    """Return the fields of a dataclass, by its own account."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {}
+    for one in fields(kind):
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        found[one.name] = {
+            **allowed_by(hints[one.name]),
+            **({} if default is MISSING else {"default": default}),
+        }
+    return found
+
+
+def assert_read(file, name, kind):
+    read, own = fields_of(file, name, any_type=True), declared_by(kind)
+    assert list(read) == list(own)
+    for field, declared in read.items():
+        choices = {"one_of": sorted(declared["one_of"])} if "one_of" in declared else {}
+        assert {**declared, **choices} == own[field], field
+
+
+@pytest.mark.parametrize("which", CLASSES)
+def test_the_fields_read_are_those_of_the_imported_class(which):
+    module, name = CLASSES[which]
+    assert_read(file_of(module), name, getattr(import_module(module), name))
+
+
+@pytest.mark.parametrize("suite", names("suite"))
+def test_every_workload_has_a_source(suite):
+    assert workload_fields(suite)["source"]["type"] == "str"
+
+
+FORMS = '''
+import dataclasses
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from harness.bounds import Bounds, PositiveInt
+from suites.training import workload as training
+
+
+LEAST = 2
+Colour = Literal["red", "blue"]
+Small = Annotated[float, Bounds(below=1)]
+
+@dataclass
+class Base:
+    size: PositiveInt
+    share: Small = 0
+    colour: Colour = "red"
+    seen: ClassVar[int] = 0
+
+@dataclass
+class Other:
+    extra: bool = True
+    share: float = 2.0
+
+@dataclass(kw_only=True)
+class Workload(Base, Other):
+    """Base classes, overrides, and each form of a default."""
+
+    colour: Literal["blue"] | None = None
+    size: Annotated[int, Bounds(at_least=LEAST, multiple_of="count")] = LEAST
+    count: int
+    data: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
+    tags: list[Any] = field(default_factory=list)
+    steps: Literal[1, 2] = 1
+
+    def double(self) -> int:
+        return 2 * self.size
+
+@dataclass(frozen=True, kw_only=True)
+class OfTraining(training.Workload):
+    seq_len: int = 8
+'''
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a module into the package `forms` and return its file."""
+    (tmp_path / "forms").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(text):
+        file = tmp_path / "forms" / "__init__.py"
+        file.write_text(text)
+        return file
+
+    yield write
+    sys.modules.pop("forms", None)
+
+
+@pytest.mark.parametrize("name", ["Base", "Workload", "OfTraining"])
+def test_every_form_is_read_as_python_takes_it(written, name):
+    assert_read(written(FORMS), name, getattr(import_module("forms"), name))
+
+
+def test_the_defaults_of_numbers_are_as_a_value_would_be(written):
+    read = fields_of(written(FORMS), "Base")
+    assert isinstance(read["share"]["default"], float)
+
+
+def test_a_field_that_code_sets_cannot_be_set(written):
+    text = "@dataclass\nclass Workload:\n    a: int = 1\n    b: int = field(init=False, default=2)\n"
+    assert fields_of(written(text), "Workload") == {"a": {"type": "int", "default": 1}}
+
+
+FAULTS = {
+    "no class": ("Workload = 3\n", "class Workload is missing"),
+    "no dataclass": ("class Workload:\n    size: int\n", "class Workload is no dataclass"),
+    "no base": ("@dataclass\nclass Workload(other.Base):\n    size: int\n", "class other.Base is missing"),
+    "a base that is no dataclass": (
+        "class Base:\n    pass\n@dataclass\nclass Workload(Base):\n    size: int\n",
+        "class Base is no dataclass",
+    ),
+    "no annotation": ("size = 3", "Workload.size has no annotation, so it is no field"),
+    "another type": (
+        "size: Fraction",
+        "Workload.size: Fraction; expected int, float, str, bool, dict, list or Literal[...], each or None",
+    ),
+    "two types": (
+        "size: int | str",
+        "Workload.size: int | str; expected int, float, str, bool, dict, list or Literal[...], each or None",
+    ),
+    "a computed default": ("size: int = 2**10", "Workload.size: 2 ** 10 is no literal"),
+    "a default by a call": ("size: int = most()", "Workload.size: most() is no literal"),
+    "another factory": (
+        "size: list[Any] = field(default_factory=most)",
+        "Workload.size: default_factory=most; expected list or dict",
+    ),
+    "a default that is not allowed": (
+        "size: Annotated[int, Bounds(at_least=1)] = 0",
+        "Workload.size=0: expected a whole number of at least 1",
+    ),
+    "a default of another type": ('size: int = "3"', "Workload.size='3': expected a whole number"),
+    "None without | None": ("size: int = None", "Workload.size: missing; expected a whole number"),
+    "an unknown bound": (
+        "size: Annotated[int, Bounds(at_leest=1)]",
+        "Workload.size.at_leest: no such name; did you mean at_least? allowed: above, at_least, at_most, ",
+    ),
+    "a type as a bound": (
+        'size: Annotated[int, Bounds(type="str")]',
+        "Workload.size.type: no such name; allowed",
+    ),
+    "a bound without its name": (
+        "size: Annotated[int, Bounds(1)]",
+        "Workload.size: Bounds(1); expected Bounds(",
+    ),
+    "a bound of text": (
+        "size: Annotated[str, Bounds(at_least=1)]",
+        "Workload.size.at_least=1: expected a number, of a number",
+    ),
+    "a computed bound": (
+        "size: Annotated[int, Bounds(at_least=most())]",
+        "Workload.size: most() is no literal",
+    ),
+    "a multiple of no field": (
+        'size: Annotated[int, Bounds(multiple_of="siz")]',
+        "Workload.size.multiple_of=siz: no such name; did you mean size? allowed: size",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_class_that_breaks_a_rule_is_refused_in_one_line_that_names_the_file(tmp_path, fault):
+    text, message = FAULTS[fault]
+    (tmp_path / "toy").mkdir()
+    file = tmp_path / "toy" / "__init__.py"
+    file.write_text(text if "Workload" in text else f"@dataclass\nclass Workload:\n    {text}\n")
+    with pytest.raises(ConfigError) as error:
+        workload_fields("toy", tmp_path)
+    assert str(error.value).startswith(f"{file}: {message}")
+    assert str(error.value).endswith(f". {SEE}")
+    assert "\n" not in str(error.value)
+
+
+def test_the_file_is_named_as_it_is_in_the_project():
+    with pytest.raises(ConfigError, match=r"^suites/training/__init__.py: class Workload is missing"):
+        workload_fields("training", ROOT / "suites")
