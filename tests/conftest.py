@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -78,22 +79,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BySuite(config, log)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def composed_once():
+def composed_once(compose: Callable[..., Any]) -> Callable[..., Any]:
     """Let Hydra compose each suite's YAML files once per process: it takes about a second."""
-    compose = config.compose_suite
 
     @cache
-    def pickled(name, chosen, *others):
+    def pickled(name: str, chosen: tuple[tuple[str, str], ...], *others: Any) -> bytes:
         return pickle.dumps(compose(name, dict(chosen)))
 
-    def composed(name, chosen):
+    def composed(name: str, chosen: dict[str, str]) -> Any:
         others = (str(config.CONF), tuple(config.with_yaml(name)), tuple(config.optimizations(name)))
         return pickle.loads(pickled(name, tuple(sorted(chosen.items())), *others))
 
-    config.compose_suite = composed
-    yield
-    config.compose_suite = compose
+    return composed
+
+
+config.compose_suite = composed_once(config.compose_suite)  # for the parameters of tests, too
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ rank with what a fork cannot give it, such as another number of threads, is star
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -110,6 +111,7 @@ def main():
         with suppress(ImportError):
             importlib.import_module(module)
     _end_threads()
+    gc.freeze()  # deepspeed's third stage begins with collections of garbage
     while True:
         message, fds, _, _ = socket.recv_fds(connection, MESSAGE_B * 16, 3)
         if not message:

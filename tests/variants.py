@@ -23,7 +23,7 @@ HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 @cache
 def tiny_run(suite: str) -> Run:
     """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
-    config = compose_suite(suite, {})
+    config = compose_suite(suite, {"executor": "local"})
     fill_defaults(config)
     plain: Any = OmegaConf.to_container(config.suite, resolve=True)
     tiny = {}
