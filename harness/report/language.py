@@ -45,13 +45,23 @@ TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 def reference() -> str:
     """Return the page."""
     parts = [HEAD, "## The file", _table(schema.FILE), "## A BLOCK", _table(schema.BLOCK)]
-    parts += ["## Kinds of blocks"]
+    common = _common_fields()
+    parts += ["## Fields of many kinds of blocks", _table(common), "## Kinds of blocks"]
     for kind, fields in schema.KINDS.items():
         parts += [f"### {kind}", schema.KIND_DOCS[kind]]
-        parts += [_table(fields)] if fields else []
+        own = {name: field for name, field in fields.items() if common.get(name) != field}
+        parts += [_table(own)] if own else []
+        if listed := [f"`{name}`" for name in fields if name not in own]:
+            parts += [f"{'Also' if own else 'It has'} {', '.join(listed)}, see above."]
     for name, fields in TERMS.items():
         parts += [f"## {name}", _table(fields)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _common_fields() -> dict[str, Mapping[str, Any]]:
+    """Return the fields that at least three kinds of blocks have alike, in the schema's order."""
+    every = [(name, field) for fields in schema.KINDS.values() for name, field in fields.items()]
+    return {name: field for name, field in every if every.count((name, field)) > 2}
 
 
 def _table(fields: Mapping[str, Mapping[str, Any]]) -> str:
