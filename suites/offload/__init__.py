@@ -195,9 +195,10 @@ def sample_step(session: TrainingSession) -> Iterator[Reading | Note]:
     flows = FLOWS | (DISK_FLOWS if DISK in (placement.optimizer, placement.parameters) else {})
     for metric, names in flows.items():
         yield Reading(metric, "B", sum(one[name] for one in footprints for name in names), origin())
+    copying_s = session.ranks.call("copying_s", subject)
     for way in ("up", "down"):
-        slowest_s = max(one[f"{way}_s"] for one in footprints)
-        yield Reading("copy_rate", "B/s", len(footprints) * COPIED_B / slowest_s, origin(), way)
+        slowest_s = max(one[way] for one in copying_s)
+        yield Reading("copy_rate", "B/s", len(copying_s) * COPIED_B / slowest_s, origin(), way)
     moved_B = sum(one["up_B"] + one["down_B"] for one in footprints)
     yield Reading("moved_per_parameter", "B", moved_B / workload.shape.parameters, origin())
     yield from estimated(subject, max(max(one["peaks_B"]) for one in footprints))

@@ -137,10 +137,7 @@ def footprint(
     with TransferCounter(trainer.host) as traffic:
         train_step(trainer)
     after = disk_B()
-    up_s, down_s = copying_s(HostMemory(device(), folder))
     footprint_B = {
-        "up_s": up_s,
-        "down_s": down_s,
         "build_B": peaks_B[0],
         "peaks_B": peaks_B[1 + SETTLING :],
         "host_B": trainer.host.most_B,
@@ -155,12 +152,13 @@ def footprint(
     return footprint_B
 
 
-def copying_s(host: HostMemory) -> tuple[float, float]:
+def copying_s(state: RankState, step: DescribedStep, folder: str) -> dict[str, float]:
     """Return seconds to copy `COPIED_B` bytes up to the device, and down, all ranks at once."""
+    host = HostMemory(device(), folder)
     below = host.empty((COPIED_B,), torch.uint8)
     above = torch.zeros(COPIED_B, dtype=torch.uint8, device=host.device)
     below.fill_(0)
-    return copy_s(above, below), copy_s(below, above)
+    return {"up": copy_s(above, below), "down": copy_s(below, above)}
 
 
 def copy_s(target: Tensor, source: Tensor) -> float:
