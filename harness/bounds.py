@@ -23,7 +23,7 @@ BOUNDS: Mapping[str, Rule] = {
 """Bounds by a number."""
 
 RELATIONS: Mapping[str, Rule] = {
-    "multiple_of": (lambda value, other: value % other == 0, "a multiple of"),
+    "multiple_of": (lambda value, other: other != 0 and value % other == 0, "a multiple of"),
     "not_above": (operator.le, "at most"),
 }
 """Bounds by the value of another field of the same class; without effect where either is None."""

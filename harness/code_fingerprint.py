@@ -18,12 +18,21 @@ def file_of(module: str, root: Path = ROOT) -> Path | None:
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
+def source_of(file: Path, root: Path = ROOT) -> str:
+    """Return a module's text; raises ConfigError where it is not UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown_path(file, root)}: not UTF-8 (byte {error.start})") from None
+
+
 def parsed(file: Path, root: Path = ROOT) -> ast.Module:
     """Return the syntax tree of a module; raises ConfigError, which names the line, where it is no Python."""
     try:
-        return ast.parse(file.read_text(), filename=str(file))
+        return ast.parse(source_of(file, root), filename=str(file))
     except SyntaxError as error:
-        raise ConfigError(f"{shown_path(file, root)}:{error.lineno}: {error.msg}") from None
+        line = f":{error.lineno}" if error.lineno else ""
+        raise ConfigError(f"{shown_path(file, root)}{line}: {error.msg}") from None
 
 
 def shown_path(file: Path, root: Path = ROOT) -> Path:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.bounds import Bounds
-from harness.code_fingerprint import ROOT, file_of, shown_path
-from harness.protocols import SEE, definition
+from harness.code_fingerprint import ROOT, file_of, parsed, shown_path
+from harness.protocols import SEE, definition, imported_from
 from harness.validation import TYPES, ConfigError, Fields, check_declarations, check_value, unknown
 
 TYPE_OF = {name: name for name in TYPES} | {"Mapping": "dict"}
@@ -49,26 +49,41 @@ def fields_of(file: Path, name: str, any_type: bool = False) -> Fields:
     if isinstance(found, str):
         raise ConfigError(f"{shown_path(file)}: {found}")
     source, node = found
+    return _fields_of(source, node, any_type)
+
+
+def _fields_of(source: Path, node: ast.ClassDef, any_type: bool) -> Fields:
     declared: dict[str, Mapping[str, Any]] = {}
+    kept: dict[str, Mapping[str, Any]] = {}  # defaults that a field of the same name has, too
     for base in reversed(node.bases):
-        declared |= fields_of(source, ast.unparse(base), any_type)
+        if ast.unparse(base) == "object":
+            continue
+        found = dataclass_in(source, ast.unparse(base), before=node)
+        if isinstance(found, str):
+            raise ConfigError(f"{shown_path(source)}: {node.name}: {found}")
+        declared |= _fields_of(*found, any_type)
+        if not _has_slots(found[1]):
+            kept |= {n: {"default": one["default"]} for n, one in declared.items() if "default" in one}
     try:
         for one in node.body:
-            declared |= _field(source, node.name, one, any_type)
+            own = _field(source, node.name, one, any_type)
+            declared |= {name: {**kept.get(name, {}), **field} for name, field in own.items()}
         check_declarations(node.name, declared)
     except ConfigError as fault:
         raise ConfigError(f"{shown_path(source)}: {fault}") from None
     return declared
 
 
-def dataclass_in(file: Path, name: str) -> tuple[Path, ast.ClassDef] | str:
+def dataclass_in(file: Path, name: str, before: ast.stmt | None = None) -> tuple[Path, ast.ClassDef] | str:
     """Return the dataclass that is `name` in a module, with its file; else what is wrong, in words.
 
-    `name` may be `module.Class`.
+    `name` may be `module.Class`. `before`: as for `definition`.
     """
     module, _, own = name.rpartition(".")
     source = _module(file, module) if module else file
-    found = definition(source, own) if source else None
+    found = definition(source, own, before if source == file else None) if source else None
+    if found is not None and isinstance(found[1], ast.ImportFrom):
+        return f"class {name} is not of this project, so its fields cannot be read"
     if found is None or not isinstance(found[1], ast.ClassDef):
         return f"class {name} is missing"
     if not any("dataclass" in ast.unparse(one) for one in found[1].decorator_list):
@@ -76,13 +91,20 @@ def dataclass_in(file: Path, name: str) -> tuple[Path, ast.ClassDef] | str:
     return found[0], found[1]
 
 
+def _has_slots(node: ast.ClassDef) -> bool:
+    """Return whether a dataclass has slots: then subclasses do not see its defaults as attributes."""
+    words = [word for one in node.decorator_list if isinstance(one, ast.Call) for word in one.keywords]
+    return any(word.arg == "slots" and ast.unparse(word.value) == "True" for word in words)
+
+
 def _module(file: Path, name: str) -> Path | None:
-    """Return the file of a module that another imports as `name`, by `from package import module`."""
+    """Return the file of a module that another imports as `name`."""
     found = definition(file, name)
-    if found is None or not isinstance(found[1], ast.ImportFrom):
-        return None
-    original = next(one.name for one in found[1].names if (one.asname or one.name) == name)
-    return file_of(f"{found[1].module}.{original}")
+    if found is not None and isinstance(found[1], ast.ImportFrom):
+        original = next(one.name for one in found[1].names if (one.asname or one.name) == name)
+        return imported_from(found[0], found[1], original)
+    aliases = [one for node in parsed(file).body if isinstance(node, ast.Import) for one in node.names]
+    return next((file_of(one.name) for one in aliases if (one.asname or one.name) == name), None)
 
 
 def _field(file: Path, owner: str, node: ast.stmt, any_type: bool) -> Fields:
@@ -100,8 +122,8 @@ def _field(file: Path, owner: str, node: ast.stmt, any_type: bool) -> Fields:
     if allowed.get("type", "str") not in TYPES:
         if not any_type:
             raise ConfigError(
-                f"{where}: {ast.unparse(node.annotation)}; expected {', '.join(TYPES)} or Literal[...], each "
-                "or None"
+                f"{where}: {ast.unparse(node.annotation)}; expected int, float, str, bool, dict[str, Any], "
+                "list[Any] or Literal[...], each or None"
             )
         allowed = {"optional": True}
     return {name: {**allowed, **_default(file, where, given, allowed)}}
@@ -125,28 +147,35 @@ def _default(
         return {"default": FACTORIES[factory]()}
     if "default" not in given:
         return {}
-    return {"default": check_value(where, _literal(file, where, given["default"]), allowed)}
+    default = _literal(file, where, given["default"])
+    if isinstance(default, list | dict):
+        factory = type(default).__name__
+        raise ConfigError(
+            f"{where}={default}: expected field(default_factory={factory}), as dataclasses need"
+        )
+    return {"default": check_value(where, default, allowed)}
 
 
 def _allowed(file: Path, where: str, annotation: ast.expr) -> Mapping[str, Any]:
     """Return what an annotation allows; raises ConfigError."""
+    file, annotation = _followed(file, annotation)
     if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
         return {**_allowed(file, where, annotation.left), "optional": True}
     head = _head(annotation)
     if isinstance(annotation, ast.Subscript) and head == "Literal":
         values = [_literal(file, where, one) for one in _elements(annotation)]
+        optional = {"optional": True} if None in values else {}
+        values = [one for one in values if one is not None]
         types = {type(one).__name__ for one in values}
-        return {**({"type": types.pop()} if len(types) == 1 else {}), "one_of": values}
+        return {**({"type": types.pop()} if len(types) == 1 else {}), **optional, "one_of": values}
     if isinstance(annotation, ast.Subscript) and head == "Annotated":
         plain, *further = _elements(annotation)
         bounds = [one for one in further if isinstance(one, ast.Call) and _head(one.func) == "Bounds"]
         stated = {word: value for one in bounds for word, value in _bounds(file, where, one).items()}
         return {**_allowed(file, where, plain), **stated}
-    if head in TYPE_OF:
+    unchecked = isinstance(annotation, ast.Subscript) and ast.unparse(_elements(annotation)[-1]) != "Any"
+    if head in TYPE_OF and not unchecked:
         return {"type": TYPE_OF[head]}
-    found = definition(file, annotation.id) if isinstance(annotation, ast.Name) else None
-    if found and isinstance(found[1], ast.Assign):
-        return _allowed(found[0], where, found[1].value)
     return {"type": ast.unparse(annotation)}
 
 
@@ -161,13 +190,22 @@ def _bounds(file: Path, where: str, call: ast.Call) -> Mapping[str, Any]:
 
 def _literal(file: Path, where: str, node: ast.expr) -> Any:
     """Return the value of a literal, or of a name that a module gives to one; raises ConfigError."""
-    found = definition(file, node.id) if isinstance(node, ast.Name) else None
-    if found and isinstance(found[1], ast.Assign):
-        return _literal(found[0], where, found[1].value)
     try:
-        return ast.literal_eval(node)
+        return ast.literal_eval(_followed(file, node)[1])
     except (TypeError, ValueError):
         raise ConfigError(f"{where}: {ast.unparse(node)} is no literal") from None
+
+
+def _followed(file: Path, node: ast.expr) -> tuple[Path, ast.expr]:
+    """Return the value of a name of the module, with the value's file; any other expression as it is."""
+    sought = set()
+    while isinstance(node, ast.Name) and (file, node.id) not in sought:
+        sought.add((file, node.id))
+        found = definition(file, node.id)
+        if not found or not isinstance(found[1], ast.Assign | ast.AnnAssign) or found[1].value is None:
+            break
+        file, node = found[0], found[1].value
+    return file, node
 
 
 def _head(node: ast.expr) -> str:

@@ -17,11 +17,22 @@ import yaml
 
 from harness.applicability import Alternatives, checked_alternatives
 from harness.code_fingerprint import ROOT
+from harness.dataclass_fields import fields_of
 from harness.protocols import statement
 from harness.technique_list import KEY, combination, name_of, refuse_conflicts
 from harness.technique_list import title_of as title_of_list
 from harness.techniques import checked_techniques
-from harness.validation import ConfigError, check_fields, check_value, declared, shown, unknown
+from harness.validation import (
+    ConfigError,
+    Fields,
+    check_declarations,
+    check_fields,
+    check_relations,
+    check_value,
+    declared,
+    shown,
+    unknown,
+)
 
 SUITES = ROOT / "suites"
 CONF = ROOT / "conf"
@@ -89,7 +100,10 @@ def variants(
         has_module = name in with_module(suite, suites)
         if not has_module and not entry["applies_to"]:
             entry = {**entry, "applies_to": config["techniques_apply_to"]}
-        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"])
+        file = suites / suite / f"{name}.py"
+        configured = has_module and statement(file, "Settings") is not None
+        settings = fields_of(file, "Settings", any_type=True) if configured else {}
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
         if not has_module and not all(one.techniques for one in variants_here):
             raise ConfigError(
                 f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
@@ -118,10 +132,14 @@ def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Var
 
 
 def variants_of(
-    where: str, name: str, entry: Mapping[str, Any], workload_fields: Mapping[str, Any]
+    where: str, name: str, entry: Mapping[str, Any], workload_fields: Fields, settings_fields: Fields
 ) -> list[Variant]:
-    """Return the variants that one optimization's YAML describes; raises ConfigError."""
+    """Return the variants that one optimization's YAML describes; raises ConfigError.
+
+    `settings_fields`: those of its module's `Settings`, which the YAML's `fields` may limit further.
+    """
     applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
+    check_declarations(f"{where}.fields", entry["fields"])
     fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
     variants = []
     for label, changed in (entry["variants"] or {"": {}}).items():
@@ -131,6 +149,7 @@ def variants_of(
             raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
         own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
         settings = check_fields(place, {**entry["settings"], **own}, fields)
+        _check_settings(place, settings, settings_fields)
         listed = changed.get("techniques", entry["techniques"])
         at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
         title = title_of(name, str(label), entry["title"], changed)
@@ -139,6 +158,12 @@ def variants_of(
         refuse_conflicts(at, techniques)
         variants.append(Variant(variant, name, settings, techniques, title, applies_to))
     return variants
+
+
+def _check_settings(where: str, settings: Mapping[str, Any], fields: Fields) -> None:
+    """Refuse settings that the class Settings does not allow; those that it lacks, `protocols` refuses."""
+    known = {name: value for name, value in settings.items() if name in fields}
+    check_relations(where, check_fields(where, known, fields), fields)
 
 
 def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:

@@ -8,13 +8,13 @@ docs/adding-a-suite.md shows both. mypy checks each module's types against these
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from harness.code_fingerprint import ROOT, file_of, parsed
+from harness.code_fingerprint import ROOT, file_of, parsed, source_of
 from harness.records import HostInfo, Json, Note, Reading
 from harness.validation import ConfigError
 
@@ -244,29 +244,58 @@ def statement(file: Path, name: str) -> ast.stmt | None:
     return found and found[1]
 
 
-def definition(file: Path, name: str) -> tuple[Path, ast.stmt] | None:
-    """Return the statement that gives a module its `name`, and the file that it is in; see `statement`."""
-    for node in _statements(file):
+def definition(
+    file: Path, name: str, before: ast.stmt | None = None, sought: tuple[tuple[Path, str], ...] = ()
+) -> tuple[Path, ast.stmt] | None:
+    """Return the last statement that gives a module its `name`, and the file that it is in; see `statement`.
+
+    `before`: look only at what stands before this statement. Of an imported name it is the statement in the
+    module of this project that defines it, or the import where that is another project's or a module. None
+    where nothing defines the name; `sought` are the names that led here by imports.
+    """
+    statements = _statements(file)
+    if before in statements:
+        statements = statements[: statements.index(before)]
+    for node in reversed(statements):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return file, node
         if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
             return file, node
+        if isinstance(node, ast.AnnAssign) and node.value is not None and ast.unparse(node.target) == name:
+            return file, node
         if isinstance(node, ast.ImportFrom):
             original = next((one.name for one in node.names if (one.asname or one.name) == name), None)
-            source = file_of(node.module or "") if original and not node.level else None
-            if original:
-                return (definition(source, original) if source else None) or (file, node)
+            if original is None:
+                continue
+            source = imported_from(file, node)
+            if source is None or imported_from(file, node, original) is not None:
+                return file, node
+            if (file, name) in sought:
+                return None
+            return definition(source, original, sought=(*sought, (file, name)))
     return None
 
 
+def imported_from(file: Path, node: ast.ImportFrom, name: str = "") -> Path | None:
+    """Return the file of this project that `node` imports from, or of its module `name`; None elsewhere."""
+    parts = [*(node.module or "").split("."), *name.split(".")]
+    module = ".".join(part for part in parts if part)
+    return file_of(module, file.parents[node.level - 1]) if node.level else file_of(module)
+
+
 def _statements(file: Path) -> tuple[ast.stmt, ...]:
-    return _parsed(file, file.read_text()) if file.is_file() else ()
+    return _parsed(file, source_of(file)) if file.is_file() else ()
 
 
 @cache
 def _parsed(file: Path, source: str) -> tuple[ast.stmt, ...]:
-    """Return the statements of a file, once for each `source` that it has had."""
-    return tuple(parsed(file).body)
+    """Return a file's statements, those in `try` and `if` too; once for each `source` that it has had."""
+    return tuple(_flat(parsed(file).body))
+
+
+def _flat(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield from _flat(node.body) if isinstance(node, ast.Try | ast.If) else (node,)
 
 
 def unavailable(module: ModuleType, host: HostInfo) -> str | None:

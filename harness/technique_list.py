@@ -68,7 +68,7 @@ def _conflict(folder: Path, one: str, other: str) -> str:
     """Return why the module of `one` does not allow `other`; "" where it does."""
     files = folder / f"{one}.py", folder / f"{other}.py"
     role, same = (_value(file, "ROLE") for file in files)
-    if role is not None and same is not None and ast.unparse(role) == ast.unparse(same):
+    if role is not None and same is not None and _member(role) == _member(same):
         return f"{one} and {other} both decide {_words(files[0], role)}; choose one of them"
     reasons = literal(files[0], "EXCLUDES") or {}
     return f"{one} does not combine with {other}: {reasons[other]}" if other in reasons else ""
@@ -77,12 +77,17 @@ def _conflict(folder: Path, one: str, other: str) -> str:
 def _value(file: Path, name: str) -> ast.expr | None:
     """Return the expression that a module assigns to `name`; None where it has none."""
     found = statement(file, name)
-    return found.value if isinstance(found, ast.Assign) else None
+    return found.value if isinstance(found, ast.Assign | ast.AnnAssign) else None
+
+
+def _member(value: ast.expr) -> str:
+    """Return the name of an enumeration's member, however it is imported."""
+    return ast.unparse(value).rpartition(".")[2]
 
 
 def _words(file: Path, role: ast.expr) -> str:
     """Return what a role means, as the class `Role` of the training layer has it."""
-    kind, _, member = ast.unparse(role).rpartition(".")
+    *_, kind, member = ["", *ast.unparse(role).split(".")]
     found = statement(file, kind)
     body = found.body if isinstance(found, ast.ClassDef) else []
     meanings = {ast.unparse(one.targets[0]): one.value for one in body if isinstance(one, ast.Assign)}

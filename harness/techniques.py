@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from harness.code_fingerprint import ROOT
+from harness.code_fingerprint import ROOT, shown_path
 from harness.dataclass_fields import dataclass_in, fields_of
 from harness.protocols import Function, faults, statement
 from harness.validation import ConfigError, Fields, check_relations, check_value, unknown
@@ -139,7 +139,12 @@ def built(folder: Path = TECHNIQUES) -> list[str]:
 def literal(file: Path, name: str) -> Any:
     """Return the literal that a module assigns to `name`; None where it has none."""
     found = statement(file, name)
-    return ast.literal_eval(found.value) if isinstance(found, ast.Assign) else None
+    if not isinstance(found, ast.Assign | ast.AnnAssign) or found.value is None:
+        return None
+    try:
+        return ast.literal_eval(found.value)
+    except ValueError:
+        raise ConfigError(f"{shown_path(file)}: {name}={ast.unparse(found.value)} is no literal") from None
 
 
 @cache

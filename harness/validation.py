@@ -75,9 +75,15 @@ RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "doc")
 
 def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
     """Raise ConfigError where a field's declaration states something unknown, or an unknown type."""
-    numbers = [name for name, field in declared.items() if field.get("type") in NUMBERS]
     for name, field in declared.items():
-        for rule in as_mapping(f"{where}.{name}", field):
+        as_mapping(f"{where}.{name}", field)
+    numbers = [name for name, field in declared.items() if field.get("type") in NUMBERS]
+
+    def others(name: str) -> list[str]:
+        return [one for one in numbers if one != name]
+
+    for name, field in declared.items():
+        for rule in field:
             if rule not in RULES:
                 raise unknown(f"{where}.{name}.{rule}", str(rule), RULES)
         kind = str(field.get("type", "str"))
@@ -86,13 +92,13 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
         for rule in BOUNDS:
             if rule in field and (not isinstance(field[rule], int | float) or name not in numbers):
                 raise ConfigError(
-                    f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, of a number"
+                    f"{where}.{name}.{rule}={shown(field[rule])}: expected a number, for an int or a float"
                 )
         if not isinstance(field.get("one_of", []), list):
             raise ConfigError(f"{where}.{name}.one_of={shown(field['one_of'])}: expected a list")
         for rule in RELATIONS:
-            if rule in field and (field[rule] not in numbers or name not in numbers):
-                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), numbers)
+            if rule in field and (field[rule] not in others(name) or name not in numbers):
+                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), others(name))
 
 
 def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:

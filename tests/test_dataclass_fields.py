@@ -78,7 +78,7 @@ from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 
 
-LEAST = 2
+LEAST: int = 2
 Colour = Literal["red", "blue"]
 Small = Annotated[float, Bounds(below=1)]
 
@@ -108,6 +108,20 @@ class Workload(Base, Other):
     def double(self) -> int:
         return 2 * self.size
 
+@dataclass
+class Inheriting(Base):
+    share: Small
+    size: PositiveInt
+    colour: Literal["red"] | None
+
+@dataclass(slots=True)
+class Slotted:
+    size: int = 1
+
+@dataclass(slots=True)
+class OfSlots(Slotted, object):
+    size: int
+
 @dataclass(frozen=True, kw_only=True)
 class OfTraining(training.Workload):
     seq_len: int = 8
@@ -129,14 +143,36 @@ def written(tmp_path, monkeypatch):
     sys.modules.pop("forms", None)
 
 
-@pytest.mark.parametrize("name", ["Base", "Workload", "OfTraining"])
+@pytest.mark.parametrize("name", ["Base", "Workload", "Inheriting", "OfSlots", "OfTraining"])
 def test_every_form_is_read_as_python_takes_it(written, name):
     assert_read(written(FORMS), name, getattr(import_module("forms"), name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from .own import Workload\n",
+        "from forms import own\n@dataclass\nclass Workload(own.Workload):\n    pass\n",
+    ],
+)
+def test_a_class_of_the_packages_own_modules_is_found(written, text, monkeypatch, tmp_path):
+    monkeypatch.setattr("harness.protocols.file_of", lambda name, root=tmp_path: file_of(name, root))
+    file = written("from dataclasses import dataclass\n" + text)
+    (file.parent / "own.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Workload:\n    size: int = 3\n"
+    )
+    assert fields_of(file, "Workload") == {"size": {"type": "int", "default": 3}}
 
 
 def test_the_defaults_of_numbers_are_as_a_value_would_be(written):
     read = fields_of(written(FORMS), "Base")
     assert isinstance(read["share"]["default"], float)
+
+
+def test_none_among_choices_makes_a_field_optional(written):
+    text = '@dataclass\nclass Workload:\n    a: Literal["x", None] = None\n'
+    expected = {"type": "str", "optional": True, "one_of": ["x"], "default": None}
+    assert fields_of(written(text), "Workload") == {"a": expected}
 
 
 def test_a_field_that_code_sets_cannot_be_set(written):
@@ -147,19 +183,22 @@ def test_a_field_that_code_sets_cannot_be_set(written):
 FAULTS = {
     "no class": ("Workload = 3\n", "class Workload is missing"),
     "no dataclass": ("class Workload:\n    size: int\n", "class Workload is no dataclass"),
-    "no base": ("@dataclass\nclass Workload(other.Base):\n    size: int\n", "class other.Base is missing"),
+    "no base": (
+        "@dataclass\nclass Workload(other.Base):\n    size: int\n",
+        "Workload: class other.Base is missing",
+    ),
     "a base that is no dataclass": (
         "class Base:\n    pass\n@dataclass\nclass Workload(Base):\n    size: int\n",
-        "class Base is no dataclass",
+        "Workload: class Base is no dataclass",
     ),
     "no annotation": ("size = 3", "Workload.size has no annotation, so it is no field"),
     "another type": (
         "size: Fraction",
-        "Workload.size: Fraction; expected int, float, str, bool, dict, list or Literal[...], each or None",
+        "Workload.size: Fraction; expected int, float, str, bool, dict[str, Any], list[Any] or Literal",
     ),
     "two types": (
         "size: int | str",
-        "Workload.size: int | str; expected int, float, str, bool, dict, list or Literal[...], each or None",
+        "Workload.size: int | str; expected int, float, str, bool, dict[str, Any], list[Any] or Literal",
     ),
     "a computed default": ("size: int = 2**10", "Workload.size: 2 ** 10 is no literal"),
     "a default by a call": ("size: int = most()", "Workload.size: most() is no literal"),
@@ -187,15 +226,40 @@ FAULTS = {
     ),
     "a bound of text": (
         "size: Annotated[str, Bounds(at_least=1)]",
-        "Workload.size.at_least=1: expected a number, of a number",
+        "Workload.size.at_least=1: expected a number, for an int or a float",
     ),
     "a computed bound": (
         "size: Annotated[int, Bounds(at_least=most())]",
         "Workload.size: most() is no literal",
     ),
     "a multiple of no field": (
-        'size: Annotated[int, Bounds(multiple_of="siz")]',
-        "Workload.size.multiple_of=siz: no such name; did you mean size? allowed: size",
+        'step: int\n    size: Annotated[int, Bounds(multiple_of="stap")]',
+        "Workload.size.multiple_of=stap: no such name; did you mean step? allowed: step",
+    ),
+    "a multiple of itself": (
+        'size: Annotated[int, Bounds(multiple_of="size")]',
+        "Workload.size.multiple_of=size: no such name; allowed: none",
+    ),
+    "a default that instances would share": (
+        "size: list[Any] = [1]",
+        "Workload.size=[1]: expected field(default_factory=list)",
+    ),
+    "elements that are not checked": ("size: list[int]", "Workload.size: list[int]; expected int, "),
+    "a base of another project": (
+        "from abc import ABC\n@dataclass\nclass Workload(ABC):\n    size: int\n",
+        "Workload: class ABC is not of this project, so its fields cannot be read",
+    ),
+    "its own base": (
+        "@dataclass\nclass Workload(Workload):\n    size: int\n",
+        "Workload: class Workload is missing",
+    ),
+    "a type that is itself": (
+        "Size = Size\n@dataclass\nclass Workload:\n    size: Size\n",
+        "Workload.size: Size; expected int, ",
+    ),
+    "a default that is itself": (
+        "A = B\nB = A\n@dataclass\nclass Workload:\n    size: int = A\n",
+        "Workload.size: A is no literal",
     ),
 }
 

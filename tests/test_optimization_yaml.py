@@ -149,6 +149,52 @@ def test_techniques_alone_apply_to_what_the_suite_says_unless_their_yaml_does(tr
     assert made.applies_to == applies_to
 
 
+SETTINGS = """
+from dataclasses import dataclass
+from typing import Annotated
+from harness.bounds import Bounds
+@dataclass
+class Settings:
+    depth: Annotated[int, Bounds(at_least=1)]
+    rate_B_per_s: float = 1.0
+def apply(subject, settings): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r"configured\.settings\.depth: missing; expected a whole number of at least 1"),
+        ({"settings": {"depth": "three"}}, r"settings\.depth='three': expected a whole number of at least 1"),
+        (
+            {"settings": {"depth": 1}, "variants": {"deep": {"depth": 0}}},
+            r"variants\.deep\.depth=0: expected a whole number of at least",
+        ),
+        (
+            {"fields": {"depth": {"type": "int", "at_lest": 1}}},
+            r"fields\.depth\.at_lest: no such name; did you",
+        ),
+        ({"fields": {"depth": "int"}}, r"fields\.depth: 'int'; expected KEY: VALUE lines"),
+        ({"fields": {"depth": {"type": "integer"}}}, r"fields\.depth\.type=integer: no such name"),
+        ({"fields": {"depth": {"type": "int", "at_least": "one"}}}, r"at_least='one': expected a number"),
+    ],
+    ids=str,
+)
+def test_settings_are_checked_against_the_class_of_the_module(tree, entry, message):
+    (tree / "toy/configured.py").write_text(SETTINGS)
+    with pytest.raises(ConfigError, match=message):
+        variants("toy", config(configured=entry), (), tree)
+
+
+def test_settings_stay_as_the_yaml_gives_them(tree):
+    """They are part of a cell's identity: no default is added, no whole number changed."""
+    (tree / "toy/configured.py").write_text(SETTINGS)
+    entry = {"settings": {"depth": 2, "rate_B_per_s": 3}}
+    _, made = variants("toy", config(configured=entry), (), tree)
+    assert made.settings == entry["settings"]
+    assert isinstance(made.settings["rate_B_per_s"], int)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -96,6 +96,12 @@ def test_a_module_that_is_no_python_is_refused_in_one_line_with_its_place(toy, n
         check_modules("timed", {"fast": []}, suites=toy.parents[1])
 
 
+def test_a_module_that_is_not_utf_8_is_refused_in_one_line(toy):
+    (toy.parent / "fast.py").write_bytes("name = 'é'\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"/timed/fast\.py: not UTF-8 \(byte 8\)$"):
+        check_modules("timed", {"fast": []}, suites=toy.parents[1])
+
+
 def test_all_that_is_missing_is_named_at_once(toy):
     toy.write_text("def build(workload):\n    pass\n\ndef sample(session, *, fast):\n    pass\n")
     with pytest.raises(ConfigError) as error:
@@ -123,6 +129,8 @@ def test_all_that_is_missing_is_named_at_once(toy):
         ),
         ("def apply(subject): ...", [], ""),
         ("from x import apply", [], ""),
+        ("from .fast import apply", [], r"apply\(subject\) is missing"),
+        ("from suites.kernels.torch_compile import aply as apply", [], r"apply\(subject\) is missing"),
         ("from suites.kernels.torch_compile import Settings, apply", ["mode"], ""),
         ("from suites.kernels.torch_compile import Settings, apply", ["mood"], "Settings with mood"),
     ],

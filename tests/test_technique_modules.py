@@ -94,6 +94,19 @@ def test_an_incomplete_technique_is_refused_in_one_line_that_names_what_is_missi
     assert str(error.value) == f"suites/training/techniques/fsdp2.py: {message}{SEE}"
 
 
+def test_constants_may_be_annotated(copy):
+    changed(copy, r"^LEVEL = ", "LEVEL: Level = ")
+    changed(copy, r"^ROLE = ", 'EXCLUDES: dict[str, str] = {"fsdp3": "a reason"}\nROLE: Role = ')
+    with pytest.raises(ConfigError, match=r": EXCLUDES\.fsdp3: no such name; did you mean fsdp2\?"):
+        check_module(copy)
+
+
+def test_exclusions_that_have_to_be_computed_are_refused(copy):
+    changed(copy, r"^ROLE = ", 'EXCLUDES = dict(fsdp2="no")\nROLE = ')
+    with pytest.raises(ConfigError, match=r"fsdp2\.py: EXCLUDES=dict\(fsdp2='no'\) is no literal$"):
+        check_module(copy)
+
+
 def test_a_bound_that_there_is_not_is_refused(copy):
     changed(copy, r"at_least=1", "atleast=1")
     with pytest.raises(ConfigError, match=r"Settings.shard_within.atleast: no such name; did you mean at_"):
