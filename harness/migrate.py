@@ -3,7 +3,7 @@
 Only names change, never a measured value: each version lists what it renamed, and `harness.renamed` the
 conditions that a suite renamed. Records of a suite that became two are moved into a folder next to the first,
 but those of variants that it does not have, which are counted and named. Each file is replaced in one step,
-so that an interrupted run can be repeated.
+so that an interrupted run can be repeated. An incomplete last line is left as it is: the store sets it aside.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from harness.validation import ConfigError
 logger = logging.getLogger(__name__)
 
 Data = dict[str, Any]
+
+USAGE = "usage: python -m harness.migrate FOLDER [FOLDER ...]"
 
 
 class Split(NamedTuple):
@@ -77,21 +79,27 @@ STEPS: Mapping[int, Callable[[Data], Data]] = {1: from_1_to_2}
 
 
 def rename(data: Mapping[str, Any], names: Mapping[str, str]) -> Data:
-    """Return `data` with its keys renamed by `names`, in the same order."""
+    """Return `data` with its keys renamed by `names`, in the same order; ValueError where it has none."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{data!r} in the place of an object")
     return {names.get(key, key): value for key, value in data.items()}
 
 
 def migrate_line(line: str) -> str:
     """Return a record's line with the present names; a line that has them is returned as it is.
 
-    Raises ValueError where the line is no record, or of a version that is not known.
+    Raises ValueError where the line has an unknown version or is no JSON, and other errors where it has no
+    record's shape.
     """
     data = json.loads(line)
     version: Any = data.get("schema") if isinstance(data, dict) else None
     present = version == SCHEMA
     while version != SCHEMA:
         if version not in STEPS:
-            raise ValueError(f"schema version {version!r} is unknown; known: {', '.join(map(str, STEPS))}")
+            earlier = ", ".join(map(str, STEPS))
+            raise ValueError(
+                f"schema version {version!r} is unknown; the present one is {SCHEMA}, earlier ones: {earlier}"
+            )
         data = STEPS[version](data)
         version += 1
         data["schema"] = version
@@ -106,22 +114,39 @@ def migrate(folder: Path) -> int:
     """Rewrite the records of `folder`; return how many changed. Raises `StoreError`."""
     path = folder / RECORDS
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"cannot read {path}: it is not UTF-8 at byte {error.start}") from error
+    lines, torn = _complete_lines(text)
+    if torn:
+        logger.warning("%s: the last line is no complete record and is left as it is", path)
     migrated = []
     for number, line in enumerate(lines, 1):
         try:
             migrated.append(migrate_line(line))
-        except (LookupError, TypeError, ValueError) as error:
+        except ValueError as error:
             raise StoreError(f"{path}, line {number}: {error}") from error
+        except (LookupError, TypeError, RecursionError) as error:
+            raise StoreError(f"{path}, line {number}: not a record: {error!r}") from error
     changed = sum(old != new for old, new in zip(lines, migrated, strict=True))
     if changed:
         try:
-            _write(folder, migrated)
+            _write(folder, migrated, torn)
         except OSError as error:
             raise StoreError(f"cannot write into {folder}: {error.strerror}") from error
     return changed
+
+
+def _complete_lines(text: str) -> tuple[list[str], str]:
+    """Return the lines without their ends, and apart from them the last one if it was not written in full."""
+    *lines, last = text.removesuffix("\n").split("\n")
+    try:
+        json.loads(last)
+    except ValueError:
+        return lines, text[len(text.removesuffix("\n")) - len(last) :]
+    return [*lines, last], ""
 
 
 def replan(folder: Path) -> int:
@@ -154,9 +179,11 @@ def replan(folder: Path) -> int:
     return len(gone)
 
 
-def _write(folder: Path, lines: Sequence[str]) -> None:
-    """Replace the records of `folder`, after moving those of a suite that was split off into its own
-    folder."""
+def _write(folder: Path, lines: Sequence[str], torn: str) -> None:
+    """Replace the records of `folder` by `lines`, followed by `torn`.
+
+    Records of a suite that was split off are first moved into a folder of their own.
+    """
     cells = {line: json.loads(line)["cell"] for line in lines}
     for name, split in SPLITS.items():
         moved = [line for line in lines if cells[line]["suite"] == split.suite]
@@ -173,7 +200,7 @@ def _write(folder: Path, lines: Sequence[str]) -> None:
         target = folder.with_name(split.suite if folder.name == name else f"{folder.name}_{split.suite}")
         _split_off(folder, target, split.suite, {cells[line]["id"]: line for line in kept})
         _filter_plan(folder / PLAN, folder / PLAN, name, {cells[line]["id"] for line in lines})
-    replace_file(folder / RECORDS, _text(lines))
+    replace_file(folder / RECORDS, _text(lines) + torn.encode())
 
 
 def _is_variant(name: str, variants: Sequence[str]) -> bool:
@@ -181,8 +208,10 @@ def _is_variant(name: str, variants: Sequence[str]) -> bool:
 
 
 def _split_off(folder: Path, target: Path, suite: str, lines: Mapping[str, str]) -> None:
-    """Write `lines`, by cell, into `target` with their plan and environments; raise `StoreError` if it is
-    taken."""
+    """Write `lines`, by cell, into `target` with their plan and environments.
+
+    Raises `StoreError` if the target has other records.
+    """
     records = target / RECORDS
     if records.exists():
         present = {json.loads(line)["cell"]["id"] for line in records.read_text().splitlines()}
@@ -196,8 +225,7 @@ def _split_off(folder: Path, target: Path, suite: str, lines: Mapping[str, str])
 
 
 def _filter_plan(source: Path, target: Path, suite: str, cells: Collection[str]) -> None:
-    """Write the plan in `source` to `target` as one of `suite`, with those of its cells that are in
-    `cells`."""
+    """Write the plan in `source` to `target` as one of `suite`, with those of its `cells`."""
     if source.exists():
         plan = json.loads(source.read_text())
         plan |= {"suite": suite, "cells": [cell for cell in plan["cells"] if cell in cells]}
@@ -211,8 +239,11 @@ def _text(lines: Iterable[str]) -> bytes:
 def main(folders: Sequence[str]) -> int:
     """Migrate each folder; exit status 1 where one could not be read, 2 where none was named."""
     if not folders:
-        print("usage: python -m harness.migrate FOLDER [FOLDER ...]", file=sys.stderr)
+        print(USAGE, file=sys.stderr)
         return 2
+    if {"-h", "--help"} & set(folders):
+        print(USAGE)
+        return 0
     for folder in folders:
         try:
             print(

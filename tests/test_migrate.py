@@ -77,8 +77,43 @@ def test_an_unknown_version_is_refused_and_nothing_is_written(folder, capsys):
     text = json.dumps(OLD) + "\n" + json.dumps(OLD | {"schema": 99}) + "\n"
     (folder / "records.jsonl").write_text(text)
     assert main([str(folder)]) == 1
-    assert "line 2: schema version 99 is unknown" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "line 2: schema version 99 is unknown; the present one is 2, earlier ones: 1" in error
     assert (folder / "records.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_an_incomplete_last_line_is_left_as_it_is(folder, caplog, end):
+    torn = json.dumps(OLD)[:-9] + end
+    with (folder / "records.jsonl").open("a") as file:
+        file.write(torn)
+    assert migrate(folder) == 1
+    assert "the last line is no complete record" in caplog.text
+    first, rest = (folder / "records.jsonl").read_text().split("\n", 1)
+    assert json.loads(first)["schema"] == SCHEMA
+    assert rest == torn
+    assert [record.cell.id for record in read_records(folder)] == [OLD["cell"]["id"]]
+    assert migrate(folder) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (json.dumps(OLD)[:-9].encode(), "line 1: Unterminated string"),
+        (json.dumps(OLD | {"conditions": None}).encode(), "line 1: None in the place of an object"),
+        (json.dumps(OLD | {"cell": None}).encode(), "line 1: not a record: TypeError"),
+        (json.dumps({"schema": 1}).encode(), "line 1: not a record: KeyError('cell')"),
+        (b'{"schema": "\xff"}', "it is not UTF-8 at byte 12"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_line_and_stays(folder, capsys, line, reason):
+    content = line + b"\n" + (folder / "records.jsonl").read_bytes()
+    (folder / "records.jsonl").write_bytes(content)
+    assert main([str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+    assert (folder / "records.jsonl").read_bytes() == content
 
 
 def test_a_present_line_is_left_as_it_is():
@@ -100,6 +135,14 @@ def test_a_condition_is_renamed_within_a_version():
 def test_no_folder_is_a_mistake(capsys):
     assert main([]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_is_the_usage(flag, capsys):
+    assert main([flag]) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("usage: python -m harness.migrate FOLDER")
+    assert not output.err
 
 
 def cell_of(suite, name, workload, optimization="baseline", settings=None):
