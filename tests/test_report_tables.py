@@ -48,7 +48,24 @@ def test_a_method_that_was_not_recorded_is_a_footnote_and_no_number() -> None:
     for row in made.rows:
         assert re.fullmatch(r"– \[\d+\]", row[at].text)
         assert row[at].cell == ""
-    assert any("deepspeed" in note for note in made.notes)
+    assert "DeepSpeed, ZeRO-2: no value was recorded" in made.notes
+    assert len(set(made.notes)) == len(made.notes) < len(made.header)
+
+
+def test_a_column_that_one_row_lacks_has_one_footnote_with_its_heading() -> None:
+    records = [
+        r._replace(measurements=tuple(m for m in r.measurements if m.method != "fake_step"))
+        if r.cell.workload in ("llama_7b", "gpt3_175b")
+        else r
+        for r in memory_records()
+    ]
+    made = made_table("table_1", records)
+    at = made.header.index("Full step, flash")
+    absent, recorded_too = [row[at].text for row in made.rows[1:]], made.rows[0][at].text
+    assert absent[0] == absent[1]
+    assert recorded_too.endswith(" ˢ")
+    assert sum(note == "Full step, flash: no value was recorded" for note in made.notes) == 1
+    assert not any("fake_step" in note or "mixed_flash" in note for note in made.notes)
 
 
 def test_a_remark_of_the_suite_is_the_reason_in_the_footnote() -> None:

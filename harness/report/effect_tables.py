@@ -10,7 +10,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import LOOKS, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
 from harness.report.tables import Footnotes, Table, TableCell, missing, reasoned, show
-from harness.report.training_metrics import DERIVED, SHOWN_IN, TOKENS, title
+from harness.report.training_metrics import DERIVED, SHOWN_IN, TITLES, TOKENS, title
 
 
 def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
@@ -80,7 +80,8 @@ def _effect_row(
         for metric, extra in fields["extra_metrics"].items()
     ]
     if value is None:
-        cells = [missing(index, notes, place), TableCell(""), TableCell("unavailable", look="muted")]
+        absent = missing(index, notes, place, spec.name("metric", fields["metric"]))
+        cells = [absent, TableCell(""), TableCell("unavailable", look="muted")]
     else:
         shown = TableCell(show(value, fields["unit"]), value.cell, bar=value.median / (longest or 1.0))
         cells = [shown, *_change(index, notes, workload, variant, fields)]
@@ -122,7 +123,7 @@ def _extra(
         return TableCell("–", look="muted")
     if value is None:
         place = {"workload": workload, "optimization": variant, "metric": metric}
-        return missing(index, notes, {**place, "method": chosen.get("method", method)})
+        return missing(index, notes, {**place, "method": chosen.get("method", method)}, TITLES[metric])
     unit = chosen.get("unit", "1" if value.unit == "1" else "auto")
     own = value.method and value.method not in (method, chosen.get("method"))
     by = f", {spec.name('method', value.method)}" if own else ""

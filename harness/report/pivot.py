@@ -59,7 +59,7 @@ def _entry(
     if not column["also"] or first.look:
         return first
     places = {key: column[key] for key in ("workload", "optimization", "method") if not column["also"][key]}
-    second = _entry({**column["also"], **places}, index, claims, notes)
+    second = _entry({**column["also"], **places, "title": column["title"]}, index, claims, notes)
     mark = first.text[-2:]
     if mark[0] == " " and second.text.endswith(mark):  # one origin, one mark
         return first._replace(text=f"{first.text[:-2]} ({second.text[:-2]}){mark}")
@@ -85,14 +85,14 @@ def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> T
     place = {key: column[key] for key in ("workload", "optimization", "metric", "method")}
     value = index.get(**place)
     if value is None:
-        return missing(index, notes, place)
+        return missing(index, notes, place, column["title"])
     if column["relative_to"]:
         return change(index, notes, value, column["relative_to"])
     value = value._replace(median=getattr(value, column["statistic"]))
     if column["per"]:
         divided_by = divided(value, index, column["per"])
         if divided_by is None:
-            return missing(index, notes, {**place, "metric": column["per"], "method": ""})
+            return missing(index, notes, {**place, "metric": column["per"], "method": ""}, column["title"])
         value = divided_by
     note = index.note(value.workload, value.optimization, value.method) if column["notes"] else ""
     mark = f" {notes.mark(note)}" if note else ""

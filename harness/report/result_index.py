@@ -122,8 +122,13 @@ class ResultIndex:
             return False
         return self._cell_fits(self.cells[value.workload, value.optimization][0], where)
 
-    def reason(self, workload: str, optimization: str, metric: str, method: str) -> tuple[str, str]:
-        """Return in a word and in a sentence why there is no such value."""
+    def reason(
+        self, workload: str, optimization: str, metric: str, method: str, heading: str = ""
+    ) -> tuple[str, str]:
+        """Return in a word and in a sentence why there is no such value.
+
+        Where nothing is known but that it was not recorded, all cells below one `heading` get one sentence.
+        """
         records = self.cells.get((workload, optimization))
         if not records:
             return "not run", f"{optimization} on {workload}: no record"
@@ -135,6 +140,8 @@ class ResultIndex:
         if derived:
             return "–", derived
         note = self.note(workload, optimization, metric) or self.note(workload, optimization, method)
+        if not note and heading:
+            note = f"{heading}: no value was recorded"
         what = f"{metric} by {method}" if method else metric
         return "–", note or f"{what} was not recorded for {optimization}"
 

@@ -86,8 +86,9 @@ def _row(
     slow = index.note(workload, variant, SLOW_BF16)
     time = TableCell(show(value, "auto"), value.cell, note=f" {notes.mark(slow)}" if slow else "")
     if moved is None or flops is None:
-        place = {"workload": workload, "optimization": variant, "method": ""}
-        absent = missing(index, notes, {**place, "metric": fields["bytes" if moved is None else "flops"]})
+        name, heading = ("bytes", "Min. bytes") if moved is None else ("flops", "GFLOP")
+        place = {"workload": workload, "optimization": variant, "metric": fields[name], "method": ""}
+        absent = missing(index, notes, place, heading)
         return (
             absent,
             absent,

@@ -102,9 +102,9 @@ def show(value: Value, unit: str, signed: bool = False) -> str:
     return marked(without_unit(value.median, value.unit, unit, signed) + end, value.origin)
 
 
-def missing(index: ResultIndex, notes: Footnotes, place: Mapping[str, str]) -> TableCell:
-    """Return what stands where a value is not: a word, and the reason in a footnote."""
-    return reasoned(notes, index.reason(**place))
+def missing(index: ResultIndex, notes: Footnotes, place: Mapping[str, str], heading: str) -> TableCell:
+    """Return what a column headed `heading` shows for a missing value: a word and a footnote."""
+    return reasoned(notes, index.reason(**place, heading=heading))
 
 
 def reasoned(notes: Footnotes, reason: tuple[str, str]) -> TableCell:
