@@ -22,8 +22,7 @@ class OptimizationSchema:
 
     `fields` declares what `settings` allow. `techniques`: see docs/adding-a-technique.md. `applies_to`: for
     which workloads it is planned, see `harness.applicability`. A variant has settings of its own, and may
-    have
-    `title` and `techniques`.
+    have `title` and `techniques`.
     """
 
     title: str = ""

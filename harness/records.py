@@ -87,12 +87,12 @@ class Cell(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """How cells timed together are sampled: in rounds, each cell once a round, in random order.
+    """How cells timed together are sampled: in rounds, each cell once per round, in random order.
 
     Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within
-    `target_ci_half_width`
-    (relative), or `budget_s` seconds a cell are spent; at least `rounds` in any case. Without a budget they
-    are `rounds`, and nothing warms up before. `metric` is the one that is compared.
+    `target_ci_half_width` (relative), or `budget_s` seconds per cell are spent; at least `rounds` in any
+    case. Without a budget they are `rounds`, and nothing warms up before. `metric` is the one that is
+    compared.
     """
 
     metric: str = "time"

@@ -88,8 +88,8 @@ def test_kinds_sum_to_the_peak_and_are_what_they_are():
     assert found.by_kind_B["communication"] == 0
 
 
-def test_bytes_a_parameter_of_each_precision():
-    """ZeRO's 16 and Megatron's 18 bytes a parameter, as states that a step really holds."""
+def test_bytes_per_parameter_of_each_precision():
+    """ZeRO's 16 and Megatron's 18 bytes per parameter, as states that a step really holds."""
     for techniques, expected in (("bf16_grads", 16), ("fp32_grads", 18), ("autocast", 16)):
         step = make_step(
             SHORT_LLAMA,

@@ -28,7 +28,7 @@ def values_of(workload, name):
 
 
 def test_twelve_billion_over_ethernet():
-    """Half of 24.4 GB comes from the other node, three times a step."""
+    """Half of 24.4 GB comes from the other node, three times per step."""
     found = values_of("gemma_12b", "baseline")
     assert found["time", "at best"] == pytest.approx(3 * 12.2e9 / 1.25e9)
     assert values_of("gemma_12b", "link.3200g")["speedup", "at best"] == pytest.approx(29.28 / 4.4)

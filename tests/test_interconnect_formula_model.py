@@ -1,7 +1,7 @@
 """The closed formulas, compared with sums done by hand; their bytes: test_interconnect_formula_traffic.
 
-The run: Gemma 3 12B over two nodes of eight H100 (maknee.github.io, 2025-09-11), 4.4 s a step at 400 GB/s a
-node and 39.8 s at 10 Gbit/s, 9.05 times as long.
+The run: Gemma 3 12B over two nodes of eight H100 (maknee.github.io, 2025-09-11), 4.4 s per step at 400 GB/s
+per node and 39.8 s at 10 Gbit/s, 9.05 times as long.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ GPT = replace(
 BLOCK_B = {"fp32": B * T * 4 * (10 * D + 4 * F), "bf16": B * T * (34 * D + 8 * F)}
 """What a block of SHAPE saves, storages below 4 KiB, weights and rotary tables not counted.
 
-Elements a token: of each norm its input, normed input and result (3 D, twice), queries, keys, values and
+Elements per token: of each norm its input, normed input and result (3 D, twice), queries, keys, values and
 mixed values (4 D), of the gated layer gate, up, activation and product (4 F); 4 bytes each. Under autocast
 inputs and normed inputs have 4 bytes (4 D), all else 2; a norm's result is cast for each of its 3 or 2
 products (5 D).

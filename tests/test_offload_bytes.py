@@ -106,7 +106,7 @@ ON_DEVICE = {  # in bf16: parameters, gradients, states, over two ranks where a 
     "zero3_offload_params": 0,
 }
 APART = 5
-"""Bytes a parameter between two formulas, so that buffers and activations of a tiny model change no order."""
+"""Bytes per parameter between two formulas: buffers and activations of a tiny model then change no order."""
 
 
 @pytest.mark.slow

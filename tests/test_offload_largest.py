@@ -265,7 +265,7 @@ def plain(subject):
 
 @pytest.mark.slow
 def test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_does_on_new_ranks():
-    """Parameters and gradients stand at 8 bytes a parameter; the moments are made in the first step."""
+    """Parameters and gradients take 8 bytes per parameter; the moments are made in the first step."""
     ranks, subject = Ranks(LARGE, exact=True), subject_of(LARGE)
     try:
         with pytest.raises(MemoryError, match=r"rank 0, train_within_budget: .*memory"):
@@ -278,7 +278,7 @@ def test_a_model_whose_states_exceed_the_budget_does_not_train_and_one_within_do
 
 @pytest.mark.slow
 def test_what_lies_on_the_host_is_not_counted():
-    """A budget too small for 16 bytes a parameter on the device is large enough for 4 and a gradient."""
+    """A budget too small for 16 bytes per parameter on the device is large enough for 4 and a gradient."""
     ranks, subject = Ranks(LARGE, exact=True), subject_of(LARGE).with_techniques(["host_update"])
     try:
         (losses,) = ranks.call("train_within_budget", subject, budget_B=12 * COUNT, steps=STEPS)
@@ -289,7 +289,7 @@ def test_what_lies_on_the_host_is_not_counted():
 
 @pytest.mark.slow
 def test_the_largest_on_real_ranks_is_what_its_states_allow(monkeypatch):
-    """16 bytes a parameter and little else: activations of 8 tokens, Python's objects, what is left over."""
+    """16 bytes per parameter and little else: activations of 8 tokens, Python's objects, what is left."""
     monkeypatch.setattr(searching, "FINE", 0.2)  # fewer tries
     monkeypatch.setattr(searching, "BY_TENSORS", 0.75)  # what lies beside them in so small a budget
     budget_B = 20e6

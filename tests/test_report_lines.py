@@ -20,7 +20,7 @@ from harness.validation import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
 RATES = {f"the_link_{i:02}": 0.4e9 * 2**i for i in range(10)} | {"the_link_10 (the fastest)": 0.45e9 * 2**9}
-"""Bytes a second; the last two stand close together."""
+"""Bytes per second; the last two stand close together."""
 
 MOVED_B = {"big": 8e9, "small": 1e9}
 ENOUGH = {"big": 9e9, "small": 3e9}

@@ -108,7 +108,7 @@ def test_upper_itself_may_be_the_answer() -> None:
 
 
 def test_table_i_by_search() -> None:
-    """With all of 40 B a parameter spread evenly, the search finds Table I's GPUs."""
+    """With all of 40 B per parameter spread evenly, the search finds Table I's GPUs."""
     for billions, gpus in ((1, 1), (7, 4), (13, 7), (70, 35), (175, 88)):
         total_B = 40e9 * billions
         assert fewest_ranks(lambda n, total_B=total_B: total_B / n, 80e9, 1024) == gpus  # type: ignore[misc]
@@ -187,7 +187,7 @@ def test_without_shorter_sequences_one_sequence_is_the_least() -> None:
 
 @pytest.mark.parametrize("target", [130, 150, 200, 280, 500, 1000, 5000])
 def test_what_a_7b_model_costs(target: int) -> None:
-    """Peaks as they are: 112 GB of states and an optimizer's copies, then activations of 25 GB a sequence."""
+    """Real peaks: 112 GB of states and an optimizer's copies, then activations of 25 GB per sequence."""
     peak_at = Counted(lambda batch: max(126e9, 112e9 + 25e9 * batch, 85e9 + 31e9 * batch))
     found = tokens_at(peak_at, target * 1e9, 4096, peak_at_length=lambda length: 112e9 + 1500.0 * length**2)
     assert found.tokens is not None

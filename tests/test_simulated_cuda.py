@@ -50,7 +50,7 @@ def activations_at_the_loss(step, num_hidden_layers: int) -> int:
 
 
 def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
-    """arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) bytes a layer, in bf16 with dropout."""
+    """arXiv 2205.05198, equation 1: s·b·h·(34 + 5·a·s/h) bytes per layer, in bf16 with dropout."""
     b, s, h, a = 4, 256, 512, 8
     step = make_step(
         GPT,

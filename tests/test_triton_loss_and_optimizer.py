@@ -162,7 +162,7 @@ def test_what_the_loss_does_not_take_is_refused_in_words(change, words):
 
 
 UPDATE_TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-"""Relative to the largest value, or the smallest normal number: what storing rounds, once a step."""
+"""Relative to the largest value, or the smallest normal number: what storing rounds, once per step."""
 
 
 def updated(sizes, dtype: torch.dtype, steps: int, scale: float = 1.0, weight_decay: float = WEIGHT_DECAY):

@@ -256,7 +256,7 @@ def test_a_sum_across_warps_takes_one_number_a_warp(target: str) -> None:
 
 
 def test_what_does_not_fit_into_registers_is_spilled() -> None:
-    """One warp that holds 128 elements a thread of three operands at once, with 255 registers."""
+    """One warp that holds 128 elements per thread of three operands at once, with 255 registers."""
     kernel = swiglu.kernels("fp32")[1]._replace(constexprs={"BLOCK": 4096}, num_warps=1)
     found = usage(kernel, "sm_90")
     assert found.registers <= 255

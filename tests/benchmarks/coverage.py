@@ -2,16 +2,15 @@
 
     python tests/benchmarks/coverage.py [--repetitions 2000] [--seed 0]
 
-Prints two Markdown tables: the interval in use on every kind of sample, and beside the hierarchical
+Prints two Markdown tables: the interval in use on every kind of sample, and next to it the hierarchical
 bootstraps that were considered in its place. Half widths are means, in percent.
 
-A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2
-%, and the
-true ratio is 1 (a ratio only shifts them). Kinds:
+A sample is log times of two variants, (variant, repetition, process, round). Their spread in a round is 2 %,
+and the true ratio is 1 (a ratio only shifts them). Kinds:
 
 - noise: normal;
-- drift: both variants ride on one random walk of 2 % a call, on a slope of its own in each process (standard
-  deviation 20 % over the whole process), and which variant goes first is drawn in each round;
+- drift: both variants ride on one random walk of 2 % per call, on a slope of its own in each process
+  (standard deviation 20 % over the full process), and which variant goes first is drawn in each round;
 - outliers: 1-5 % of a variant's rounds (drawn in each repetition) take 2-10 times as long;
 - modes: each variant jumps between two levels 10 % apart, with probability 0.2 from round to round;
 - all: the three together.
@@ -207,14 +206,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--repetitions", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, help="a file that the tables are written to, beside being printed"
-    )
+    parser.add_argument("--out", type=Path, help="a file that the tables are also written to")
     words = parser.parse_args()
-    lines = [f"Seed {words.seed}, {words.repetitions} repetitions a row.", ""]
+    lines = [f"Seed {words.seed}, {words.repetitions} repetitions per row.", ""]
     lines += [*of_the_interval_in_use(words.repetitions, words.seed), ""]
     fewer = min(words.repetitions, 1000)
-    lines += [f"Beside others, {fewer} repetitions a row, {RESAMPLES} resamples each.", ""]
+    lines += [f"Next to others, {fewer} repetitions per row, {RESAMPLES} resamples each.", ""]
     lines += of_the_others(fewer, words.seed)
     print("\n".join(lines))
     if words.out:

@@ -1,8 +1,8 @@
-"""The kernels suite's workloads and optimizations through pytest-benchmark, a group an operation.
+"""The kernels suite's workloads and optimizations through pytest-benchmark, a group per operation.
 
 `pytest tests/benchmarks/test_kernels.py --benchmark-only -k softmax`. Here one variant is timed after the
-other,
-in one process; `python -m harness suite=kernels` times them in pairs, and says what differences mean.
+other, in one process; `python -m harness suite=kernels` times them in pairs, and reports what differences
+mean.
 """
 
 from importlib import import_module

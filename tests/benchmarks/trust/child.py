@@ -1,8 +1,8 @@
 """One fresh process of an experiment: takes the rounds of several comparisons, one after another.
 
 Reads one line of JSON, {"comparisons": [{"kind", "size", "units": [...], "shared"}], "sampling", "seed"};
-writes one line for each comparison: the times of each variant, seconds a call, round by round, and how they
-went.
+writes one line for each comparison: the times of each variant, seconds per call, round by round, and how
+they went.
 """
 
 from __future__ import annotations

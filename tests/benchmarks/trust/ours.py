@@ -11,10 +11,10 @@
   four times the default budget.
 
 As in a suite, variants share the rounds of one base and one `baseline_again`. Several ops are compared one
-after
-another in the same five (or twenty) fresh processes; the next ones get fresh processes again. Another process
-makes the machine busy (`load.py`). Each finished comparison is a line of <out>/ours_<experiment>.jsonl; run
-again to add more. `python -m tests.benchmarks.trust.table` reads the lines.
+after another in the same five (or twenty) fresh processes; the next ones get fresh processes again. Another
+process makes the machine busy (`load.py`). Each finished comparison is a line of
+<out>/ours_<experiment>.jsonl; run again to add more. `python -m tests.benchmarks.trust.table` reads the
+lines.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@
 As their users do it: every op is timed and saved, with 20 units of work three times over and then with 21
 units, one run after another; then runs are compared. Identical: the second with the first, the third with the
 second. Slower: the run of 21 units with each of the three. Each variant of each op has the time that the
-harness
-gives it by default, five seconds of sampling: pytest-benchmark in one process (`--benchmark-max-time=5`),
-pyperf in five (`-p 5 -w 1 -n 9`, values of 0.1 s).
+harness gives it by default, five seconds of sampling: pytest-benchmark in one process
+(`--benchmark-max-time=5`), pyperf in five (`-p 5 -w 1 -n 9`, values of 0.1 s).
 
 Called different: by pytest-benchmark, what `--benchmark-compare-fail=mean:2%` does, the mean grown by over
 2 %; the same for `min:2%`; by pyperf, whatever `compare_to` does not list as not significant. Another process

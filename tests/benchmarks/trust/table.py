@@ -25,7 +25,7 @@ class Comparison(NamedTuple):
     """One variant held against the base: how much slower it was made, and what was found."""
 
     op: str
-    base_s: float  # seconds a call, the shortest seen
+    base_s: float  # seconds per call, the shortest seen
     slowdown: float
     found: Ratio
     noise: Ratio
