@@ -103,7 +103,10 @@ def run_command(words: Sequence[str]) -> None:
 
 
 def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, Path]:
-    """Judge and report what `source` has (of suite `asked`), into `out`; return the findings and the page."""
+    """Judge the results in `source` and write their report into `out`; return its data and its page.
+
+    Raises ConfigError where `suite_name` is another suite than that of the results.
+    """
     from harness.claims import load_claims
     from harness.judge import judge
     from harness.report import gather, write_report

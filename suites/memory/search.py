@@ -34,7 +34,7 @@ def fewest_ranks(peak_at: Callable[[int], float], capacity_B: float, upper: int)
 
 
 def fewest_power_of_two(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
-    """Return as `fewest_ranks`, among 1, 2, 4, … up to `upper`: half as many ranks do not fit."""
+    """Return the fewest ranks that fit among 1, 2, 4, … up to `upper`: half as many do not fit."""
     return fewest_of(peak_at, capacity_B, [2**power for power in range(upper.bit_length())])
 
 
@@ -44,7 +44,7 @@ def fewest_of(
     candidates: Sequence[int],
     evaluated: int | None = None,
 ) -> int | None:
-    """Return as `fewest_ranks`, among increasing `candidates`, such as those that divide a number of heads.
+    """Return the fewest ranks that fit among increasing `candidates`, such as divisors of a number of heads.
 
     `evaluated`: one whose peak costs nothing, because `peak_at` has it; the search starts there.
     """
@@ -93,9 +93,7 @@ def tokens_at(
 
 
 def _between(peak_at: Callable[[int], float], target_B: float, upper: int) -> tuple[int, int, float]:
-    """Return neighbours up to `upper` around `target_B`, and where the line through their peaks reaches
-    it.
-    """
+    """Return the neighbours of `target_B`, up to `upper`, and where the line through their peaks meets it."""
     low, high = _cross(peak_at, target_B, range(1, upper + 1), float)
     low_B, high_B = peak_at(low), peak_at(high)
     return low, high, low + (target_B - low_B) / (high_B - low_B) * (high - low)

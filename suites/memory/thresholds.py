@@ -114,7 +114,7 @@ def ranks_that_suffice(
 
 
 def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: Sequence[int]) -> int | None:
-    """Return as `fewest_of`, where the first candidates are the likeliest."""
+    """Return the fewest ranks among `candidates` that fit, where the first candidates are the likeliest."""
     tried = 1
     while tried < len(candidates) and peak_at(candidates[tried - 1]) > capacity_B:
         tried *= 2
@@ -126,8 +126,8 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
     workload = subject.step.workload
     if subject.step.features.sharding != "tensor":
         return range(1, MOST_RANKS + 1)
-    whole = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
-    return [ranks for ranks in range(1, whole + 1) if whole % ranks == 0]
+    most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
+    return [ranks for ranks in range(1, most + 1) if most % ranks == 0]
 
 
 def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) -> Iterator[Reading | Note]:

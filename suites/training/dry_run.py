@@ -155,7 +155,7 @@ def trace(
 def _two_steps(
     step: TrainingStep, device: Device, num_hidden_layers: int | None, full_first_step: bool
 ) -> tuple[Timeline, bool]:
-    """Return as `trace`, and whether the first step is as it should be: full, or with as many gradients."""
+    """Return the timeline of `trace`, and whether the first step was full or had as many gradients."""
     program = program_of(device)
     log = program.make_log()
     with logged(log, program.random_states), program.operations(), fsdp2_streams(log.enter_stream):

@@ -26,8 +26,10 @@ class Item(NamedTuple):
     number: int
     allocation: int  # the `number` of what allocated the storage
     found_by: tuple[int, int, int] = (0, 0, 0)
-    """Which of the live storages of its `allocation`, by age, a release is about: counted from the newest,
-    from the oldest, and from where the last release was."""
+    """The rank by age of the storage that a release is about, among those of its `allocation` that are live.
+
+    It is counted from the newest, from the oldest, and from where the last release was.
+    """
 
 
 class Phase(NamedTuple):
