@@ -77,7 +77,7 @@ def closure(modules: tuple[str, ...], root: Path = ROOT) -> frozenset[Path]:
 
 def source_digest(modules: tuple[str, ...], root: Path = ROOT) -> str:
     """Return sixteen hexadecimal digits that change when any file in the closure of `modules` does."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(closure(modules, root)):
-        whole.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return whole.hexdigest()[:16]
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

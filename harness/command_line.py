@@ -75,7 +75,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 """Flags with a value, and which values are allowed; none named: any."""
 
 REFUSED = {
-    "--multirun": "the harness runs the whole matrix itself: use workloads=[a,b] only=[x,y] repeats=N",
+    "--multirun": "the harness runs the full matrix itself: use workloads=[a,b] only=[x,y] repeats=N",
     "--config-path": "conf/ is where the configuration is: change it by KEY=VALUE, or edit its files",
     "--config-name": "conf/config.yaml is the configuration: choose within it by suite=NAME and KEY=VALUE",
     "--config-dir": "conf/ is where the configuration is: a new file below conf/suite/ is found by its name",

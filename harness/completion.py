@@ -51,7 +51,7 @@ def script(shell: str) -> str:
 
 
 def choices(line: str) -> list[str]:
-    """Return the words that may stand where the last word of `line` has begun, each whole."""
+    """Return the words that may stand where the last word of `line` has begun, each in full."""
     before, _, word = line.rpartition(" ")
     typed = before.split()
     if typed and typed[-1] in VALUES:
@@ -131,8 +131,8 @@ def _keys(config: DictConfig, key: str) -> list[str]:
         return []
     keys = []
     for name in node:
-        whole = ".".join([*path, str(name)])
+        key = ".".join([*path, str(name)])
         part = not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig)
-        keys += [f"{whole}="] if whole in GROUPS or not part else []
-        keys += [f"{whole}."] if part else []
+        keys += [f"{key}="] if key in GROUPS or not part else []
+        keys += [f"{key}."] if part else []
     return keys

@@ -49,14 +49,14 @@ def plan_lines(
     records: Mapping[str, Record],
     not_tried: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield the whole plan, for plan=true."""
+    """Yield the full plan, for plan=true."""
     cells = [cell for group in groups for cell in group.cells]
     of_workload = defaultdict(list)
     for cell in cells:
         of_workload[cell.workload].append(cell)
-    whole = len(cells) == len(of_workload) * len(run.variants) * run.repeats
+    everywhere = len(cells) == len(of_workload) * len(run.variants) * run.repeats
     matrix = f"{counted(len(of_workload), 'workload')} × {counted(len(run.variants), 'variant')}"
-    where = "" if whole else " where they apply"
+    where = "" if everywhere else " where they apply"
     yield f"{run.suite}: {matrix}{where} × {counted(run.repeats, 'repeat')}, into {run.out}"
     yield f"variants: {', '.join(variant.name for variant in run.variants)}"
     yield ""

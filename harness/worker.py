@@ -105,7 +105,7 @@ def main(over: list[bool] | None = None) -> None:
 
 
 def end_group_at_exit() -> list[bool]:
-    """Return a list; where it is not empty at this process's exit, the process's whole group is killed.
+    """Return a list; where it is not empty at this process's exit, the process's entire group is killed.
 
     Called before any suite is imported, so that this is the last of the exit handlers to run.
     """

@@ -17,7 +17,7 @@ from harness.validation import ConfigError
 
 REFUSED = [
     (["-m", "suite=memory"], "use workloads=[a,b] only=[x,y] repeats=N"),
-    (["suite=memory", "--multirun"], "runs the whole matrix itself"),
+    (["suite=memory", "--multirun"], "runs the full matrix itself"),
     (["--config-name", "other"], "suite=NAME"),
     (["-cp", "there"], "conf/"),
     (["--config-dir=there"], "conf/suite/"),

@@ -1,4 +1,4 @@
-"""Show what an operation gains alone next to what the whole step gains where it alone is replaced."""
+"""Show what an operation gains alone next to what the full step gains where it alone is replaced."""
 
 from __future__ import annotations
 

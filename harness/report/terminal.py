@@ -51,10 +51,10 @@ def with_values(block: ReportBlock, data: ReportData) -> Table:
 
 def fitting(made: Table, width: int) -> Table:
     """Return the table as it is, without its optional columns, or transposed: the first that fits `width`."""
-    whole = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
-    turned = list(zip(*whole, strict=True))
+    full = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
+    turned = list(zip(*full, strict=True))
     for left_out in range(made.optional + 1):
-        kept = [row[: len(row) - left_out] for row in whole]
+        kept = [row[: len(row) - left_out] for row in full]
         if _width(kept) <= width or (left_out == made.optional > 0):
             return made._replace(header=made.header[: len(kept[0])], rows=tuple(kept[1:]))
     if _width(turned) > width:

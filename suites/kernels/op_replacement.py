@@ -40,7 +40,7 @@ def require_full_step(subject: Subject, variant: str) -> None:
     """Raise `Unavailable` for a step of which only one part is replaced."""
     if subject.workload.operation == STEP and subject.workload.part != "all":
         raise Unavailable(
-            f"{variant} changes the whole step, and here {subject.workload.part} alone is to change"
+            f"{variant} changes the full step, and here {subject.workload.part} alone is to change"
         )
 
 

@@ -65,7 +65,7 @@ def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
 
 
 def bf16_FLOP(subject: Subject) -> float:
-    """Return the FLOP of the bf16 matrix products in the whole cell: 6 per parameter and token."""
+    """Return the FLOP of all bf16 matrix products in the cell: 6 per parameter and token."""
     workload = subject.workload
     if workload.precision != "bf16" or torch.cuda.is_available():
         return 0.0

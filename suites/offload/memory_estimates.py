@@ -89,7 +89,7 @@ def with_activations_B(workload: Workload, placement: MemoryPlacement) -> float:
     """Return `zero_formula_B` plus the activations of one batch and the temporaries of the loss.
 
     A layer keeps what `korthikanti_layer_bytes` returns for attention that stores no scores; in fp32 twice
-    that. Recomputed, all inputs are kept and one layer whole; on the host, one layer stays whole, or two
+    that. Recomputed, all inputs are kept and one layer in full; on the host, one layer stays in full, or two
     where the next is fetched ahead. The loss holds three times tokens x vocab in fp32: logarithms of
     probabilities, their gradient, and that of the logits.
     """

@@ -50,7 +50,7 @@ def rule_40x_bytes(parameters: float) -> float:
     """Return the bytes to train a model: 40 per parameter (the paper's Table I; NAIRR Pilot's GPU estimate).
 
     Conditions there: a transformer, Adam, mixed precision. Whether checkpointing is included differs between
-    versions of the source. It is a total for the whole job and knows neither batch nor sequence length.
+    versions of the source. It is a total for the full job and knows neither batch nor sequence length.
     """
     return 40 * parameters
 

@@ -65,13 +65,13 @@ def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, 
     Raises ValueError where `layers` is not between 1 and the config's own number.
     """
     parsed = parse(config)
-    whole = parsed.num_hidden_layers
-    if not 1 <= num_hidden_layers <= whole:
+    available = parsed.num_hidden_layers
+    if not 1 <= num_hidden_layers <= available:
         raise ValueError(
-            f"num_hidden_layers={num_hidden_layers}: the config has {whole}; allowed: 1 to {whole}"
+            f"num_hidden_layers={num_hidden_layers}: the config has {available}; allowed: 1 to {available}"
         )
     shorter = {
-        key: value[:num_hidden_layers] if isinstance(value, list) and len(value) == whole else value
+        key: value[:num_hidden_layers] if isinstance(value, list) and len(value) == available else value
         for key, value in config.items()
     }
     name = type(parsed).attribute_map.get("num_hidden_layers", "num_hidden_layers")

@@ -263,12 +263,12 @@ class CachingAllocator:
         target_B = threshold * self.capacity_B
         while self.reserved_B > target_B:
             pools = [pool for pool in self.pools.values() if not pool.small]
-            whole = [block for pool in pools for _, _, block in pool.free if not block.is_split]
-            ages = [self._searches - block.cached_at for block in whole]
-            for block, age in zip(whole, ages, strict=True):
+            unsplit = [block for pool in pools for _, _, block in pool.free if not block.is_split]
+            ages = [self._searches - block.cached_at for block in unsplit]
+            for block, age in zip(unsplit, ages, strict=True):
                 if age * len(ages) >= sum(ages):
                     self._release_segment(block)
-            if not whole:
+            if not unsplit:
                 return
 
     # -- blocks

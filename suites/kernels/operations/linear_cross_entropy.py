@@ -1,4 +1,4 @@
-"""The output layer with its loss: mean cross-entropy of x W^T, over the whole vocabulary."""
+"""The output layer with its loss: mean cross-entropy of x W^T, over the full vocabulary."""
 
 from __future__ import annotations
 
