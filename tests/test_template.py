@@ -178,6 +178,15 @@ def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, mo
     assert log.read_text().split() == ["import"] * 4  # the template is tried once
 
 
+def test_imports_are_waited_for_no_longer_than_a_cell_may_take(tmp_path, log, monkeypatch):
+    monkeypatch.setenv("TOY_IMPORT_S", "60")
+    cells = [counted(repeat=repeat) for repeat in range(2)]
+    began_s = time.monotonic()
+    records = sweep(tmp_path / "out", [group(one) for one in cells], Limits(2.0), workers=2)
+    assert time.monotonic() - began_s < 20
+    assert [records[one.id].status for one in cells] == ["timed_out"] * 2
+
+
 def test_on_a_host_with_a_gpu_each_child_is_started_by_itself(tmp_path, log, by_themselves):
     cells = [counted(repeat=repeat) for repeat in range(2)]
     records = sweep(tmp_path / "out", [group(one) for one in cells])
@@ -187,7 +196,7 @@ def test_on_a_host_with_a_gpu_each_child_is_started_by_itself(tmp_path, log, by_
 def test_interleaved_groups_are_started_by_themselves(tmp_path):
     executor = local.create(tmp_path)
     together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
-    assert [executor._template(together, alone=True) for _ in range(3)] == [None] * 3
+    assert [executor._template(together, Limits(20.0), alone=True) for _ in range(3)] == [None] * 3
 
 
 def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.executors import CellEvent
 from harness.executors.child import Child, child_environ, kill_by_tmpdir
-from harness.executors.template import Template
+from harness.executors.template import START_S, Template
 from harness.records import Group, Limits
 from harness.store import StoreError
 
@@ -55,7 +55,7 @@ class LocalExecutor:
                 while True:
                     begun = list(islice(_next(left, waiting), self.workers - len(children)))
                     for group in begun:
-                        template = self._template(group, alone=not children, several=len(begun) > 1)
+                        template = self._template(group, limits, alone=not children, several=len(begun) > 1)
                         children.append(self._start(group, limits, selector, template))
                     if not children:
                         break
@@ -81,7 +81,7 @@ class LocalExecutor:
         except OSError as error:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
 
-    def _template(self, group: Group, alone: bool, several: bool = False) -> Template | None:
+    def _template(self, group: Group, limits: Limits, alone: bool, several: bool = False) -> Template | None:
         """Return the process that forks this group's child; None where the child is started by itself.
 
         Where a suite's first child starts without `several` others it is started by itself, because it may
@@ -89,7 +89,7 @@ class LocalExecutor:
         which an import has touched it. Interleaved groups are too: repeats in forks of one process would
         share its memory layout and hash seed, which affect times, and the interval over repeats would not
         contain that. While others run, their time limits are due, and no time is spent waiting for the
-        imports.
+        imports. Otherwise the wait is at most a cell's time limit.
         """
         if group.sampling is not None or any(map(os.path.exists, GPUS)):
             return None
@@ -108,7 +108,8 @@ class LocalExecutor:
             if self._begun[suite] > MOST_TEMPLATES:
                 return None
             folder = self._new_folder()
-            template = Template(suite, folder, child_environ(folder, self._threads))
+            environ = child_environ(folder, self._threads)
+            template = Template(suite, folder, environ, min(START_S, limits.timeout_s))
             self._templates[suite] = template
         return template if template.is_ready(wait=alone) else None
 

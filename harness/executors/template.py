@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 START_S = 120.0
-"""How long the imports may take; a suite that takes longer gets no template."""
+"""How long the imports may take at most; a suite that takes longer gets no template."""
 
 ANSWER_S = 30.0
 """How long a fork may take, or an exit status; after that the template is given up."""
@@ -63,12 +63,12 @@ class Forked:
 
 
 class Template:
-    """A process that imports `suite`, and then forks.
+    """A process that imports `suite`, within `start_s` seconds, and then forks.
 
     Where an import fails it is never ready: the cells' own processes report that.
     """
 
-    def __init__(self, suite: str, temporary: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, suite: str, temporary: Path, environ: Mapping[str, str], start_s: float) -> None:
         temporary.mkdir(parents=True)
         self._temporary = temporary
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -92,7 +92,7 @@ class Template:
             theirs.close()
             os.close(read)
         self._ready = False
-        self._deadline_s = time.monotonic() + START_S
+        self._deadline_s = time.monotonic() + start_s
 
     def is_ready(self, wait: bool) -> bool:
         """Return whether it has imported the suite and lives; `wait` until it has or its time is over."""

@@ -1,6 +1,7 @@
 """A suite that logs each of its imports, and whose cells report what their process is like."""
 
 import os
+import time
 
 from toy_suites.faults import build, check, close, conditions, sample
 
@@ -18,5 +19,6 @@ def preload():
 
 
 note("import")
+time.sleep(float(os.environ.get("TOY_IMPORT_S", "0")))
 if "TOY_BROKEN" in os.environ:
     raise ValueError("cannot be imported")
