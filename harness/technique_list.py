@@ -24,14 +24,18 @@ KEY = "techniques"
 def combination(given: Any, folder: Path = TECHNIQUES) -> Named:
     """Return (name, settings) of each technique of a command, by name: their order has no meaning.
 
-    Raises ConfigError where `checked_techniques` does, where one is listed twice, and where two of them do
-    not combine. What one needs may come from a workload, so that is left to the cells.
+    Raises ConfigError where `checked_techniques` does, where one is listed twice, where two of them do
+    not combine, and where one is not built. What one needs may come from a workload, so that is left to the
+    cells.
     """
     techniques = sorted(checked_techniques(KEY, given, folder), key=lambda pair: pair[0])
     for (one, _), (other, _) in pairwise(techniques):
         if one == other:
             raise ConfigError(f"{KEY}: {one} is listed twice; write {{{one}: {{setting: value}}}} once")
     refuse_conflicts(KEY, techniques, folder)
+    for name, _ in techniques:
+        if reason := literal(folder / f"{name}.py", "NOT_BUILT"):
+            raise ConfigError(f"{KEY}.{name}: not built: {reason}")
     return tuple(techniques)
 
 
