@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -13,7 +13,11 @@ from harness.interleaved_sampler import WARM_UP_SHARE
 from harness.records import Cell, Group, Limits, Sampling, Status
 
 START_UP_S = 5.0
-"""Per process: importing torch and a suite takes 4 to 6 s on two cores; records do not include it."""
+"""Per process that is not forked: importing torch and a suite takes 4 to 6 s on two cores; records do not
+include it."""
+
+IMPORTS_BEFORE_FORKS = 2
+"""Where children are forked, the first child imports the suite, then the process that forks the others."""
 
 PACE_AFTER_S = 30.0
 """Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
@@ -62,22 +66,29 @@ class SweepEstimate(NamedTuple):
 
 
 def estimate(
-    groups: Sequence[Group], earlier: Sequence[Earlier], limits: Limits, workers: int
+    groups: Sequence[Group],
+    earlier: Sequence[Earlier],
+    limits: Limits,
+    workers: int,
+    forks: Callable[[Group], bool] = lambda group: False,
 ) -> SweepEstimate:
-    """Estimate each cell of `groups`: those that are still to be run."""
+    """Estimate each cell of `groups`: those that are still to be run. `forks`: see `Executor.forks`."""
     known = defaultdict(list)
     of_workload = defaultdict(list)
     for one in earlier:
         known[one.cell.workload, one.cell.optimization].append(one)
         of_workload[one.cell.workload].append(one)
     cells = {}
+    forked = 0
     for group in groups:
+        forked += forks(group)
+        start_s = 0.0 if forks(group) and forked > IMPORTS_BEFORE_FORKS else START_UP_S
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
             if cell_estimate.basis == EstimateBasis.LIMIT:
                 cell_estimate = _of_other_variants(cell, of_workload[cell.workload], limits) or cell_estimate
             cells[cell.id] = cell_estimate._replace(
-                seconds=cell_estimate.seconds + START_UP_S / len(group.cells)
+                seconds=cell_estimate.seconds + start_s / len(group.cells)
             )
     return SweepEstimate(cells, workers)
 
@@ -175,6 +186,11 @@ class Countdown:
         known_s = sum(cell.seconds for cell in self._left.values() if cell.basis != EstimateBasis.LIMIT)
         unknown_s = len(unknown) * statistics.mean(self._unknown_took_s) if unknown else 0.0
         return (known_s * self._pace + unknown_s) / self._workers
+
+
+def about(seconds: float, unknown: int) -> str:
+    """Return an estimate in words; it is a lower bound where it lacks `unknown` cells."""
+    return f"{'at least' if unknown else 'about'} {as_time(seconds)}"
 
 
 def as_time(seconds: float) -> str:

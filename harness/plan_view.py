@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.config import Run
-from harness.estimate import EstimateBasis, SweepEstimate, as_time
+from harness.estimate import EstimateBasis, SweepEstimate, about, as_time
 from harness.records import Cell, Group, Record, Status
 from harness.units import counted
 
@@ -30,8 +30,9 @@ def announcement(
         lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
     if estimate.unknown:
-        each = "may take" if len(estimate.unknown) == 1 else "may each take"
-        lines.append(f"{counted(len(estimate.unknown), 'cell')} without an earlier run {each} up to {limit}")
+        lacking = counted(len(estimate.unknown), "cell has", "cells have")
+        each = "it may take" if len(estimate.unknown) == 1 else "each may take"
+        lines.append(f"{lacking} no estimate, for lack of an earlier run: {each} up to {limit}")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -66,8 +67,9 @@ def plan_lines(
         finished = sum(cell.id not in estimate.cells and cell.id not in not_tried for cell in own)
         todo = [estimate.cells[cell.id] for cell in own if cell.id in estimate.cells]
         known = [one.seconds for one in todo if one.basis != EstimateBasis.LIMIT]
-        about = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
-        yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {about}"
+        time = as_time(sum(known) / estimate.workers) if known else "?" if todo else "–"
+        bound = "≥ " if known and len(known) < len(todo) else ""
+        yield f"{name:{width}}  {len(own):5}  {finished:5}  {len(todo):6}   {bound}{time}"
     yield ""
     yield from announcement(run, groups, estimate, not_tried)
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
@@ -102,7 +104,7 @@ def _duration(estimate: SweepEstimate) -> str:
         for basis, text in words.items()
         if (count := estimate.bases[basis])
     ]
-    return f"about {as_time(estimate.seconds)} (from {', '.join(bases)})"
+    return f"{about(estimate.seconds, len(estimate.unknown))} (from {', '.join(bases)})"
 
 
 def _names(cells: Sequence[Cell]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from harness.code_fingerprint import source_digest
 from harness.config import Run
 from harness.environment import Environment, describe
-from harness.estimate import SweepEstimate, as_time, at_least, estimate
+from harness.estimate import SweepEstimate, about, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
@@ -100,9 +100,9 @@ def total_line(estimates: Sequence[SweepEstimate]) -> str:
     """Return how many cells several sweeps have still to run, and about how long they take together."""
     cells = sum(len(one.cells) for one in estimates)
     unknown = sum(len(one.unknown) for one in estimates)
-    about = f"about {as_time(sum(one.seconds for one in estimates))}" if cells > unknown else "no estimate"
+    time = about(sum(one.seconds for one in estimates), unknown) if cells > unknown else "no estimate"
     more = f", {unknown} of them without an earlier run" if unknown else ""
-    return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {about}"
+    return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {time}"
 
 
 def _records(suite_run: Run) -> dict[str, Record]:
@@ -157,6 +157,6 @@ def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
     earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []
-    expected = at_least(estimate(to_run, earlier, limits, here.run.workers), seconds)
+    expected = at_least(estimate(to_run, earlier, limits, here.run.workers, here.executor.forks), seconds)
     notes = dict.fromkeys(seconds, here.host.sentence) if here.host is not None else {}
     return Outlook(expected, not_tried, notes)

@@ -122,6 +122,20 @@ def test_workers_share_the_time_and_unknown_cells_are_not_in_it(groups):
     assert found.bases == {EstimateBasis.SAME_HOST: 2, EstimateBasis.LIMIT: len(found.unknown)}
 
 
+def test_only_children_that_are_not_forked_import_the_suite():
+    groups = groups_of(replace(RUN, repeats=3))
+    earlier = [before(cell, 20.0) for cell in build_plan(groups)]
+    cells_s = 20.0 * len(build_plan(groups))
+
+    def starts(**forks):
+        return (estimate(groups, earlier, LIMITS, 1, **forks).seconds - cells_s) / START_UP_S
+
+    assert len(groups) > 3
+    assert starts() == pytest.approx(len(groups))
+    assert starts(forks=lambda group: True) == pytest.approx(2)
+    assert starts(forks=lambda group: group is not groups[0]) == pytest.approx(3)
+
+
 def countdown(workers=1, **cells):
     return Countdown(
         SweepEstimate({name: CellEstimate(*cell) for name, cell in cells.items()}, workers), 1000.0

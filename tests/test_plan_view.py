@@ -9,6 +9,7 @@ from harness.estimate import estimate
 from harness.plan import plan
 from harness.plan_view import announcement, plan_lines
 from harness.records import Limits, Record
+from harness.sweep import total_line
 
 RUN_1 = replace(RUN, repeats=1, limits=Limits(100.0))
 GROUPS = plan(RUN_1, "here", lambda variant: "code")
@@ -23,9 +24,9 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
     earlier = [before(CELLS[2], 115.0), before(CELLS[3], 70.0, same_host=False)]
     # the limit cuts the cell of 115 s; of workload a nothing is known
     assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
-        "toy: 4 cells, 4 to run: about 3 min "
+        "toy: 4 cells, 4 to run: at least 3 min "
         "(from 1 cell of a run on this kind of host, 1 cell of a run on another host)",
-        "2 cells without an earlier run may each take up to limits.timeout_s=100",
+        "2 cells have no estimate, for lack of an earlier run: each may take up to limits.timeout_s=100",
         "expected to run into limits.timeout_s=100: b baseline",
     ]
     assert (
@@ -34,10 +35,17 @@ def test_the_number_of_cells_the_time_and_what_it_rests_on():
     )
 
 
+def test_where_cells_have_no_estimate_the_time_is_a_lower_bound():
+    found = expected([before(CELLS[0]._replace(config=CELLS[2].config), 70.0), before(CELLS[2], 70.0)])
+    rows = [line.split() for line in plan_lines(RUN_1, GROUPS, found, {}, {})]
+    assert [row[4:] for row in rows if row[:1] in (["a"], ["b"])] == [["≥", "75", "s"], ["2", "min"]]
+    assert total_line([found]) == "1 suite: 4 cells to run, 1 of them without an earlier run: at least 4 min"
+
+
 def test_a_first_run_has_no_estimate():
     assert announcement(RUN_1, GROUPS, expected([]), {}) == [
         "toy: 4 cells, 4 to run: no estimate: there is no earlier run",
-        "4 cells without an earlier run may each take up to limits.timeout_s=100",
+        "4 cells have no estimate, for lack of an earlier run: each may take up to limits.timeout_s=100",
     ]
 
 

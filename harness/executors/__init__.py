@@ -75,6 +75,9 @@ class Executor(Protocol):
 
     ranks: str
 
+    def forks(self, group: Group) -> bool:
+        """Return whether this group's child may be forked from a process that has imported its suite."""
+
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[CellEvent, None, None]:
         """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.
 

@@ -43,6 +43,15 @@ class LocalExecutor:
         self._templates: dict[str, Template | None] = {}
         self._begun = Counter[str]()  # templates, by suite
 
+    def forks(self, group: Group) -> bool:
+        """Return whether this group's child may be forked.
+
+        On a host with a GPU none is: CUDA cannot be used in a fork of a process in which an import has
+        touched it. Interleaved groups are not: repeats in forks of one process would share its memory layout
+        and hash seed, which affect times, and the interval over repeats would not contain that.
+        """
+        return group.sampling is None and not any(map(os.path.exists, GPUS))
+
     def run(self, groups: Iterable[Group], limits: Limits) -> Generator[CellEvent, None, None]:
         """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
         one.
@@ -85,13 +94,10 @@ class LocalExecutor:
         """Return the process that forks this group's child; None where the child is started by itself.
 
         Where a suite's first child starts without `several` others it is started by itself, because it may
-        be the only one. On a host with a GPU every child is: CUDA cannot be used in a fork of a process in
-        which an import has touched it. Interleaved groups are too: repeats in forks of one process would
-        share its memory layout and hash seed, which affect times, and the interval over repeats would not
-        contain that. While others run, their time limits are due, and no time is spent waiting for the
+        be the only one. While others run, their time limits are due, and no time is spent waiting for the
         imports. Otherwise the wait is at most a cell's time limit.
         """
-        if group.sampling is not None or any(map(os.path.exists, GPUS)):
+        if not self.forks(group):
             return None
         suite = f"{group.package}.{group.cells[0].suite}"
         if suite not in self._templates:
