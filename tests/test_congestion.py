@@ -258,15 +258,19 @@ def test_a_simulation_that_never_ends_is_ended():
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"dt_s": 6e-7}, "dt_s=6e-07: expected at most 5e-07"),
-        ({"hop_s": 12e-6}, "hop_s=1.2e-05: expected at most 1.1e-05"),
+        ({"dt_s": 3e-7}, "dt_s=3e-07: expected at most 2.5e-07, 1/4 of hop_s"),
+        ({"hop_s": 12e-6}, "hop_s=1.2e-05: expected at most 1.1e-05, 1/2 of rtt_s"),
     ],
 )
-def test_what_makes_no_network_is_refused_in_one_line(changed, told):
-    with pytest.raises(ValueError) as error:
-        incast(**changed)
-    assert told in str(error.value)
-    assert "\n" not in str(error.value)
+def test_a_step_or_a_hop_that_is_too_long_is_unavailable(changed, told):
+    with pytest.raises(Unavailable) as error:
+        congestion.build({**RUN.workloads["incast_16"], **changed}, 1)
+    assert str(error.value) == told
+
+
+def test_the_longest_step_can_be_doubled():
+    longest = congestion.build({**RUN.workloads["incast_16_small"], "dt_s": 2.5e-7}, 1)
+    congestion.check(congestion.prepare(longest))
 
 
 def test_a_buffer_that_cannot_be_lossless_is_refused():

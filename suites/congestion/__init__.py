@@ -20,9 +20,10 @@ METHOD = "fluid"
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline; raises ValueError and Unavailable for an impossible switch."""
+    """Return the baseline; raises Unavailable for an impossible switch or a time step too long."""
     given = Workload(**workload)
     given.refuse_lossy()
+    given.refuse_long()
     return Subject(given, seed)
 
 

@@ -24,7 +24,7 @@ class Workload:
     """An incast of N senders into one receiver through one switch.
 
     Each sender sends `messages` of `message_B`, one after the other. Every NIC and the receiver's port have
-    the same rate. Raises ValueError where a step is too long for a hop, or a hop for the round trip.
+    the same rate.
     """
 
     senders: PositiveInt  # into one receiver's port
@@ -43,14 +43,9 @@ class Workload:
     headroom_B: Annotated[float, Bounds(at_least=0, not_above="buffer_B")]
     # Senders start within this time, by the seed; chosen here.
     jitter_s: Annotated[float, Bounds(at_least=0)] = 22e-6
-    # Of a time step; at most half of `hop_s`.
+    # Of a time step; at most a quarter of `hop_s`, because the simulation is repeated with twice the step.
     dt_s: Annotated[float, Bounds(at_least=1e-10, not_above="hop_s")] = 1e-7
     source: str = ""
-
-    def __post_init__(self) -> None:
-        for name, most in (("dt_s", self.hop_s / 2), ("hop_s", self.rtt_s / 2)):
-            if getattr(self, name) > most:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected at most {most!r}")
 
     @property
     def sender_B(self) -> float:
@@ -67,6 +62,12 @@ class Workload:
     def steps(self, time_s: float) -> int:
         """Return the number of steps nearest to a time."""
         return round(time_s / self.dt_s)
+
+    def refuse_long(self) -> None:
+        """Raise Unavailable where a step is too long for a hop, or a hop for the round trip."""
+        for name, part, whole in (("hop_s", 2, "rtt_s"), ("dt_s", 4, "hop_s")):
+            if (value := getattr(self, name)) > (most := getattr(self, whole) / part):
+                raise Unavailable(f"{name}={value!r}: expected at most {most!r}, 1/{part} of {whole}")
 
     def refuse_lossy(self) -> None:
         """Raise Unavailable where the buffer cannot take what all ports may fill."""
