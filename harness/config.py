@@ -179,6 +179,11 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         )
     config.suite.fields = workload_fields(name)
     for one in with_yaml(name):
+        if one not in config.suite.optimizations:
+            raise ConfigError(
+                f"conf/suite/{name}.yaml: defaults: {name}/every@_here_ is missing, so "
+                f"conf/suite/{name}/{one}.yaml is not read; expected defaults: [{name}/every@_here_, _self_]"
+            )
         entry_of(name, one, CONF)
     for one in optimizations(name):  # those with a module alone
         if one not in config.suite.optimizations:

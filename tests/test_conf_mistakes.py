@@ -51,6 +51,17 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
     )
 
 
+def test_a_suite_whose_file_does_not_include_its_optimizations_is_refused(conf):
+    file = conf / "suite" / "congestion.yaml"
+    file.write_text(file.read_text().replace("  - congestion/every@_here_", "  # "))
+    with pytest.raises(ConfigError) as refused:
+        config.compose_suite("congestion", {})
+    assert str(refused.value) == (
+        "conf/suite/congestion.yaml: defaults: congestion/every@_here_ is missing, so "
+        "conf/suite/congestion/dcqcn.yaml is not read; expected defaults: [congestion/every@_here_, _self_]"
+    )
+
+
 @pytest.mark.parametrize(
     ("field", "words"),
     [
