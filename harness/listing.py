@@ -13,7 +13,7 @@ import yaml
 from harness import techniques
 from harness.code_fingerprint import ROOT, parsed
 from harness.config import Run, load_suite, names
-from harness.optimizations import CONF, SUITES
+from harness.optimizations import CONF, SUITES, question_of
 from harness.validation import ConfigError, describe, shown, unknown
 
 WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
@@ -58,7 +58,7 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield from _technique(name, techniques.TECHNIQUES / f"{name}.py")
         return
     if kind == "suites":
-        yield from ((suite, _question(CONF / "suite" / f"{suite}.yaml")) for suite in suites)
+        yield from ((suite, question_of(suite)) for suite in suites)
         return
     for suite in suites:
         run = load_suite(suite, {}, ())
@@ -92,12 +92,6 @@ def _technique(name: str, file: Path) -> Iterator[tuple[str, str]]:
 def _about(file: Path) -> str:
     """Return the first line of a module's docstring."""
     return (ast.get_docstring(parsed(file)) or "").partition("\n")[0]
-
-
-def _question(file: Path) -> str:
-    """Return the suite's question, read as text: composing every suite would take seconds."""
-    lines = file.read_text().splitlines()
-    return next((line.removeprefix("question: ") for line in lines if line.startswith("question: ")), "")
 
 
 def _first_comment(file: Path) -> str:

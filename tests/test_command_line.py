@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
-from harness import techniques
+from harness import optimizations, techniques
 from harness.code_fingerprint import ROOT
 from harness.command_line import SHOWN, USAGE, Command, read
 from harness.completion import choices
@@ -170,6 +171,11 @@ def test_the_list_has_a_line_for_each_thing():
     assert all(len(line) <= WIDTH for line in [*lines, *memory])
     every = list(list_lines(["variants"]))
     assert any(line.startswith("congestion dcqcn.strict ") for line in every)
+
+
+def test_a_suite_is_listed_with_its_question_without_quotes(monkeypatch):
+    monkeypatch.setattr(optimizations, "_read", lambda path: yaml.safe_load('question: "Why: so?"'))
+    assert list(list_lines(["suites", "suite=memory"])) == ["memory  Why: so?"]
 
 
 def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed():
