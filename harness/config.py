@@ -18,16 +18,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.applicability import Alternatives, checked_alternatives
-from harness.config_schema import OptimizationSchema, RunSchema
+from harness.config_schema import OptimizationSchema, RunSchema, SuiteSchema
 from harness.dataclass_fields import workload_fields
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
 from harness.optimizations import CONF, Variant, entry_of, optimizations, variants, with_yaml
-from harness.overrides import apply_override, composition_error, first_line, parse
+from harness.overrides import apply_override, composition_error, first_line, parse, refuse_kinds
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
-from harness.validation import ConfigError, check_value, shown, unknown
+from harness.validation import ConfigError, as_mapping, check_value, shown, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
 
 GROUPS = ("suite", "executor", "hardware")
@@ -121,7 +121,14 @@ def load(words: Sequence[str]) -> list[Run]:
     """Return one checked `Run` per suite (several for `suite=all`); raises ConfigError."""
     suite, groups, values = choose(words)
     if suite != "all":
-        return [load_suite(suite, groups, values)]
+        run = load_suite(suite, groups, values)
+        if run.sampling is not None and any(
+            one.key_or_group == "executor.workers" and one.value() not in (None, 1) for one in values
+        ):
+            raise ConfigError(
+                f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
+            )
+        return [run]
     special = [
         o.key_or_group
         for o in values
@@ -171,6 +178,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", groups)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        if not isinstance(error, yaml.YAMLError):
+            _refuse_kinds(name)
         raise ConfigError(f"conf/: {composition_error(error)}") from None
     if config.suite.fields:
         raise ConfigError(
@@ -190,6 +199,16 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
             alone = OmegaConf.structured(OptimizationSchema)
             OmegaConf.update(config, f"suite.optimizations.{one}", alone, force_add=True)
     return config
+
+
+def _refuse_kinds(name: str) -> None:
+    """Raise ConfigError where a key of the suite's YAMLs has a value of another kind than its schema."""
+    schemas: dict[str, type] = {f"suite/{name}.yaml": SuiteSchema}
+    schemas |= {f"suite/{name}/{one}.yaml": OptimizationSchema for one in with_yaml(name)}
+    for file, schema in schemas.items():
+        where = f"conf/{file}"
+        given = as_mapping(where, yaml.safe_load((CONF / file).read_text()) or {})
+        refuse_kinds(f"{where}: ", OmegaConf.structured(schema), given)
 
 
 def fill_defaults(config: DictConfig) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 
 from omegaconf import MISSING
 
+NOT_IN_YAML = {"yaml": False}
+"""Metadata of a key that a YAML must not have."""
+
 
 @dataclass
 class LimitsSchema:
@@ -65,7 +68,7 @@ class SuiteSchema:
     workload_from: str | None = None
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
-    fields: dict[str, Any] = field(default_factory=dict)  # of its Workload, never its YAML's
+    fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload
     workloads: dict[str, Any] = field(default_factory=dict)
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.slow_bf16

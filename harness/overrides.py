@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from omegaconf import (
 )
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from harness.config_schema import NOT_IN_YAML
 from harness.validation import ConfigError, describe, shown, unknown
 
 WORKLOADS = ["suite", "workloads"]
@@ -76,6 +77,8 @@ def apply_override(config: DictConfig, override: Override) -> None:
     """
     key, value = override.key_or_group, override.value()
     holder: Any = config
+    if key.startswith("suite.sampling") and not config.suite.interleave:
+        raise ConfigError(f"{key}: the cells of this suite are not timed together, so nothing is sampled")
     if key.startswith("suite.sampling") and config.suite.rounds_field:
         raise ConfigError(
             f"{key}: here suite.workloads.NAME.{config.suite.rounds_field} says how many rounds"
@@ -128,6 +131,27 @@ def _expected(holder: DictConfig, key: str) -> str:
     node = holder._get_node(key.rpartition(".")[2])
     if isinstance(node, DictConfig):
         return f"expected {key}.NAME=VALUE; names: {', '.join(keys_of(node)) or 'none'}"
+    return _kind(node)
+
+
+def refuse_kinds(where: str, holder: DictConfig, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a value of a YAML is not of the kind that its key has in `holder`."""
+    for key, value in given.items():
+        node = holder._get_node(key) if key in holder else None
+        if isinstance(node, DictConfig) and isinstance(value, Mapping):
+            refuse_kinds(f"{where}{key}.", node, value)
+        elif node is not None:
+            try:
+                OmegaConf.update(holder, key, value, merge=True)
+            except OmegaConfBaseException:
+                expected = "expected KEY: VALUE lines" if isinstance(node, DictConfig) else _kind(node)
+                raise ConfigError(f"{where}{key}={shown(value)}: {expected}") from None
+
+
+def _kind(node: Any) -> str:
+    """Return what kind of value a key of the schema has, in words; "" where any is allowed."""
+    if isinstance(node, ListConfig):
+        return "expected a list"
     kinds = {IntegerNode: "int", FloatNode: "float", BooleanNode: "bool", StringNode: "str"}
     kind = next((word for of, word in kinds.items() if isinstance(node, of)), None)
     optional = isinstance(node, Node) and node._is_optional()
@@ -147,7 +171,7 @@ def composition_error(error: Exception) -> str:
     cause = error.__context__
     key = re.search(r"full_key: (\S+)", str(error))
     if isinstance(cause, ConfigKeyError) and key and is_dataclass(cause.object_type):
-        allowed = [one.name for one in fields(cause.object_type)]
+        allowed = [one.name for one in fields(cause.object_type) if one.metadata != NOT_IN_YAML]
         return str(unknown(key[1], key[1].rpartition(".")[2], allowed))
     return " ".join(str(error).split("\n")[:2])
 

@@ -30,6 +30,10 @@ def conf(tmp_path, monkeypatch):
             "title: x\nvariants:\n  a: {title: y}\n  b: 3\n",
             r"^conf/suite/memory/wrong\.yaml:4: variants\.b=3: expected the keys of a variant",
         ),
+        ("applies_to: {a: 1}\n", r"^conf/suite/memory/wrong\.yaml: applies_to=\{'a': 1\}: expected a list$"),
+        ("variants: [a]\n", r"^conf/suite/memory/wrong\.yaml: variants=\['a'\]: expected KEY: VALUE lines$"),
+        ("title: [a]\n", r"^conf/suite/memory/wrong\.yaml: title=\['a'\]: expected text$"),
+        ("- title\n", r"^conf/suite/memory/wrong\.yaml: \['title'\]; expected KEY: VALUE lines$"),
         ("variants: {a: }\n", r"^conf/suite/memory/wrong\.yaml:1: variants\.a=null: expected the keys"),
     ],
 )
@@ -49,6 +53,25 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
         "conf/suite/memory.yaml: fields: the class Workload of suites/memory declares them; "
         "see docs/adding-a-suite.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("applies_to: {a: 1}\n", r"^conf/suite/memory\.yaml: applies_to=\{'a': 1\}: expected a list$"),
+        (
+            "sampling: {rounds: a}\n",
+            r"^conf/suite/memory\.yaml: sampling\.rounds='a': expected a whole number$",
+        ),
+        ("feilds: {}\n", r"suite\.feilds: no such name; allowed: (?!.*\bfields\b)"),
+    ],
+)
+def test_a_suites_file(conf, text, words):
+    with (conf / "suite" / "memory.yaml").open("a") as file:
+        file.write(text)
+    with pytest.raises(ConfigError, match=words) as refused:
+        config.compose_suite("memory", {})
+    assert "\n" not in str(refused.value)
 
 
 def test_a_suite_whose_file_does_not_include_its_optimizations_is_refused(conf):

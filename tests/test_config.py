@@ -79,6 +79,8 @@ REFUSED = [
     (["suite=memory", "limits.memory_B=lots"], "expected a number or null"),
     (["suite=memory", "executor=slrum"], "no such name"),
     (["suite=memory", "executor.workers=0"], "at least 1"),
+    (["suite=kernels", "executor.workers=2"], "the cells of suite kernels are timed"),
+    (["suite=memory", "suite.sampling.rounds=100"], "the cells of this suite are not timed together"),
     (["suite=memory", "hardware=h300"], "did you mean h200"),
     (["suite=memory", "seed=1,2"], "use one command for each"),
     (["suite=memory", "only=fsdp2,zero1"], "use only=[fsdp2,zero1]"),
