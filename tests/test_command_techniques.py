@@ -65,7 +65,7 @@ def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
         ("[{fsdp2: {shard_within: 0}}]", "shard_within=0: expected a whole number of at least 1 or null"),
         ("[zero.true]", "techniques.zero.true: no such name; allowed: 1, 2, 3"),
         ("[{zero: {stage: true}}]", "zero.stage=true: expected one of 1, 2, 3"),
-        ("[tensor_parallel.2]", "this technique has no settings"),
+        ("[bf16_states.2]", "this technique has no settings"),
         ("[{fsdp2: {shard_withing: 2}}]", "did you mean shard_within?"),
         ("[3]", "expected a name, or {name: {setting: value}}"),
         ("[fsdp2,fsdp2.bf16]", "fsdp2 is listed twice"),

@@ -49,9 +49,9 @@ def by_method(
 
 def a_step(ranks: int = 1, workload: Workload | None = None, **features: str) -> TrainingStep:
     given = workload or a_workload()
-    return TrainingStep(
-        given, given, 0, features=Features(**({"precision": "autocast"} | features)), ranks=ranks
-    )
+    tensor_ranks = {"tensor": ranks, "zero3, tensor": 4}.get(features.get("sharding", "none"), 1)
+    known = Features(**({"precision": "autocast"} | features))
+    return TrainingStep(given, given, 0, features=known, ranks=ranks, tensor_ranks=tensor_ranks)
 
 
 def test_zero_paper_example() -> None:
@@ -113,6 +113,7 @@ def test_states_by_convention_and_sharding() -> None:
         ("zero2", 8): (p * Fraction(15, 4), None),
         ("zero3", 8): (p * 2, None),
         ("tensor", 8): (p * 2, p * Fraction(9, 4)),
+        ("zero3, tensor", 32): (p * Fraction(1, 2), None),
     }
     for (sharding, ranks), (of_16, of_18) in cases.items():
         found = by_method(a_step(ranks, sharding=sharding))
@@ -133,10 +134,15 @@ def test_korthikanti_adds_activations_to_the_states() -> None:
         peak_B = by_method(a_step(workload=work, **features))["korthikanti"].peak_B
         assert peak_B is not None
         assert round((peak_B - states_B) / GB, 1) == activations_gb
-    tensor = by_method(a_step(8, work, sharding="tensor"))["korthikanti"].peak_B
+    tensor, mesh = (
+        by_method(a_step(ranks, work, sharding=sharding))["korthikanti"].peak_B
+        for ranks, sharding in ((8, "tensor"), (32, "zero3, tensor"))
+    )
     sbh = 4096 * 4 * 4096
     per_layer = sbh * (10 + 24 / 8) + 5 * 32 * 4096 * 4096 * 4 / 8
     assert tensor == pytest.approx(states_B / 8 + 32 * per_layer)
+    per_layer = sbh * (10 + 24 / 4) + 5 * 32 * 4096 * 4096 * 4 / 4
+    assert mesh == pytest.approx(states_B / 32 + 32 * per_layer)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +179,7 @@ def test_where_each_method_declines() -> None:
         "zero2": {"states_16", "korthikanti", "deepspeed"},
         "zero3": {"rule_40x", "states_16", "korthikanti", "deepspeed"},
         "tensor": {"rule_40x", "states_16", "states_18", "korthikanti"},
+        "zero3, tensor": {"rule_40x", "states_16", "korthikanti"},
     }
     for sharding, methods in expected.items():
         found = by_method(a_step(1 if sharding == "none" else 4, sharding=sharding))
@@ -185,7 +192,7 @@ def test_where_each_method_declines() -> None:
 def test_formulas_for_adam_give_no_value_for_sgd() -> None:
     for sharding in STAGES:
         found = by_method(
-            a_step(2, a_workload(optimizer="sgd_momentum"), sharding=sharding, attention="sdpa")
+            a_step(4, a_workload(optimizer="sgd_momentum"), sharding=sharding, attention="sdpa")
         )
         assert all(one.peak_B is None and one.reason for one in found.values())
         assert "sgd_momentum" in found["states_16"].reason

@@ -158,7 +158,8 @@ def test_the_fused_optimizer_of_a_step_is_torchs(part):
 ONE_PROCESS = [
     (name, given)
     for name, given in ALONE
-    if techniques.role_of(name) is not Role.PARALLELISM and not hasattr(techniques.load(name), "NEEDS")
+    if techniques.role_of(name) not in (Role.PARALLELISM, Role.TENSOR_PARALLELISM)
+    and not hasattr(techniques.load(name), "NEEDS")
 ]
 
 

@@ -69,7 +69,7 @@ def test_host_steps_have_no_reserved_bytes():
 
 def test_devices_hold_what_is_reserved_and_what_is_outside(run):
     """As many bytes per device that its own count of devices changes from 2 to 3."""
-    outside_B = outside_allocator_B(1)["cuda_context"]
+    outside_B = outside_allocator_B(STEP)["cuda_context"]
     at_half = replace(SUBJECT, usable_memory_B=run.reserved_B / 2 + outside_B)
     assert readings(at_half, run)["gpus"].value == 2
     assert readings(replace(at_half, usable_memory_B=at_half.usable_memory_B - 1), run)["gpus"].value == 3
@@ -77,7 +77,7 @@ def test_devices_hold_what_is_reserved_and_what_is_outside(run):
 
 def test_what_only_cached_blocks_keep_from_fitting_is_slow(run):
     """One byte less than what is reserved is enough where cached blocks are freed."""
-    outside_B = sum(outside_allocator_B(1).values())
+    outside_B = sum(outside_allocator_B(STEP).values())
     enough = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B)
     assert room_B(enough) == run.reserved_B
     assert retries_to_fit(enough, run) == 0

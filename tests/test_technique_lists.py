@@ -91,8 +91,10 @@ def test_a_listed_strategy_takes_the_place_of_the_workloads(where, strategy):
         (
             "offload llama_5m",
             ["tensor_parallel"],
-            "tensor_parallel takes 1 ranks here, and the workload has 2",
+            "tensor_parallel does not combine with ddp: ranks form a mesh",
         ),
+        ("offload llama_5m", ["fsdp2", "tensor_parallel"], "and this step has tp_size=1"),
+        ("kernels step_5m_128", ["tensor_parallel"], "this step runs in one process"),
         ("kernels step_5m_128", [{"gradient_accumulation": {"split": False}}], "more sequences than"),
     ],
     ids=str,

@@ -24,7 +24,7 @@ from suites.training.step import Level, Role
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8)
+TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2)
 
 COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}]}
 """What a technique needs next to it, by its NEEDS."""
@@ -158,6 +158,7 @@ COMBINED = {
     "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
     "adapters under ZeRO-2": [{"zero": {"stage": 2}}, "lora"],
     "tensor parallel": ["tensor_parallel", "mixed_precision", "activation_checkpointing", "attention"],
+    "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
     "adafactor, in bf16": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }
 

@@ -114,6 +114,11 @@ def fake_store() -> Any:
     return FakeStore()
 
 
+def root_mesh(mesh: Any) -> Any:
+    """Return the mesh of all dimensions that a `DeviceMesh` of fewer was taken from."""
+    return mesh._get_root_mesh()
+
+
 def no_modes() -> AbstractContextManager[Any]:
     """Disable dispatch modes inside the block, so that tensors are real."""
     from torch.utils._python_dispatch import _disable_current_modes
@@ -173,22 +178,30 @@ def own_chunks_alone() -> Iterator[None]:
 
 
 @contextmanager
-def real_resharding_meshes() -> Iterator[None]:
-    """Let FSDP2 make the mesh to which it reshards from real tensors inside the block, under any mode."""
+def real_fsdp2_meshes() -> Iterator[None]:
+    """Let FSDP2 make its meshes from real tensors inside the block, under any mode.
+
+    They are the mesh to which it reshards, and its own joined with tensor parallelism's.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
     module: Any = _fully_shard
-    original = module._get_post_forward_mesh_info
+    meshes: Any = DeviceMesh
+    reshard_to, join = module._get_post_forward_mesh_info, meshes._concatenate
 
-    def make(*arguments: Any) -> Any:
-        with no_modes():
-            return original(*arguments)
+    def real(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any) -> Any:
+            with no_modes():
+                return make(*arguments)
 
-    module._get_post_forward_mesh_info = make
+        return made
+
+    module._get_post_forward_mesh_info, meshes._concatenate = real(reshard_to), staticmethod(real(join))
     try:
         yield
     finally:
-        module._get_post_forward_mesh_info = original
+        module._get_post_forward_mesh_info, meshes._concatenate = reshard_to, staticmethod(join)
 
 
 @contextmanager

@@ -104,10 +104,9 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
 
 
 def tokens_per_step(subject: Subject) -> int:
-    """Return the tokens that all ranks train on in one step; tensor-parallel ranks share theirs."""
-    step = subject.step
-    own = step.workload.sequences * step.workload.seq_len
-    return own if step.features.sharding == "tensor" else own * step.ranks
+    """Return the tokens that all ranks train on in one step."""
+    workload = subject.step.workload
+    return subject.step.data_ranks * workload.sequences * workload.seq_len
 
 
 def close(subject: Subject) -> None:

@@ -23,8 +23,8 @@ from suites.training.estimates import (
 )
 from suites.training.step import TrainingStep
 
-STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
-"""ZeRO's stage for each kind of data-parallel sharding; 0 keeps everything on every rank."""
+STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor": 0, "zero3, tensor": 3}
+"""ZeRO's stage over the ranks that take different data, by `Features.sharding`; 0 spreads nothing."""
 
 NOT_ADAM = "the formula counts Adam's states; this step trains with {optimizer}"
 
@@ -101,20 +101,20 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
 def _states_16(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    if step.features.sharding == "tensor":
-        return zero_states_bytes(counts.parameters / step.ranks, 0, 1)
-    return zero_states_bytes(counts.parameters, STAGES[step.features.sharding], step.ranks)
+    return zero_states_bytes(
+        counts.parameters / step.tensor_ranks, STAGES[step.features.sharding], step.data_ranks
+    )
 
 
 def _states_18(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    sharding = step.features.sharding
-    if sharding == "tensor":
-        return megatron_states_bytes(counts.parameters / step.ranks, 1, distributed_optimizer=False)
-    if sharding in ("zero2", "zero3"):
+    stage = STAGES[step.features.sharding]
+    if stage > 1:
         raise NotDefinedError("Megatron's estimator spreads the optimizer's states alone (as ZeRO's stage 1)")
-    return megatron_states_bytes(counts.parameters, step.ranks, distributed_optimizer=sharding == "zero1")
+    return megatron_states_bytes(
+        counts.parameters / step.tensor_ranks, step.data_ranks, distributed_optimizer=stage == 1
+    )
 
 
 def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
@@ -126,10 +126,14 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
     )
     if step.features.recompute == "full":
         kept = "input"
-    tp_size = step.ranks if step.features.sharding == "tensor" else 1
     work = step.workload
     layer_B = korthikanti_layer_bytes(
-        work.seq_len, work.micro_batch_size, counts.hidden_size, counts.num_attention_heads, kept, tp_size
+        work.seq_len,
+        work.micro_batch_size,
+        counts.hidden_size,
+        counts.num_attention_heads,
+        kept,
+        step.tensor_ranks,
     )
     return _states_16(subject, counts) + counts.num_hidden_layers * layer_B
 
@@ -137,7 +141,7 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
 def _megatron(subject: Subject, counts: ModelCounts) -> float:
     step, features = subject.step, subject.step.features
     _needs_known_attention(step)
-    if features.sharding == "tensor":
+    if step.tensor_ranks > 1:
         raise NotDefinedError(
             "this estimator of Megatron's needs sequence parallelism with tensor parallelism"
         )
@@ -154,6 +158,8 @@ def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
     sharding = step.features.sharding
+    if step.tensor_ranks > 1:
+        raise NotDefinedError("deepspeed's estimators know no tensor parallelism")
     if sharding == "zero1":
         raise NotDefinedError("deepspeed has no estimator for ZeRO stage 1")
     if sharding not in ("zero2", "zero3"):

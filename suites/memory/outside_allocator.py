@@ -8,6 +8,7 @@ from harness.instruments.memory.caching_allocator import DeviceFullError, replay
 from harness.records import Note, Origin, Reading
 from suites.memory.subject import Subject
 from suites.training.dry_run import DryRun
+from suites.training.step import TrainingStep
 
 MiB = 1024**2
 
@@ -27,17 +28,21 @@ and, up to two nodes, with that of ranks (issue 986); between nodes they can be 
 """
 
 
-def outside_allocator_B(ranks: int) -> dict[str, int]:
-    """Return the bytes of one rank of `ranks` outside torch's allocator on CUDA, by what takes them."""
+def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
+    """Return the bytes of one of the step's ranks outside torch's allocator on CUDA, by what takes them.
+
+    Data-parallel ranks have one communicator, tensor-parallel ones another.
+    """
     outside_B = {"cuda_context": CUDA_CONTEXT_B}
-    if ranks > 1:
-        outside_B["nccl_buffers"] = NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B
+    groups = [ranks for ranks in (step.data_ranks, step.tensor_ranks) if ranks > 1]
+    if groups:
+        outside_B["nccl_buffers"] = sum(NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B for ranks in groups)
     return outside_B
 
 
 def room_B(subject: Subject) -> float:
     """Return what torch's allocator can reserve on one device at most; not above 0 where there is no room."""
-    return subject.usable_B - sum(outside_allocator_B(subject.step.ranks).values())
+    return subject.usable_B - sum(outside_allocator_B(subject.step).values())
 
 
 def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
@@ -45,7 +50,7 @@ def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
     if run.reserved_B is None:
         return
     yield Reading("reserved_memory", "B", run.reserved_B, Origin.SIMULATED, "fake_step")
-    for name, size_B in outside_allocator_B(subject.step.ranks).items():
+    for name, size_B in outside_allocator_B(subject.step).items():
         yield Reading(f"outside_allocator/{name}", "B", size_B, Origin.CALCULATED, "fake_step")
     retries = retries_to_fit(subject, run)
     if retries:

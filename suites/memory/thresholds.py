@@ -72,7 +72,7 @@ def used_B(subject: Subject, run: DryRun) -> float:
     allocator."""
     if run.reserved_B is None:
         return run.peak_B
-    return run.reserved_B + sum(outside_allocator_B(subject.step.ranks).values())
+    return run.reserved_B + sum(outside_allocator_B(subject.step).values())
 
 
 def ranks_that_suffice(
@@ -85,12 +85,16 @@ def ranks_that_suffice(
 ) -> Iterator[Reading | Note]:
     """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits `capacity_B`.
 
-    Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too. `lower`: bytes
+    Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too. On a mesh the
+    number of data-parallel ranks varies, and each layer is shared by as many as before. `lower`: bytes
     that are never more than the peak, in less time: fewer ranks than they need are not tried.
     """
 
     def on(ranks: int) -> Subject:
-        return replace(subject, step=replace(subject.step, ranks=ranks))
+        step = subject.step
+        alone = step.features.sharding == "tensor"
+        tensor_ranks = ranks if alone else step.tensor_ranks
+        return replace(subject, step=replace(step, ranks=ranks, tensor_ranks=tensor_ranks))
 
     @cache
     def peak_at(ranks: int) -> float:
@@ -125,7 +129,7 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Return every number of ranks that this sharding can have, in increasing order."""
     workload = subject.step.workload
     if subject.step.features.sharding != "tensor":
-        return range(1, MOST_RANKS + 1)
+        return range(subject.step.tensor_ranks, MOST_RANKS + 1, subject.step.tensor_ranks)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     return [ranks for ranks in range(1, most + 1) if most % ranks == 0]
 

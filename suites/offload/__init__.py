@@ -86,7 +86,7 @@ def steps(subject: Subject) -> int:
 
 def tokens_per_step(subject: Subject) -> int:
     """Return the tokens of one update, of all ranks and micro-batches."""
-    return subject.step.ranks * subject.step.workload.sequences * subject.workload.seq_len
+    return subject.step.data_ranks * subject.step.workload.sequences * subject.workload.seq_len
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ def check(step: TrainingStep) -> None:
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})
         workload = replace(workload, **changed_by_techniques(step))
-        ours = replace(step, workload=workload, ranks=1, make_model=None)
+        ours = replace(step, workload=workload, ranks=1, tensor_ranks=1, make_model=None)
         with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
         if not step.contract.compared:
@@ -204,7 +204,7 @@ def mean_over_ranks(answers: Sequence[Mapping[str, Sequence[float]]]) -> list[fl
 
 def text_updates(step: TrainingStep, count: int) -> Iterator[list[Batch]]:
     """Return, for each of `count` updates, the batches of text that all of the step's ranks take."""
-    per_update = step.workload.gradient_accumulation_steps * step.ranks
+    per_update = step.workload.gradient_accumulation_steps * step.data_ranks
     for update in range(count):
         numbers = range(update * per_update, (update + 1) * per_update)
         yield [data.batch_of(step.workload, step.seed, number) for number in numbers]

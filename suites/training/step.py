@@ -28,15 +28,17 @@ class Level(IntEnum):
     MODEL = 1  # the attention kernel, types
     ACTIVATIONS = 2  # what happens to activations between forward and backward pass
     COMPILER = 3
-    PARALLELISM = 4  # how ranks share the model
-    COMMUNICATION = 5  # how the parallelism's messages are changed
-    UPDATE = 6  # when parameters are updated
+    TENSOR_PARALLELISM = 4  # how ranks share each layer
+    PARALLELISM = 5  # how ranks share the model
+    COMMUNICATION = 6  # how the parallelism's messages are changed
+    UPDATE = 7  # when parameters are updated
 
 
 class Role(StrEnum):
     """What a technique may decide alone: of two techniques with one role a step has one."""
 
     ACTIVATIONS = "what becomes of activations"
+    TENSOR_PARALLELISM = "how ranks share each layer"
     PARALLELISM = "how ranks share the model"
 
 
@@ -47,7 +49,7 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor
+    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor | zero3, tensor
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
     parameters_on: str = "device"  # device | host | disk
@@ -81,6 +83,7 @@ class TrainingStep:
     What techniques change, besides `workload` and `features`:
 
     - `ranks`: over how many ranks it runs; one process is one of them.
+    - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.
@@ -104,6 +107,7 @@ class TrainingStep:
     techniques: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), hash=False)
     features: Features = Features()
     ranks: int = 1
+    tensor_ranks: int = 1
     contract: Contract = EXACT
     attention: str = "explicit"
     functions: Functions = field(default_factory=dict, hash=False)
@@ -120,6 +124,11 @@ class TrainingStep:
     layers_alike: bool = True
     no_dry_run: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def data_ranks(self) -> int:
+        """Return how many ranks, or groups of `tensor_ranks`, take different data."""
+        return self.ranks // self.tensor_ranks
 
     @property
     def described(self) -> dict[str, Any]:

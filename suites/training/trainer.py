@@ -100,9 +100,13 @@ class Trainer:
             change(self)
 
     def text_batch(self) -> Batch:
-        """Return the next of this rank's batches of text; no two ranks share one (see `data.batch`)."""
+        """Return the next of this rank's batches of text, see `data.batch`.
+
+        Ranks that share each layer share it; no others do.
+        """
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        number = self._taken * world + rank
+        alike = self.step.tensor_ranks
+        number = self._taken * (world // alike) + rank // alike
         self._taken += 1
         tokens_BT, targets_BT = data.batch_of(self.step.workload, self.step.seed, number)
         return tokens_BT.to(self.device), targets_BT.to(self.device)

@@ -30,7 +30,7 @@ def fake_process_group(ranks: int) -> Iterator[None]:
         with (
             torch_internals.unseen_propagation(),
             torch_internals.own_chunks_alone(),
-            torch_internals.real_resharding_meshes(),
+            torch_internals.real_fsdp2_meshes(),
             torch_internals.allocated_by_size(),
         ):
             yield
@@ -44,9 +44,26 @@ def rank_mesh(device_type: str) -> DeviceMesh:
     May be called under FakeTensorMode: the mesh's own table of ranks consists of real tensors nonetheless.
     Raises RuntimeError where there is no process group.
     """
+    return _mesh(device_type, (_ranks(),))
+
+
+def mesh_of_rows(device_type: str, width: int, names: tuple[str, str]) -> DeviceMesh:
+    """Return all ranks as `rank_mesh` does, in rows of `width` neighbours; fewer ranks are one row.
+
+    `names`: of the two dimensions.
+    """
+    width = min(width, _ranks())
+    return _mesh(device_type, (_ranks() // width, width), names)
+
+
+def _ranks() -> int:
     if not dist.is_initialized():
         raise RuntimeError(
             "no process group: enter fake_process_group, or start real ranks, before sharding a model"
         )
+    return dist.get_world_size()
+
+
+def _mesh(device_type: str, shape: tuple[int, ...], names: tuple[str, ...] | None = None) -> DeviceMesh:
     with torch_internals.no_modes():
-        return init_device_mesh(device_type, (dist.get_world_size(),))
+        return init_device_mesh(device_type, shape, mesh_dim_names=names)

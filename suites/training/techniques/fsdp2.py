@@ -6,7 +6,8 @@ host. Without a GPU, device and host are both `cpu` to FSDP2; then this module m
 host, and each gradient as soon as it is reduced, which is when FSDP2's own policy does it.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast.
+and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast. With
+`tensor_parallel` ranks are a mesh: each shards its part of a layer over the ranks that have the same part.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from harness.bounds import Bounds
 from harness.instruments import torch_internals
-from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
 from suites.training.host_memory import on_host, states_on_host
@@ -117,17 +118,21 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         raise Unavailable(
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
+    sharding = "zero3"
+    if step.settings_of("tensor_parallel") is not None:
+        refuse_on_a_mesh(settings)
+        sharding = "zero3, tensor"
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
-    features = replace(step.features, sharding="zero3", optimizer_on=place, parameters_on=place)
+    features = replace(step.features, sharding=sharding, optimizer_on=place, parameters_on=place)
     if settings.reshard_after_forward is False:
         unlike = "the formula has sharded parameters; this step's stay gathered until the backward pass"
         features = replace(features, states_unlike=(*features.states_unlike, unlike))
     notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
     changed = replace(
         step,
-        ranks=step.workload.dp_size,
+        ranks=step.workload.dp_size * step.tensor_ranks,
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(shard, settings, policy)),
@@ -140,6 +145,23 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer only")
         changed = replace(changed, make_optimizer=optimizer_on_host, no_dry_run=ONE_TIER)
     return changed
+
+
+def refuse_on_a_mesh(settings: Settings) -> None:
+    """Raise `Unavailable` for settings that are not built for a mesh with tensor-parallel ranks."""
+    reshards_to = settings.reshard_after_forward
+    reasons = {
+        "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
+        "shard_within": settings.shard_within is not None
+        and "the mesh of ranks would have a third dimension",
+        "reshard_after_forward": reshards_to is not None
+        and not isinstance(reshards_to, bool)
+        and "torch reshards distributed tensors to all ranks or not at all",
+    }
+    for name, reason in reasons.items():
+        if reason:
+            given = getattr(settings, name)
+            raise Unavailable(f"fsdp2 with {name}={given} does not combine with tensor_parallel: {reason}")
 
 
 ONE_TIER = "fake tensors have one memory tier: host memory would count as device memory"
@@ -160,7 +182,7 @@ def shard(
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    mesh = mesh_of(settings, next(model.parameters()).device.type)
+    mesh = mesh_of(settings, next(model.parameters()))
     with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
     of_blocks, of_rest = resharding(settings)
     blocks = blocks_of(model)
@@ -204,14 +226,17 @@ def ends_of(model: nn.Module) -> tuple[nn.Module, nn.Module, nn.Module]:
     return find()  # type: ignore[no-any-return]
 
 
-def mesh_of(settings: Settings, device_type: str) -> DeviceMesh:
-    """Return a mesh of all ranks, or with rows of `shard_within` neighbours."""
+def mesh_of(settings: Settings, parameter: nn.Parameter) -> DeviceMesh:
+    """Return the ranks to shard over: all, or those of one column of tensor parallelism's mesh.
+
+    With `shard_within` it has rows of so many neighbours.
+    """
+    device_type = parameter.device.type
+    if isinstance(parameter, DTensor):
+        return torch_internals.root_mesh(parameter.device_mesh)["dp"]  # type: ignore[no-any-return]
     if settings.shard_within is None:
         return rank_mesh(device_type)
-    rows = dist.get_world_size() // settings.shard_within
-    with torch_internals.no_modes():
-        shape = (rows, settings.shard_within)
-        return init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
+    return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))
 
 
 def put_on_host(model: nn.Module, resources: Resources) -> None:

@@ -2,6 +2,8 @@
 
 Query, key, value and the MLP's first matrices are sharded by columns, and so by heads; the matrices after
 them by rows. The embedding, the output layer and the loss are sharded by vocabulary. Norms are replicated.
+With `fsdp2` ranks are a mesh of `dp_size` rows of `tp_size` neighbours, as in torchtitan: a row shares each
+layer, and a column shards its part of all layers.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. It works on `suites.training.model` alone.
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,16 +29,22 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from harness.instruments.distributed.fake_process_group import rank_mesh
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
+from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Transformer
 from suites.training.optimizers import not_for_shards
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
+LEVEL = Level.TENSOR_PARALLELISM
+ROLE = Role.TENSOR_PARALLELISM
 EXCLUDES = {
+    "ddp": "ranks form a mesh with fsdp2 alone",
+    "fsdp1": "ranks form a mesh with fsdp2 alone",
+    "zero": "ranks form a mesh with fsdp2 alone",
+    "host_update": "ranks form a mesh with fsdp2 alone",
+    "local_sgd": "ranks form a mesh with fsdp2 alone",
     "compile": "its loss is a DTensor sharded by vocabulary, which torch.compile does not trace",
     "activation_offload": "saved DTensors have no storage of their own to copy",
 }
@@ -45,7 +54,7 @@ NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Set nothing: the workload's `tp_size` is the number of ranks."""
+    """Set nothing: the workload's `tp_size` is the number of ranks that share each layer."""
 
 
 def unavailable() -> str | None:
@@ -72,28 +81,49 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return one of `tp_size` ranks' step."""
+    """Return one of `tp_size` ranks' step; `fsdp2` is applied later."""
+    tp_size = step.workload.tp_size
+    in_rows = step.settings_of("fsdp2") is not None
+    if in_rows and tp_size == 1:
+        raise Unavailable(
+            "tensor_parallel with fsdp2 needs several ranks per layer, and this step has tp_size=1"
+        )
     return replace(
         step,
-        ranks=step.workload.tp_size,
+        ranks=tp_size,
+        tensor_ranks=tp_size,
         features=replace(step.features, sharding="tensor"),
-        wraps=(*step.wraps, parallelize),
+        wraps=(*step.wraps, partial(parallelize, tp_size if in_rows else None)),
         notes=(*step.notes, NOTE),
     )
 
 
-def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
-    """Return the model sharded over all ranks; its forward takes full batches and returns the full loss."""
+def parallelize(neighbours: int | None, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model sharded over all ranks, or over so many `neighbours`.
+
+    Its forward takes full batches and returns the full loss.
+    """
     assert isinstance(model, Transformer)
-    mesh = rank_mesh(next(model.parameters()).device.type)
-    parallelize_module(model, mesh, parallelize_plan(model), src_data_rank=None)
+    mesh = mesh_of(neighbours, next(model.parameters()).device.type)
+    parallelize_module(model, mesh, plan_of_ends(model), src_data_rank=None)
+    for block in model.blocks:  # one after the other, so that fsdp2 releases what it shards in this order
+        parallelize_module(block, mesh, plan_of_block(model), src_data_rank=None)
     if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
     return VocabularyParallelLoss(model)
 
 
-def parallelize_plan(model: Transformer) -> dict[str, ParallelStyle]:
-    """Return how each module is split, by name; every parameter becomes a DTensor, as foreach needs."""
+def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
+    """Return the ranks that share each layer: all, or one row of the mesh whose columns `fsdp2` takes."""
+    if neighbours is None:
+        return rank_mesh(device_type)
+    return mesh_of_rows(device_type, neighbours, ("dp", "tp"))["tp"]
+
+
+def plan_of_ends(model: Transformer) -> dict[str, ParallelStyle]:
+    """Return how each module outside of the blocks is split; every parameter becomes a DTensor, as foreach
+    needs.
+    """
     styles: dict[str, ParallelStyle] = {
         "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
         "norm": Whole(),
@@ -101,14 +131,18 @@ def parallelize_plan(model: Transformer) -> dict[str, ParallelStyle]:
     }
     if model.position_embedding is not None:
         styles["position_embedding"] = Whole()
+    return styles
+
+
+def plan_of_block(model: Transformer) -> dict[str, ParallelStyle]:
+    """Return how each module of a block is split."""
+    styles: dict[str, ParallelStyle] = {"attention_norm": Whole(), "mlp_norm": Whole()}
     for name in ("query", "key", "value"):
-        styles[f"blocks.*.attention.{name}"] = ColwiseParallel()
+        styles[f"attention.{name}"] = ColwiseParallel()
     for name in ("gate", "up") if model.shape.mlp == "swiglu" else ("up",):
-        styles[f"blocks.*.mlp.{name}"] = ColwiseParallel()
+        styles[f"mlp.{name}"] = ColwiseParallel()
     for name in ("attention.output", "mlp.down"):
-        styles[f"blocks.*.{name}"] = RowwiseParallel()
-    for name in ("attention_norm", "mlp_norm"):
-        styles[f"blocks.*.{name}"] = Whole()
+        styles[name] = RowwiseParallel()
     return styles
 
 
@@ -131,6 +165,10 @@ class VocabularyParallelLoss(nn.Module):
     def __init__(self, model: Transformer):
         super().__init__()
         self.model = model
+
+    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the model's ends."""
+        return self.model.ends()
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy as a plain scalar tensor, the same on every rank."""
