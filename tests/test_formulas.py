@@ -146,6 +146,27 @@ def test_korthikanti_adds_activations_to_the_states() -> None:
 
 
 @pytest.mark.parametrize(
+    ("features", "kept"),
+    [({}, "all"), ({"attention": "sdpa"}, "no_scores"), ({"recompute": "full"}, "input")],
+)
+def test_sequence_parallelism_divides_all_of_a_layer(features: dict[str, str], kept: str) -> None:
+    """Equation 4 of arXiv 2205.05198, and 2sbhL/t of its section 5."""
+    step = a_step(32, sharding="zero3, tensor", **features)
+    step = replace(step, features=replace(step.features, sequence_parallel=True))
+    layer_B = korthikanti_layer_bytes(2048, 1, 4096, 32, kept)
+    expected_B = 16 * LLAMA_7B.parameters / 32 + 32 * layer_B / 4
+    assert by_method(step)["korthikanti"].peak_B == pytest.approx(expected_B)
+
+
+def test_megatrons_estimator_needs_sequence_parallelism_with_tensor_parallelism() -> None:
+    step = a_step(8, sharding="tensor", attention="sdpa")
+    assert by_method(step)["megatron"].peak_B is None
+    step = replace(step, features=replace(step.features, sequence_parallel=True))
+    expected_B = (18 * LLAMA_7B.parameters + megatron_activations_bytes(2048, 1, LLAMA_7B)) / 8
+    assert by_method(step)["megatron"].peak_B == pytest.approx(expected_B)
+
+
+@pytest.mark.parametrize(
     ("ranks", "published_gib"), [(8, 6.10)], ids=["docs: 2851M parameters, largest layer 32M, 8 GPUs"]
 )
 def test_deepspeed_stage_3_sample_of_its_documentation(ranks: int, published_gib: float) -> None:

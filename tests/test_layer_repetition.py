@@ -44,7 +44,7 @@ SET_UPS = {
     "a mesh of ranks, on CUDA": (
         build_step(
             replace(LLAMA, dp_size=2, tp_size=2, optimizer_impl="fused"),
-            ["fsdp2", "tensor_parallel", *CHECKPOINTED],
+            ["fsdp2", {"tensor_parallel": {"sequence_parallel": True}}, *CHECKPOINTED],
         ),
         CUDA,
     ),

@@ -29,8 +29,12 @@ from suites.training.dry_run import dry_run
 from suites.training.techniques import build_step
 
 MESH = ["fsdp2", "tensor_parallel"]
-ALL = [*MESH, "mixed_precision", "attention", "activation_checkpointing"]
+FURTHER = ["mixed_precision", "attention", "activation_checkpointing"]
+ALL = [*MESH, *FURTHER]
+BY_SEQUENCE = {"tensor_parallel": {"sequence_parallel": True}}
 ONCE = replace(SMALL, gradient_accumulation_steps=1)
+
+EVEN, EVEN_GPT = replace(TINY, seq_len=18), replace(GPT, seq_len=18)
 
 ON_RANKS = {
     "momentum, accumulated": (TINY, MESH),
@@ -43,6 +47,25 @@ ON_RANKS = {
         ["tensor_parallel", {"fsdp2": {"reduce_every_micro_batch": False, "head": "apart"}}],
     ),
     "tensor parallelism alone": (replace(TINY, num_key_value_heads=4, tp_size=4), ["tensor_parallel"]),
+    "by sequence, momentum, accumulated": (EVEN, ["fsdp2", BY_SEQUENCE]),
+    "by sequence, AdamW, tied, learned positions, clipped": (
+        replace(EVEN_GPT, bias=False),
+        ["fsdp2", BY_SEQUENCE],
+    ),
+    "by sequence, momentum, clipped": (replace(CLIPPED, seq_len=18), ["fsdp2", BY_SEQUENCE]),
+    "by sequence, mixed, checkpointed, flash": (EVEN, ["fsdp2", BY_SEQUENCE, *FURTHER]),
+    "by sequence, reduced with the last, head apart": (
+        EVEN,
+        [BY_SEQUENCE, {"fsdp2": {"reduce_every_micro_batch": False, "head": "apart"}}],
+    ),
+    "by sequence, alone": (
+        replace(EVEN, seq_len=16, num_key_value_heads=4, tp_size=4, max_grad_norm=0.05),
+        [BY_SEQUENCE],
+    ),
+    "by sequence, alone, foreach AdamW, mixed": (
+        replace(EVEN_GPT, seq_len=16, bias=False, tp_size=4, optimizer_impl="foreach"),
+        [BY_SEQUENCE, *FURTHER],
+    ),
 }
 
 
@@ -72,9 +95,10 @@ def test_real_ranks_see_the_losses_and_gradients_of_one_device(case, call):
     checked(call, step)
 
 
-def test_so_they_see_the_losses_with_biases(call):
+@pytest.mark.parametrize("techniques", [MESH, ["fsdp2", BY_SEQUENCE]], ids=["whole", "by sequence"])
+def test_so_they_see_the_losses_with_biases(techniques, call):
     """A key's bias has no gradient but rounding: softmax is unchanged by it."""
-    step = sharded(MESH, GPT)
+    step = sharded(techniques, EVEN_GPT)
     call("make", key="ours", step=step.described)
     ours = mean_over_ranks(call("updates", key="ours", count=UPDATES_ON_RANKS))
     call("drop", key="ours")
@@ -92,6 +116,7 @@ def test_a_rank_with_other_parameters_is_caught(call):
 
 def test_the_only_rank_of_a_group_is_right_too():
     check(sharded(ALL, TINY))
+    check(sharded(["fsdp2", BY_SEQUENCE, *FURTHER], EVEN))
 
 
 def test_rows_share_each_layer_and_take_different_data():
@@ -118,13 +143,25 @@ SET_UPS = {
     ),
     "all": (replace(ONCE, micro_batch_size=1), ALL),
     "head apart": (ONCE, ["tensor_parallel", {"fsdp2": {"head": "apart"}}]),
+    "by sequence": (ONCE, ["fsdp2", BY_SEQUENCE]),
+    "by sequence, tied, biases, learned, clipped, foreach": (
+        replace(EVEN_GPT, hidden_size=128, intermediate_size=512, vocab_size=1000, optimizer_impl="foreach"),
+        ["fsdp2", BY_SEQUENCE],
+    ),
+    "by sequence, accumulated": (SMALL, ["fsdp2", BY_SEQUENCE, "mixed_precision"]),
+    "by sequence, all": (
+        replace(ONCE, num_key_value_heads=4, tp_size=4, dp_size=3, micro_batch_size=1),
+        ["fsdp2", BY_SEQUENCE, *FURTHER],
+    ),
+    "by sequence, alone": (replace(SMALL, max_grad_norm=1.0, optimizer_impl="foreach"), [BY_SEQUENCE]),
+    "by sequence, alone, all": (replace(ONCE, micro_batch_size=1), [BY_SEQUENCE, *FURTHER]),
 }
 
 
 @pytest.mark.parametrize("set_up", SET_UPS)
 def test_the_dry_run_equals_what_real_tensors_take(set_up):
     workload, techniques = SET_UPS[set_up]
-    steps = 2 if set_up == "accumulated" else 1  # what is kept from step to step shows
+    steps = 2 if "accumulated" in set_up else 1  # what is kept from step to step shows
     walked, measured_B = dry_and_measured(sharded(techniques, workload), steady_steps=steps)
     assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
 
@@ -178,3 +215,8 @@ def test_what_a_mesh_cannot_have_is_refused_in_one_line(settings, changes, words
     with pytest.raises(Unavailable, match=words) as caught:
         build_step(replace(SMALL, **changes), ["tensor_parallel", {"fsdp2": settings}])
     assert "\n" not in str(caught.value)
+
+
+def test_a_sequence_that_ranks_cannot_share_is_refused():
+    with pytest.raises(Unavailable, match="sequence_parallel: tp_size=2 does not divide seq_len=17"):
+        sharded([BY_SEQUENCE], TINY)

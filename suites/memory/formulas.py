@@ -134,6 +134,7 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
         counts.num_attention_heads,
         kept,
         step.tensor_ranks,
+        step.features.sequence_parallel,
     )
     return _states_16(subject, counts) + counts.num_hidden_layers * layer_B
 
@@ -141,16 +142,15 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
 def _megatron(subject: Subject, counts: ModelCounts) -> float:
     step, features = subject.step, subject.step.features
     _needs_known_attention(step)
-    if step.tensor_ranks > 1:
+    if step.tensor_ranks > 1 and not features.sequence_parallel:
         raise NotDefinedError(
             "this estimator of Megatron's needs sequence parallelism with tensor parallelism"
         )
     if features.recompute == "full" or (features.attention == "explicit" and features.recompute == "none"):
         raise NotDefinedError("Megatron's estimator is for selective recompute or flash attention")
     work = step.workload
-    return _states_18(subject, counts) + megatron_activations_bytes(
-        work.seq_len, work.micro_batch_size, counts
-    )
+    activations_B = megatron_activations_bytes(work.seq_len, work.micro_batch_size, counts)
+    return _states_18(subject, counts) + activations_B / step.tensor_ranks
 
 
 def _deepspeed(subject: Subject, counts: ModelCounts) -> float:

@@ -101,15 +101,20 @@ def korthikanti_layer_bytes(
     num_attention_heads: int,
     kept: str,
     tp_size: int = 1,
+    sequence_parallel: bool = False,
 ) -> float:
     """Return the bytes of activations that one layer keeps for its backward pass, on one of `tp_size` ranks.
 
     arXiv 2205.05198, equation 1 and table 2, `kept` being `all`: sbh(10 + 24/t + 5as/(ht)); `no_scores`
     (selective recompute, or an attention that never stores its score matrix): sbh(10 + 24/t); `input` (full
-    recompute): 2sbh. With t = 1 these are sbh(34 + 5as/h), 34sbh, 2sbh. Without sequence parallelism.
+    recompute): 2sbh. With t = 1 these are sbh(34 + 5as/h), 34sbh, 2sbh; with sequence parallelism, these
+    divided by t (equation 4; section 5 for the inputs, of which each rank then keeps its part).
     Conditions: 2-byte activations, dropout masks of 1 byte, an MLP of width 4h with GELU, LayerNorm, as many
     key as query heads. Left out: embeddings, logits and loss, and what a recomputed layer needs meanwhile.
     """
+    if sequence_parallel:
+        alone_B = korthikanti_layer_bytes(seq_len, micro_batch_size, hidden_size, num_attention_heads, kept)
+        return alone_B / tp_size
     sbh = float(seq_len * micro_batch_size * hidden_size)
     if kept == "input":
         return 2 * sbh
@@ -131,7 +136,7 @@ def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: Mode
 
     Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) per layer, 8sb + sbh for embedding
     and dropout, 4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or
-    flash attention.
+    flash attention. As in that file, ranks that share each layer also by sequence have equal parts of it.
     """
     sbh = float(seq_len * micro_batch_size * counts.hidden_size)
     layers_B = counts.num_hidden_layers * sbh * (18 + 4 * counts.intermediate_size / counts.hidden_size)

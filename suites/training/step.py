@@ -50,6 +50,7 @@ class Features:
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
     sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor | zero3, tensor
+    sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
     parameters_on: str = "device"  # device | host | disk

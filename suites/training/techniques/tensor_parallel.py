@@ -5,6 +5,9 @@ them by rows. The embedding, the output layer and the loss are sharded by vocabu
 With `fsdp2` ranks are a mesh of `dp_size` rows of `tp_size` neighbours, as in torchtitan: a row shares each
 layer, and a column shards its part of all layers.
 
+With `sequence_parallel` (arXiv 2205.05198) norms and the residual stream are sharded by sequence: all-gathers
+and reduce-scatters take the place of all-reduces.
+
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. It works on `suites.training.model` alone.
 """
@@ -20,14 +23,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, distribute_module
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     loss_parallel,
     parallelize_module,
 )
+from torch.distributed.tensor.placement_types import Placement
 
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
@@ -54,7 +60,12 @@ NOTE = "tensor parallel, rank 0: its share of every matrix, its gradient and its
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Set nothing: the workload's `tp_size` is the number of ranks that share each layer."""
+    """Choose what is sharded; the workload's `tp_size` is the number of ranks that share each layer.
+
+    `sequence_parallel`: shard the activations between matrices, norms' and residuals, by sequence.
+    """
+
+    sequence_parallel: bool = False
 
 
 def unavailable() -> str | None:
@@ -75,9 +86,9 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
         size = getattr(workload, name)
         if size % workload.tp_size:
             return f"tp_size={workload.tp_size} does not divide {name}={size}; choose a divisor"
-    if (reason := not_for_shards(workload)) is not None:
-        return reason
-    return None
+    if settings.sequence_parallel and workload.seq_len % workload.tp_size:
+        return f"sequence_parallel: tp_size={workload.tp_size} does not divide seq_len={workload.seq_len}"
+    return not_for_shards(workload)
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
@@ -92,22 +103,25 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         ranks=tp_size,
         tensor_ranks=tp_size,
-        features=replace(step.features, sharding="tensor"),
-        wraps=(*step.wraps, partial(parallelize, tp_size if in_rows else None)),
+        features=replace(step.features, sharding="tensor", sequence_parallel=settings.sequence_parallel),
+        wraps=(*step.wraps, partial(parallelize, settings, tp_size if in_rows else None)),
         notes=(*step.notes, NOTE),
     )
 
 
-def parallelize(neighbours: int | None, model: nn.Module, resources: Resources) -> nn.Module:
+def parallelize(
+    settings: Settings, neighbours: int | None, model: nn.Module, resources: Resources
+) -> nn.Module:
     """Return the model sharded over all ranks, or over so many `neighbours`.
 
     Its forward takes full batches and returns the full loss.
     """
     assert isinstance(model, Transformer)
     mesh = mesh_of(neighbours, next(model.parameters()).device.type)
-    parallelize_module(model, mesh, plan_of_ends(model), src_data_rank=None)
+    ends, of_block = plan_of_ends(model, settings), plan_of_block(model, settings)
+    parallelize_module(model, mesh, ends, src_data_rank=None)
     for block in model.blocks:  # one after the other, so that fsdp2 releases what it shards in this order
-        parallelize_module(block, mesh, plan_of_block(model), src_data_rank=None)
+        parallelize_module(block, mesh, of_block, src_data_rank=None)
     if model.shape.tie_word_embeddings:
         model.head.weight = model.token_embedding.weight
     return VocabularyParallelLoss(model)
@@ -120,43 +134,75 @@ def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
     return mesh_of_rows(device_type, neighbours, ("dp", "tp"))["tp"]
 
 
-def plan_of_ends(model: Transformer) -> dict[str, ParallelStyle]:
+def plan_of_ends(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
     """Return how each module outside of the blocks is split; every parameter becomes a DTensor, as foreach
     needs.
     """
+    stream = residual_stream(settings)
     styles: dict[str, ParallelStyle] = {
-        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
-        "norm": Whole(),
-        "head": ColwiseParallel(use_local_output=False),
+        "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),
+        "norm": norm_style(settings),
+        "head": ColwiseParallel(input_layouts=stream, use_local_output=False),
     }
     if model.position_embedding is not None:
-        styles["position_embedding"] = Whole()
+        styles["position_embedding"] = Whole(Shard(0) if settings.sequence_parallel else Replicate())
     return styles
 
 
-def plan_of_block(model: Transformer) -> dict[str, ParallelStyle]:
-    """Return how each module of a block is split."""
-    styles: dict[str, ParallelStyle] = {"attention_norm": Whole(), "mlp_norm": Whole()}
+def plan_of_block(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
+    """Return how each module of a block is split.
+
+    With sequence parallelism, attention and MLP gather their input once for all matrices that take it.
+    """
+    stream = residual_stream(settings)
+    styles: dict[str, ParallelStyle] = {}
+    if settings.sequence_parallel:
+        whole: Placement = Replicate()
+        styles["attention"] = PrepareModuleInput(
+            input_layouts=(stream, None), desired_input_layouts=(whole, None)
+        )
+        styles["mlp"] = PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,))
+    for name in ("attention_norm", "mlp_norm"):
+        styles[name] = norm_style(settings)
     for name in ("query", "key", "value"):
         styles[f"attention.{name}"] = ColwiseParallel()
     for name in ("gate", "up") if model.shape.mlp == "swiglu" else ("up",):
         styles[f"mlp.{name}"] = ColwiseParallel()
     for name in ("attention.output", "mlp.down"):
-        styles[name] = RowwiseParallel()
+        styles[name] = RowwiseParallel(output_layouts=stream)
     return styles
 
 
+def residual_stream(settings: Settings) -> Placement:
+    """Return which part of (B, T, D) a rank has between the matrices, as a plain tensor."""
+    return Shard(1) if settings.sequence_parallel else Replicate()
+
+
+def norm_style(settings: Settings) -> ParallelStyle:
+    """Return how a norm is run: on part of each sequence, or whole."""
+    return SequenceParallel(use_local_output=True) if settings.sequence_parallel else Whole(Replicate())
+
+
 class Whole(ParallelStyle):
-    """Replicate a module: every rank runs it on full inputs, with its parameters as replicated DTensors."""
+    """Replicate a module: every rank runs it on full inputs, with its parameters as replicated DTensors.
+
+    `kept`: what a rank keeps of its output.
+    """
+
+    def __init__(self, kept: Placement) -> None:
+        super().__init__()
+        self.kept = (kept,)
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def distribute(module: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
             return tuple(DTensor.from_local(one, mesh, (Replicate(),), run_check=False) for one in inputs)
 
-        def gather(module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+        def keep(module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+            if output.placements != self.kept:
+                output = output.redistribute(placements=self.kept)
             return output.to_local()
 
-        return distribute_module(module, device_mesh, None, distribute, gather)
+        return distribute_module(module, device_mesh, None, distribute, keep)
 
 
 class VocabularyParallelLoss(nn.Module):
