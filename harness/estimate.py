@@ -16,9 +16,6 @@ START_UP_S = 5.0
 """Per process that is not forked: importing torch and a suite takes 4 to 6 s on two cores; records do not
 include it."""
 
-IMPORTS_BEFORE_FORKS = 2
-"""Where children are forked, the first child imports the suite, then the process that forks the others."""
-
 PACE_AFTER_S = 30.0
 """Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
 
@@ -79,10 +76,12 @@ def estimate(
         known[one.cell.workload, one.cell.optimization].append(one)
         of_workload[one.cell.workload].append(one)
     cells = {}
+    # The process that forks children imports the suite; so does the first child where it starts alone.
+    imports = 1 if workers > 1 else 2
     forked = 0
     for group in groups:
         forked += forks(group)
-        start_s = 0.0 if forks(group) and forked > IMPORTS_BEFORE_FORKS else START_UP_S
+        start_s = 0.0 if forks(group) and forked > imports else START_UP_S
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
             if cell_estimate.basis == EstimateBasis.LIMIT:

@@ -127,12 +127,14 @@ def test_only_children_that_are_not_forked_import_the_suite():
     earlier = [before(cell, 20.0) for cell in build_plan(groups)]
     cells_s = 20.0 * len(build_plan(groups))
 
-    def starts(**forks):
-        return (estimate(groups, earlier, LIMITS, 1, **forks).seconds - cells_s) / START_UP_S
+    def starts(workers=1, **forks):
+        seconds = estimate(groups, earlier, LIMITS, workers, **forks).seconds * workers
+        return (seconds - cells_s) / START_UP_S
 
     assert len(groups) > 3
     assert starts() == pytest.approx(len(groups))
     assert starts(forks=lambda group: True) == pytest.approx(2)
+    assert starts(workers=2, forks=lambda group: True) == pytest.approx(1)
     assert starts(forks=lambda group: group is not groups[0]) == pytest.approx(3)
 
 
