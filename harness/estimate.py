@@ -76,12 +76,10 @@ def estimate(
         known[one.cell.workload, one.cell.optimization].append(one)
         of_workload[one.cell.workload].append(one)
     cells = {}
-    # The process that forks children imports the suite; so does the first child where it starts alone.
-    imports = 1 if workers > 1 else 2
-    forked = 0
+    imported = False  # by the process that forks children
     for group in groups:
-        forked += forks(group)
-        start_s = 0.0 if forks(group) and forked > imports else START_UP_S
+        start_s = 0.0 if forks(group) and imported else START_UP_S
+        imported = imported or forks(group)
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
             if cell_estimate.basis == EstimateBasis.LIMIT:

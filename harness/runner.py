@@ -80,7 +80,7 @@ def run(
     passed_over: list[CellEvent] = []
     with (
         _Signals() as signals,
-        closing(executor.run(_to_try(waiting, skip, passed_over), limits)) as events,
+        closing(executor.run(_to_try(waiting, skip, passed_over), limits, len(waiting) > 1)) as events,
     ):
         for event in _both(events, passed_over):
             if isinstance(event, CellFinished):

@@ -60,6 +60,7 @@ def started_once():
     with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch):
         quick_networks(patch)
         patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
+        patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)
         yield
 
 

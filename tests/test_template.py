@@ -114,6 +114,7 @@ def test_forked_children_report_what_others_do(tmp_path, monkeypatch):
 
 def test_a_forked_child_is_like_one_started_by_itself(tmp_path, log):
     cells = [counted(repeat=repeat) for repeat in range(4)]
+    sweep(tmp_path / "out", [group(cells[0])])
     records = sweep(tmp_path / "out", [group(one) for one in cells])
     assert {record.status for record in records.values()} == {"ok"}
     seen = [{one.metric: one.samples[0] for one in records[cell.id].measurements} for cell in cells]
@@ -157,14 +158,10 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 7)
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_a_suite_is_imported_once_for_all_forked_children(tmp_path, log):
-    sweep(tmp_path / "out", [group(counted(repeat=repeat)) for repeat in range(4)])
-    assert log.read_text().split() == ["import", "preload"] * 2  # the first child's own, the template's
-
-
-def test_of_several_that_start_at_once_all_are_forked(tmp_path, log):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_of_several_all_are_forked_and_their_suite_is_imported_once(tmp_path, log, workers):
     cells = [counted(repeat=repeat) for repeat in range(3)]
-    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=2)
+    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=workers)
     assert [value(records[one.id], "forked") for one in cells] == [1.0, 1.0, 1.0]
     assert log.read_text().split() == ["import", "preload"]
 
@@ -230,7 +227,7 @@ def test_where_the_template_is_killed_its_child_goes_on_and_the_next_has_a_new_o
     assert [records[one.id].status for one in cells] == ["ok", "ok", "ok", "crashed", "ok"]
     assert records[cells[3].id].reason == STATUS_UNKNOWN
     assert value(records[cells[2].id], "forked") == value(records[cells[4].id], "forked") == 1.0
-    assert log.read_text().split().count("preload") == 4
+    assert log.read_text().split().count("preload") == 3
 
 
 def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch):

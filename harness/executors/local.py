@@ -52,7 +52,9 @@ class LocalExecutor:
         """
         return group.sampling is None and not any(map(os.path.exists, GPUS))
 
-    def run(self, groups: Iterable[Group], limits: Limits) -> Generator[CellEvent, None, None]:
+    def run(
+        self, groups: Iterable[Group], limits: Limits, several: bool = False
+    ) -> Generator[CellEvent, None, None]:
         """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
         one.
         """
@@ -62,9 +64,8 @@ class LocalExecutor:
         with selectors.DefaultSelector() as selector:
             try:
                 while True:
-                    begun = list(islice(_next(left, waiting), self.workers - len(children)))
-                    for group in begun:
-                        template = self._template(group, limits, alone=not children, several=len(begun) > 1)
+                    for group in list(islice(_next(left, waiting), self.workers - len(children))):
+                        template = self._template(group, limits, alone=not children, several=several)
                         children.append(self._start(group, limits, selector, template))
                     if not children:
                         break
@@ -93,8 +94,8 @@ class LocalExecutor:
     def _template(self, group: Group, limits: Limits, alone: bool, several: bool = False) -> Template | None:
         """Return the process that forks this group's child; None where the child is started by itself.
 
-        Where a suite's first child starts without `several` others it is started by itself, because it may
-        be the only one. While others run, their time limits are due, and no time is spent waiting for the
+        Without `several` groups a suite's first child is started by itself, because it may be the only one.
+        While others run, their time limits are due, and no time is spent waiting for the
         imports. Otherwise the wait is at most a cell's time limit.
         """
         if not self.forks(group):
