@@ -34,16 +34,9 @@ SET_UPS = {
         build_step(replace(LLAMA, tp_size=2, optimizer_impl="fused"), ["tensor_parallel", *CHECKPOINTED]),
         CUDA,
     ),
-    "a mesh of ranks": (
-        build_step(
-            replace(LLAMA, dp_size=3, tp_size=2, optimizer_impl="for_loop", max_grad_norm=1.0),
-            ["fsdp2", "tensor_parallel"],
-        ),
-        Device(),
-    ),
     "a mesh of ranks, on CUDA": (
         build_step(
-            replace(LLAMA, dp_size=2, tp_size=2, optimizer_impl="fused"),
+            replace(LLAMA, dp_size=3, tp_size=2, optimizer_impl="fused", max_grad_norm=1.0),
             ["fsdp2", {"tensor_parallel": {"sequence_parallel": True}}, *CHECKPOINTED],
         ),
         CUDA,
