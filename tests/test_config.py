@@ -100,6 +100,8 @@ REFUSED = [
         "ffn: no such name; did you mean intermediate_size?",
     ),
     (["suite=memory", "+suite.workloads.new={tied:true}"], "tied: no such name; did you mean tie_word_emb"),
+    (["suite=offload", "suite.workloads.llama_5m.learning_rate=0"], "expected a number above 0 or null"),
+    (["suite=memory", "suite.workloads.gpt_5m.vocab_size=7"], "expected a whole number of at least 8"),
     (["suite=offload", "suite.workloads.llama_5m.ranks=2"], "did you mean dp_size?"),
     (["suite=memory", "suite.given={seq_len:8}"], "suite.given: no such name; did you mean hf_defaults?"),
     (

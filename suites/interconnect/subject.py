@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
-from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A training step over nodes.
-
-    Its defaults are the model that two cores train. It sends little relative to its computation, so that this
-    host can carry the scaled 3.2 Tbit/s.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(training.StepWorkload):
+    """A training step over nodes."""
 
     strategy: Literal["ddp", "fsdp2", "zero3"]
-    num_hidden_layers: PositiveInt = 4
-    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 64
-    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")] = 4
-    num_key_value_heads: PositiveInt = 4
-    intermediate_size: PositiveInt = 176
-    vocab_size: Annotated[int, Bounds(at_least=8)] = 256
-    micro_batch_size: PositiveInt = 8  # sequences per rank and micro-batch, which is one forward pass
-    seq_len: PositiveInt = 512
-    learning_rate: Annotated[float, Bounds(at_least=0)] = 0.003
     loss_steps: Annotated[int, Bounds(at_least=8)] = 32  # micro-batches per rank before the loss is read
     ranks_per_node: PositiveInt = 1
     nodes: Annotated[int, Bounds(at_least=2)] = 2
     # Of the paper's run, scaled to this host: one node's link, each way.
     link_B_per_s: Annotated[float, Bounds(at_least=1)] = 1.25e9
     source: str = ""
-
-    @property
-    def shape(self) -> ModelShape:
-        """Return the model's shape."""
-        return llama(self)
 
     @property
     def ranks(self) -> int:
@@ -50,18 +31,7 @@ class Workload:
     @property
     def training(self) -> training.Workload:
         """Return the workload of `suites.training`."""
-        return training.Workload(
-            num_hidden_layers=self.num_hidden_layers,
-            hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            intermediate_size=self.intermediate_size,
-            vocab_size=self.vocab_size,
-            seq_len=self.seq_len,
-            micro_batch_size=self.micro_batch_size,
-            learning_rate=self.learning_rate,
-            dp_size=self.ranks,
-        )
+        return training.Workload.of({**asdict(self), "dp_size": self.ranks})
 
 
 STRATEGIES: dict[str, str] = {"ddp": "ddp", "fsdp2": "fsdp2", "zero3": "zero"}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.bounds import Bounds, PositiveInt
 from harness.records import Note, Reading
+from suites.training.workload import AttentionHeads, HiddenSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,8 @@ class Workload:
     ]  # fmt: skip
     micro_batch_size: PositiveInt = 1
     seq_len: PositiveInt = 1  # rows of a row-wise operation: micro_batch_size * seq_len
-    # Columns; for attention, heads * head_size.
-    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")] = 1
-    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")] = 1
+    hidden_size: HiddenSize = 1  # columns; for attention, heads * head_size
+    num_attention_heads: AttentionHeads = 1
     num_key_value_heads: PositiveInt = 1  # training_step
     head_size: Annotated[int, Bounds(at_least=2)] = 64  # rotary, attention
     intermediate_size: PositiveInt = 1  # training_step; matmul: columns of the result

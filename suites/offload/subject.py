@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
-from suites.training.model import ModelShape, llama
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
 
@@ -16,24 +15,16 @@ DEVICE, HOST, DISK = "device", "host", "disk"
 memory represents the device, files that are mapped into memory the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(training.StepWorkload):
     """A training step over ranks on one machine.
 
-    With `device_memory_budget_B` its layers are searched: as many as train in that many bytes per rank.
+    With `device_memory_budget_B` its layers are searched: as many as train in that many bytes per rank, at
+    most `num_hidden_layers`.
     """
 
-    num_hidden_layers: PositiveInt  # with device_memory_budget_B: the most that are tried
-    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
-    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
-    num_key_value_heads: PositiveInt
-    intermediate_size: PositiveInt
-    vocab_size: Annotated[int, Bounds(at_least=8)] = 128
-    micro_batch_size: PositiveInt = 2  # sequences per rank and step
-    seq_len: PositiveInt = 64
     precision: Literal["bf16", "fp32"] = "bf16"  # bf16: mixed
     dp_size: PositiveInt = 2  # processes on this machine; on GPUs, one each
-    learning_rate: Annotated[float, Bounds(at_least=0)] = 0.001
     loss_steps: Annotated[int, Bounds(at_least=8)] = 24
     offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
     # Per rank: find the largest model.
@@ -43,33 +34,17 @@ class Workload:
     source: str = ""
 
     @property
-    def shape(self) -> ModelShape:
-        """Return the model's shape."""
-        return llama(self)
-
-    @property
     def needs_gpu(self) -> bool:
         """Return whether the model's size is chosen for a GPU."""
         return self.device == "cuda"
 
     @property
     def training(self) -> training.Workload:
-        """Return the workload of `suites.training`; AdamW is torch's fused one, which needs no
-        temporaries.
+        """Return the workload of `suites.training`.
+
+        AdamW is torch's fused one, which needs no temporaries.
         """
-        return training.Workload(
-            num_hidden_layers=self.num_hidden_layers,
-            hidden_size=self.hidden_size,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            intermediate_size=self.intermediate_size,
-            vocab_size=self.vocab_size,
-            seq_len=self.seq_len,
-            micro_batch_size=self.micro_batch_size,
-            dp_size=self.dp_size,
-            optimizer_impl="fused",
-            learning_rate=self.learning_rate,
-        )
+        return training.Workload.of({**asdict(self), "optimizer_impl": "fused"})
 
 
 def shared_techniques(workload: Workload) -> Techniques:

@@ -10,21 +10,38 @@ import torch
 
 from harness.bounds import Bounds, PositiveInt
 from suites.training.host_memory import HostMemory
-from suites.training.model import ModelShape
+from suites.training.model import ModelShape, llama
+
+HiddenSize = Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
+AttentionHeads = Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is trained, before any technique; a suite's workload has further fields."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWorkload:
+    """What every workload with a training step has: the sizes of the model and of its micro-batches."""
 
     num_hidden_layers: PositiveInt
-    hidden_size: Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
-    num_attention_heads: Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
+    hidden_size: HiddenSize
+    num_attention_heads: AttentionHeads
     num_key_value_heads: PositiveInt
     intermediate_size: PositiveInt
-    vocab_size: Annotated[int, Bounds(at_least=2)]
-    seq_len: Annotated[int, Bounds(at_least=1, not_above="max_position_embeddings")]
+    # Text of fewer words teaches too little: each is followed by one of four, see data.py.
+    vocab_size: Annotated[int, Bounds(at_least=8)]
+    seq_len: PositiveInt
     micro_batch_size: PositiveInt = 1  # sequences of one micro-batch, which is one forward pass, on one rank
+    learning_rate: Annotated[float, Bounds(above=0)] | None = None  # None: the optimizer's own
+
+    @property
+    def shape(self) -> ModelShape:
+        """Return the shape of a model of Llama's kind."""
+        return llama(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(StepWorkload):
+    """What is trained, before any technique; a suite's workload has further fields."""
+
+    seq_len: Annotated[int, Bounds(at_least=1, not_above="max_position_embeddings")]
     norm: Literal["rms", "layer"] = "rms"
     mlp: Literal["swiglu", "gelu"] = "swiglu"
     position: Literal["rotary", "learned"] = "rotary"
@@ -41,7 +58,6 @@ class Workload:
     tp_size: PositiveInt = 1  # ranks that tensor parallelism spreads over
     optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
     optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
-    learning_rate: Annotated[float, Bounds(above=0)] | None = None  # None: the optimizer's own
     weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD
     adam_epsilon: Annotated[float, Bounds(at_least=0)] = 1e-8  # of AdamW
 
