@@ -7,6 +7,7 @@ Workloads of suites and settings of techniques state it. `harness.dataclass_fiel
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,19 +15,31 @@ from typing import Annotated
 Rule = tuple[Callable[[float, float], bool], str]
 """Whether a value keeps it, and what it is called."""
 
+
+def is_multiple(value: float, other: float) -> bool:
+    """Return whether a number is a multiple of another; none is one of 0."""
+    return other != 0 and value % other == 0
+
+
 BOUNDS: Mapping[str, Rule] = {
     "at_least": (operator.ge, "of at least"),
     "above": (operator.gt, "above"),
     "at_most": (operator.le, "of at most"),
     "below": (operator.lt, "below"),
+    "divisible_by": (is_multiple, "divisible by"),
 }
 """Bounds by a number."""
 
 RELATIONS: Mapping[str, Rule] = {
-    "multiple_of": (lambda value, other: other != 0 and value % other == 0, "a multiple of"),
+    "multiple_of": (is_multiple, "a multiple of"),
     "not_above": (operator.le, "at most"),
 }
-"""Bounds by the value of another field of the same class; without effect where either is None."""
+"""Bounds by the value of another field of the same class; without effect where either is None.
+
+They name the field, or a part of it: `"hop_s * 0.25"`.
+"""
+
+_PART = re.compile(r"(\w+) \* (\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +50,7 @@ class Bounds:
     above: float | None = None
     at_most: float | None = None
     below: float | None = None
+    divisible_by: int | None = None
     multiple_of: str | None = None
     not_above: str | None = None
 
@@ -49,6 +63,12 @@ class Bounds:
 
     def __str__(self) -> str:
         return " and ".join(f"{rule.replace('_', ' ')} {bound}" for rule, bound in self._stated().items())
+
+
+def field_and_factor(relation: str) -> tuple[str, float]:
+    """Return the field that a relation names, and the factor of its value, 1 where none is given."""
+    part = _PART.fullmatch(relation)
+    return (part[1], float(part[2])) if part else (relation, 1)
 
 
 PositiveInt = Annotated[int, Bounds(at_least=1)]

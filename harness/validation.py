@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.bounds import BOUNDS, RELATIONS
+from harness.bounds import BOUNDS, RELATIONS, field_and_factor
 from harness.renamed import present_name
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -97,8 +97,11 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
         if not isinstance(field.get("one_of", []), list):
             raise ConfigError(f"{where}.{name}.one_of={shown(field['one_of'])}: expected a list")
         for rule in RELATIONS:
-            if rule in field and (field[rule] not in others(name) or name not in numbers):
-                raise unknown(f"{where}.{name}.{rule}={field[rule]}", str(field[rule]), others(name))
+            if rule not in field:
+                continue
+            other, _ = field_and_factor(str(field[rule]))
+            if other not in others(name) or name not in numbers:
+                raise unknown(f"{where}.{name}.{rule}={field[rule]}", other, others(name))
 
 
 def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -118,10 +121,13 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> No
     """Check fields declared as `multiple_of` or `not_above` another field; raises ConfigError."""
     for name, field in fields.items():
         for rule, (within, words) in RELATIONS.items():
-            value, other = values[name], field.get(rule)
-            bound = None if other is None else values[other]
-            if value is not None and bound is not None and not within(value, bound):
-                raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {other}={shown(bound)}")
+            if rule not in field:
+                continue
+            other, factor = field_and_factor(field[rule])
+            value, bound = values[name], values[other]
+            if value is not None and bound is not None and not within(value, bound * factor):
+                limit = f"{field[rule]}={shown(bound * factor)}"
+                raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {limit}")
 
 
 def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from harness import config, optimizations
-from harness.validation import ConfigError, check_declarations, check_relations
+from harness.validation import ConfigError, check_declarations, check_relations, check_value
 
 
 @pytest.fixture
@@ -91,6 +91,7 @@ def test_a_suite_whose_file_does_not_include_its_optimizations_is_refused(conf):
         ({"type": "integer"}, r"fields\.size\.type=integer: no such name; did you mean int\?"),
         ({"type": "int", "at_leest": 1}, r"fields\.size\.at_leest: no such name; did you mean at_least\?"),
         ({"type": "int", "not_above": "siz"}, r"fields\.size\.not_above=siz: no such name; allowed: none"),
+        ({"type": "int", "not_above": "siz * 2"}, r"size\.not_above=siz \* 2: no such name; allowed: none"),
         ({"type": "int", "multiple_of": "name"}, r"size\.multiple_of=name: no such name; allowed: none$"),
         (
             {"type": "str", "at_least": 1},
@@ -114,3 +115,24 @@ def test_a_field_is_compared_with_another_where_both_have_a_value(sequence, posi
         else nullcontext()
     ):
         check_relations("w", {"sequence": sequence, "positions": positions}, fields)
+
+
+@pytest.mark.parametrize(("part", "refused"), [(2, False), (3, True)])
+def test_a_field_is_compared_with_a_part_of_another(part, refused):
+    fields = {"part": {"type": "int", "not_above": "size * 0.25"}, "size": {"type": "int"}}
+    with (
+        pytest.raises(ConfigError, match=r"w\.part=3: expected at most size \* 0\.25=2\.0$")
+        if refused
+        else nullcontext()
+    ):
+        check_relations("w", {"part": part, "size": 8}, fields)
+
+
+@pytest.mark.parametrize(("value", "refused"), [(6, False), (7, True), (0, False)])
+def test_a_number_that_is_not_divisible(value, refused):
+    with (
+        pytest.raises(ConfigError, match=r"^w=7: expected a whole number divisible by 2$")
+        if refused
+        else nullcontext()
+    ):
+        check_value("w", value, {"type": "int", "divisible_by": 2})

@@ -11,8 +11,10 @@ import variants
 from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 
 from harness.applicability import applies
+from harness.config import load
 from harness.instruments.memory.free_memory import free_bytes
 from harness.records import Reading, Unavailable
+from harness.validation import ConfigError
 from suites import kernels
 from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
@@ -103,11 +105,17 @@ def test_a_workload_for_a_gpu_is_unavailable_without_one():
         subject_of("softmax", device="cuda")
 
 
-@pytest.mark.parametrize("operation", ["rotary", "training_step"])
-def test_an_odd_head_is_refused_before_anything_is_made(operation):
+def test_an_odd_head_of_a_step_is_refused_before_anything_is_made():
     with pytest.raises(Unavailable, match="rotary halves a head: its size must be even, not 7"):
-        subject_of(operation, hidden_size=14, head_size=7)
-    assert subject_of("attention", hidden_size=14, head_size=7)
+        subject_of("training_step", hidden_size=14)
+
+
+def test_an_odd_head_of_an_operation_is_refused_before_any_cell():
+    with pytest.raises(ConfigError) as error:
+        load(["suite=kernels", "suite.workloads.rotary_8m.head_size=7"])
+    assert str(error.value) == (
+        "suite.workloads.rotary_8m.head_size=7: expected a whole number of at least 2 and divisible by 2"
+    )
 
 
 def test_a_step_without_its_backward_pass_is_refused():

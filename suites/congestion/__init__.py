@@ -20,10 +20,9 @@ METHOD = "fluid"
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline; raises Unavailable for an impossible switch or a time step too long."""
+    """Return the baseline; raises Unavailable for a switch that cannot be lossless."""
     given = Workload(**workload)
     given.refuse_lossy()
-    given.refuse_long()
     return Subject(given, seed)
 
 

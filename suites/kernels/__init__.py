@@ -67,12 +67,13 @@ def precision_of(dtype: str, device: torch.device) -> str:
 
 
 def validate_shape(workload: Workload) -> None:
-    """Raise `Unavailable` for an odd head size under rotary embeddings, and a step without gradients."""
-    step = workload.operation == training_step.OPERATION.name
+    """Raise `Unavailable` for a step without gradients, or with an odd head size: rotary halves it."""
+    if workload.operation != training_step.OPERATION.name:
+        return
     size = head_size(workload)
-    if size % 2 and (step or workload.operation == "rotary"):
+    if size % 2:
         raise Unavailable(f"rotary halves a head: its size must be even, not {size}")
-    if step and not workload.backward:
+    if not workload.backward:
         raise Unavailable("a training step has a backward pass: backward must be true")
 
 
