@@ -22,7 +22,7 @@ from harness.config_schema import OptimizationSchema, RunSchema, SuiteSchema
 from harness.dataclass_fields import workload_fields
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
-from harness.optimizations import CONF, Variant, entry_of, optimizations, variants, with_yaml
+from harness.optimizations import CONF, Variant, entry_of, optimizations, read_yaml, variants, with_yaml
 from harness.overrides import apply_override, composition_error, first_line, parse, refuse_kinds
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
@@ -181,6 +181,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         if not isinstance(error, yaml.YAMLError):
             _refuse_kinds(name)
         raise ConfigError(f"conf/: {composition_error(error)}") from None
+    _refuse_optimizations(name, read_yaml(CONF / f"suite/{name}.yaml"))
     if config.suite.fields:
         raise ConfigError(
             f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name} declares them; "
@@ -208,7 +209,18 @@ def _refuse_kinds(name: str) -> None:
     for file, schema in schemas.items():
         where = f"conf/{file}"
         given = as_mapping(where, yaml.safe_load((CONF / file).read_text()) or {})
+        if schema is SuiteSchema:
+            _refuse_optimizations(name, given)
         refuse_kinds(f"{where}: ", OmegaConf.structured(schema), given)
+
+
+def _refuse_optimizations(name: str, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a suite's own YAML has what belongs in those of its optimizations."""
+    if "optimizations" in given:
+        raise ConfigError(
+            f"conf/suite/{name}.yaml: optimizations: the settings of each belong in a file of its own, "
+            f"conf/suite/{name}/<optimization>.yaml"
+        )
 
 
 def fill_defaults(config: DictConfig) -> None:

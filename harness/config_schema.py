@@ -47,7 +47,7 @@ class SamplingSchema:
 
 @dataclass
 class SuiteSchema:
-    """One suite's YAML, and `fields`, which `harness.dataclass_fields` reads."""
+    """One suite's YAML; `fields`, which `harness.dataclass_fields` reads; and its optimizations' YAMLs."""
 
     question: str = ""
     baseline_title: str = "Baseline"
@@ -72,7 +72,7 @@ class SuiteSchema:
     workloads: dict[str, Any] = field(default_factory=dict)
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.slow_bf16
-    optimizations: dict[str, OptimizationSchema] = field(default_factory=dict)
+    optimizations: dict[str, OptimizationSchema] = field(default_factory=dict, metadata=NOT_IN_YAML)
 
 
 @dataclass

@@ -177,7 +177,7 @@ def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> A
 
 def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, str]:
     """Return the title of each variant as the YAMLs have it, without composing a config."""
-    own = _read(conf / "suite" / f"{suite}.yaml")
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
     titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
     for name in optimizations(suite, conf, suites):
         entry = entry_of(suite, name, conf)
@@ -189,13 +189,13 @@ def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, st
 
 def question_of(suite: str, conf: Path = CONF) -> str:
     """Return the question of a suite's YAML in one line, "" where it has none, without composing a config."""
-    return " ".join(str(_read(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
+    return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
 
 
 def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
     """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
     file = Path("suite", suite, f"{name}.yaml")
-    entry = _read(conf / file)
+    entry = read_yaml(conf / file)
     for label, changed in (entry.get("variants") or {}).items():
         if not isinstance(changed, Mapping):
             node: Any = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
@@ -206,7 +206,7 @@ def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
     return entry
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Return what a YAML holds; nothing where there is none."""
     if not path.is_file():
         return {}

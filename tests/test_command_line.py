@@ -174,7 +174,7 @@ def test_the_list_has_a_line_for_each_thing():
 
 
 def test_a_suite_is_listed_with_its_question_without_quotes(monkeypatch):
-    monkeypatch.setattr(optimizations, "_read", lambda path: yaml.safe_load('question: "Why: so?"'))
+    monkeypatch.setattr(optimizations, "read_yaml", lambda path: yaml.safe_load('question: "Why: so?"'))
     assert list(list_lines(["suites", "suite=memory"])) == ["memory  Why: so?"]
 
 

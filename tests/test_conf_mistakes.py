@@ -55,6 +55,18 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
     )
 
 
+@pytest.mark.parametrize("block", ["{dcqcn: {settings: {a: 1}}}", "{dcqcn: {titel: x}}", "{new: 3}", "3"])
+def test_optimizations_in_a_suites_file_are_refused_with_where_they_belong(conf, block):
+    with (conf / "suite" / "congestion.yaml").open("a") as file:
+        file.write(f"optimizations: {block}\n")
+    with pytest.raises(ConfigError) as refused:
+        config.compose_suite("congestion", {})
+    assert str(refused.value) == (
+        "conf/suite/congestion.yaml: optimizations: the settings of each belong in a file of its own, "
+        "conf/suite/congestion/<optimization>.yaml"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -63,7 +75,7 @@ def test_fields_in_a_suites_file_are_refused_with_where_they_are_declared(conf):
             "sampling: {rounds: a}\n",
             r"^conf/suite/memory\.yaml: sampling\.rounds='a': expected a whole number$",
         ),
-        ("feilds: {}\n", r"suite\.feilds: no such name; allowed: (?!.*\bfields\b)"),
+        ("feilds: {}\n", r"suite\.feilds: no such name; allowed: (?!.*\b(fields|optimizations)\b)"),
     ],
 )
 def test_a_suites_file(conf, text, words):
