@@ -42,9 +42,7 @@ def shown_path(file: Path, root: Path = ROOT) -> Path:
 
 @cache
 def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
-    """Return this project's dotted names that a file imports, anywhere in the file; relative ones
-    resolved.
-    """
+    """Return this project's dotted names that a file imports anywhere in it, relative ones resolved."""
     package = list(file.relative_to(root).with_suffix("").parts[:-1])
     modules: set[str] = set()
     for node in ast.walk(parsed(file, root)):

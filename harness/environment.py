@@ -53,10 +53,9 @@ class Environment(NamedTuple):
 
     @property
     def host(self) -> str:
-        """Return a digest of machine and libraries for the identity of cells; it survives a reboot and a
-        commit.
+        """Return a digest of machine and libraries for the identity of cells.
 
-        Memory counts in GiB, because what the kernel reserves varies.
+        It survives a reboot and a commit. Memory counts in GiB, because what the kernel reserves varies.
         """
         gpus = [(gpu.name, gpu.memory_B >> 30) for gpu in self.gpus]
         memory_GiB = round(self.memory_B / 2**30)

@@ -94,9 +94,7 @@ def last_lines(text: str) -> str:
 
 
 def clean(text: str, length: int = TEXT_LENGTH) -> str:
-    """Return `text` without this machine's folders, control characters and lone surrogates, cut to
-    `length`.
-    """
+    """Return `text` without this machine's folders, control characters, lone surrogates, cut to `length`."""
     text = below_roots(text.encode("utf-8", "replace").decode())
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in text[: 2 * length]).strip()
     return text if len(text) <= length else text[: length - 2] + " …"

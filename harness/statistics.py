@@ -76,8 +76,9 @@ def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draw
 
 
 def effect(ratio: Ratio, noise: Ratio | None) -> str:
-    """Return what a variant does to a quantity of which less is better: pays, costs, no difference,
-    undecided.
+    """Return a variant's effect on a quantity of which less is better.
+
+    It is one of pays, costs, no difference and undecided.
 
     `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, in both
     directions, is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no

@@ -120,8 +120,10 @@ class Store:
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def _repair(self) -> dict[str, Record]:
-        """Return the valid records; move other lines to `records.torn`, written there before they are removed
-        here."""
+        """Return the valid records; move other lines to `records.torn`.
+
+        They are written there before they are removed here.
+        """
         path = self.folder / RECORDS
         records, broken = _parse(path)
         if not broken and _is_ended(path):

@@ -271,8 +271,7 @@ def _closing_after_failure(suite: Any, session: Any) -> Iterator[None]:
 
 
 def _event_of(cell_id: str, output: Any) -> CellEvent:
-    """Return what a suite yielded, as an event; raises an error that names what is wrong where it is no
-    reading."""
+    """Return what a suite yielded, as an event; raises an error that names what is wrong with it."""
     if isinstance(output, Note):
         return CellNote(cell_id, failure_classification.clean(output.text))
     if not isinstance(output, Reading):

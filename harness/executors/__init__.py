@@ -95,9 +95,7 @@ def now() -> str:
 
 
 def event_to_json(event: CellEvent) -> str:
-    """Return one line of JSON, without its end of line; raises ValueError on what strict JSON cannot
-    express.
-    """
+    """Return one line of JSON without its newline; raises ValueError on what strict JSON cannot express."""
     return json.dumps([type(event).__name__, *event], allow_nan=False, separators=(",", ":"))
 
 

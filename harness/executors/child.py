@@ -159,8 +159,10 @@ class Child:
             yield event
 
     def _blamed(self) -> str | None:
-        """Return the cell that caused the process's death; None where all had ended, or the one before caused
-        it."""
+        """Return the cell that caused the process's death.
+
+        It is None where all had ended, or the one before caused it.
+        """
         if self._overdue:
             return self._to_blame if self._to_blame in self._left else None
         if self._current is None and len(self._left) == len(self._group.cells):
@@ -255,10 +257,10 @@ def _start(
 
 
 def child_environ(temporary: Path, threads: int) -> dict[str, str]:
-    """Return the child's environment: this process's, its own temporary files, its share of cores, this
-    harness.
+    """Return the child's environment.
 
-    Compiled code is shared by later children, in a folder that is removed with the sweep.
+    It is this process's, with temporary files of its own, its share of cores and this harness. Compiled code
+    is shared by later children, in a folder that is removed with the sweep.
     """
     compiled = str(temporary.parent / COMPILED)
     here = str(Path(__file__).parents[2])

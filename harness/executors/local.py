@@ -55,8 +55,9 @@ class LocalExecutor:
     def run(
         self, groups: Iterable[Group], limits: Limits, several: bool = False
     ) -> Generator[CellEvent, None, None]:
-        """Run groups as `Executor.run` describes; a cell that ends its process leaves its group to a new
-        one.
+        """Run groups as `Executor.run` describes.
+
+        A cell that ends its process leaves its group to a new one.
         """
         self._clear()
         waiting, left = iter(groups), deque[Group]()

@@ -164,8 +164,7 @@ class ChunksWhenAsked:
 
 @contextmanager
 def own_chunks_alone() -> Iterator[None]:
-    """Let FSDP2 cut only its own chunk from each parameter inside the block, which halves a dry run's
-    time."""
+    """Let FSDP2 cut only its own chunk from each parameter inside the block. This halves a dry run's time."""
     from torch.distributed.fsdp._fully_shard import _fsdp_param
 
     module: Any = _fsdp_param
@@ -244,8 +243,7 @@ def _is_mode_s(file: str) -> bool:
 
 
 def derivative_of() -> str:
-    """Return the operation whose derivative autograd computes now ("index" for IndexBackward0); "" for
-    none."""
+    """Return the operation whose derivative autograd computes now (IndexBackward0: "index"); "" for none."""
     node = torch._C._current_autograd_node()
     return node.name().partition("Backward")[0].lower() if node is not None else ""
 

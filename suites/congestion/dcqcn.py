@@ -101,11 +101,11 @@ class Dcqcn:
             self._cut(noticed_N)
 
     def _notify(self, left_N: Floats, queue_B: float) -> Bools:
-        """Return the flows for which a notification is sent: the first marked packet `NOTIFY_S` after the
-        last.
+        """Return the flows for which a notification is sent.
 
-        A packet escapes marking with probability 1 - p, so of n packets with exp(n ln(1 - p)): one was marked
-        once the sum of -n ln(1 - p) reaches an exponential draw.
+        It is sent at the first marked packet `NOTIFY_S` after the last. A packet escapes marking with
+        probability 1 - p, so of n packets with exp(n ln(1 - p)): one was marked once the sum of -n ln(1 - p)
+        reaches an exponential draw.
         """
         self._since_notice_N += self._dt_s
         marked = self._marking.probability(queue_B / self._line)

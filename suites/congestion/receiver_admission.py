@@ -32,8 +32,9 @@ class Settings:
 
 
 def apply(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject whose senders wait to be cleared; raises ValueError for no credits or empty
-    buffers.
+    """Return the subject whose senders wait to be cleared.
+
+    Raises ValueError for no credits or empty buffers.
     """
     if settings.credits < 1 or not settings.buffer_B > 0:
         raise ValueError(f"receiver_admission: {settings}: expected at least one credit and one byte")

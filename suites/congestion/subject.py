@@ -54,9 +54,7 @@ class Workload:
 
     @property
     def bound_s(self) -> float:
-        """Return the least time to the last acknowledgement: every byte through one port, plus a round
-        trip.
-        """
+        """Return the least completion time: every byte through one port, plus a round trip."""
         return self.senders * self.sender_B / self.rate_B_per_s + self.rtt_s
 
     def steps(self, time_s: float) -> int:

@@ -86,8 +86,10 @@ def collective(state: RankState, kind: str, buffer_B: int, pairs: int) -> float:
 
 
 def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
-    """Return what the rank at that place sends: its place, or to each other rank its place and the
-    receiver's."""
+    """Return what the rank at that place sends.
+
+    It sends its place, or to each other rank its place and the receiver's.
+    """
     if kind == "allreduce":
         return torch.full((numbers,), float(place + 1))
     whose = torch.arange(size).repeat_interleave(numbers // size)

@@ -79,8 +79,11 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def read_once(session: Session) -> Iterator[Reading]:
-    """Yield what is read once: traffic and FLOPs by formula, the check's error, the host's bandwidth, and the
-    page faults and memory of one update."""
+    """Yield what is read once.
+
+    This is traffic and FLOPs by formula, the check's error, the host's bandwidth, and the page faults and
+    memory of one update.
+    """
     update, workload = session.optimizer.step, session.subject.workload
     yield Reading("bytes_moved", "B", BYTES * workload.parameters, Origin.CALCULATED)
     yield Reading("flops", "1", FLOPS * workload.parameters, Origin.CALCULATED)

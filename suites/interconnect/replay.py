@@ -33,8 +33,11 @@ class Service(NamedTuple):
     taken_s: tuple[float, ...]
 
     def seconds(self, rate_B_per_s: float) -> float:
-        """Return the seconds at any rate: between two measured rates a line over logarithms; below them bytes
-        dominate, so the slowest time grows as the rate falls; above them only latency counts."""
+        """Return the seconds at any rate.
+
+        Between two measured rates it is a line over logarithms. Below them bytes dominate, so the slowest
+        time grows as the rate falls. Above them only latency counts.
+        """
         slower = max(self.rates_B_per_s[0] / rate_B_per_s, 1.0)
         rates, taken_s = np.log(self.rates_B_per_s), np.log(self.taken_s)
         return slower * float(np.exp(np.interp(np.log(rate_B_per_s), rates, taken_s)))

@@ -66,8 +66,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def sample(subject: Subject) -> Iterator[Reading]:
-    """Calculate the seconds per micro-batch, the speed-up over the baseline, and the link rate that
-    suffices."""
+    """Calculate seconds per micro-batch, the speed-up over the baseline and the link rate that suffices."""
     workload, cluster = subject.workload, subject.workload.cluster
     compute_s = compute_bounds(workload)
     baseline = Subject(workload, workload.link_B_per_s)

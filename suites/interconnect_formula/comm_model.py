@@ -140,8 +140,7 @@ def communication_seconds(
 def step_seconds(
     exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compute_s: float, assumed: Assumption
 ) -> float:
-    """Return the seconds per step: computation plus communication, or the longer of the two if they
-    overlap."""
+    """Return the seconds per step: computation plus communication, or the longer where they overlap."""
     communication_s = communication_seconds(exchange, cluster, rate_B_per_s, assumed.traffic)
     if assumed.overlap == "perfect":
         return max(compute_s, communication_s)
@@ -210,8 +209,7 @@ def compute_seconds(
 def achieved_rate(
     parameters: float, tokens_per_gpu: float, compute_s: float, recompute: bool = True
 ) -> float:
-    """Return the FLOP/s that one GPU achieved in a step with `compute_s` of computation, recomputation
-    included."""
+    """Return the FLOP/s of one GPU in a step with `compute_s` of computation, recomputation included."""
     return step_flop(parameters, tokens_per_gpu, recompute) / compute_s
 
 

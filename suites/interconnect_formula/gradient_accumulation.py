@@ -1,5 +1,4 @@
-"""Several micro-batches per update: gradients are reduced once per update, parameters gathered per
-micro-batch."""
+"""Several micro-batches per update: gradients are reduced once, parameters gathered per micro-batch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The types of the interconnect_formula suite: a training step on a cluster, and how one variant
-communicates."""
+"""The interconnect_formula suite's types: a training step on a cluster, and a variant's communication."""
 
 from __future__ import annotations
 

@@ -60,8 +60,7 @@ def computed(subject: Subject) -> Workload:
 
 
 def precision_of(dtype: str, device: torch.device) -> str:
-    """Return the precision of matrix products in `dtype`: "tf32" where the user lets a GPU use it for
-    fp32."""
+    """Return the precision of matrix products in `dtype`: "tf32" where a GPU may use it for fp32."""
     narrow = torch.backends.cuda.matmul.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
     return "tf32" if dtype == "fp32" and device.type == "cuda" and narrow else dtype
 

@@ -45,9 +45,7 @@ def leaves_of(inputs: Inputs) -> list[Tensor]:
 
 
 def make_upstream(operation: Operation, inputs: Inputs, seed: int) -> list[Tensor]:
-    """Return a fixed gradient for each output: normal, or 1 for a loss; shapes are found without
-    computing.
-    """
+    """Return a fixed gradient for each output: normal, or 1 for a loss; finds shapes without computing."""
     if not leaves_of(inputs):
         return []
     outputs = operation.eager(*mapped(lambda one: one.detach().to("meta"), inputs))

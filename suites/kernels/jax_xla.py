@@ -103,8 +103,10 @@ def to_jax(value: Any) -> Any:
 
 
 def as_torch(result: Any) -> Result:
-    """Return outputs and gradients as fp32 tensors, which represent bf16 exactly, on the CPU for the float64
-    check."""
+    """Return outputs and gradients as fp32 tensors on the CPU, for the float64 check.
+
+    fp32 represents bf16 exactly.
+    """
     import numpy as np
 
     outputs, gradients = result

@@ -45,9 +45,7 @@ def require_full_step(subject: Subject, variant: str) -> None:
 
 
 def missing(module: str, extra: str) -> str | None:
-    """Return why a variant that needs a package of an extra cannot run; None where the package is
-    installed.
-    """
+    """Return why a variant that needs a package of an extra cannot run; None where it is installed."""
     if importlib.util.find_spec(module) is not None:
         return None
     return f"needs the extra {extra}: pip install 'throughput-harness[{extra}]'"

@@ -86,8 +86,7 @@ def _needs_adam(step: TrainingStep) -> None:
 
 
 def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
-    """Apply the rule to the paper's nominal size ("7B") where the workload has one, spread evenly as in Table
-    I."""
+    """Apply the rule to the paper's nominal size ("7B") where there is one, spread evenly as in Table I."""
     step = subject.step
     _needs_adam(step)
     if step.features.sharding in ("zero1", "zero2"):

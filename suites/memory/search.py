@@ -139,9 +139,7 @@ def _guess(
     right_B: float,
     coordinate: Callable[[float], float],
 ) -> int:
-    """Return an index strictly between `left` and `right`, where the line through both ends meets the
-    limit.
-    """
+    """Return an index strictly between `left` and `right`, where the line through both meets the limit."""
     low, high = coordinate(candidates[left]), coordinate(candidates[right])
     share = left_B / (left_B - right_B) if isfinite(left_B - right_B) and left_B != right_B else 0.5
     meets = coordinate(low + share * (high - low))

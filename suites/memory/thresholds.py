@@ -68,8 +68,7 @@ def korthikanti_bytes(subject: Subject, counts: ModelCounts) -> float:
 
 
 def used_B(subject: Subject, run: DryRun) -> float:
-    """Return the bytes of its device that one rank uses: on CUDA reserved ones, and those outside the
-    allocator."""
+    """Return the device bytes of one rank: on CUDA those reserved, and those outside of the allocator."""
     if run.reserved_B is None:
         return run.peak_B
     return run.reserved_B + sum(outside_allocator_B(subject.step).values())

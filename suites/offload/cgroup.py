@@ -214,9 +214,7 @@ def _able(own: Path, mount: Path) -> Path:
 
 
 def started(pid: int) -> int | None:
-    """Return when that process started, in clock ticks after boot (proc(5), stat); None where there is
-    none.
-    """
+    """Return when that process started, in clock ticks after boot (proc(5), stat); None where it is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):

@@ -118,8 +118,7 @@ class ManagedOptimizer(TorchOptimizer):
         self.memory.close()
 
     def _rehearse(self) -> None:
-        """Run a step without its update, releasing each gradient at once: it uses what is not the working
-        set."""
+        """Run a step without its update, releasing gradients at once: it uses what is not the working set."""
         size = (self.workload.micro_batch_size, self.workload.seq_len)
         tokens_BT = torch.zeros(size, dtype=torch.int64, device=self.device)
         hooks = [

@@ -1,5 +1,6 @@
-"""The functions that a rank of the offload suite runs, called by name; see
-`harness.instruments.distributed.rank_pool`.
+"""The functions that a rank of the offload suite runs, called by name.
+
+See `harness.instruments.distributed.rank_pool`.
 
 `step` is a training step as `TrainingStep.described` gives it, `managed` the fields of `subject.Managed`.
 """

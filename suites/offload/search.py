@@ -49,10 +49,10 @@ def first_guess(subject: Subject, ranks: Ranks) -> int:
 
 
 def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator[Attempt]:
-    """Yield attempts until one trained and one larger by `FINE` did not, or `most` layers did, or one did
-    not.
+    """Yield attempts until the largest model that trains is known.
 
-    From `guess` on in growing strides, then by bisection. Assumes that more layers take more memory.
+    The search ends when one trained and one larger by `FINE` did not, or `most` layers did, or one layer did
+    not. From `guess` on in growing strides, then by bisection. Assumes that more layers take more memory.
     """
     low, high, num_hidden_layers = 0, most + 1, guess
     stride = max(guess // 16, 1)

@@ -17,8 +17,7 @@ PREFIX = "harness-swap"
 
 
 def make(folder: str) -> str:
-    """Return a new folder in `folder` ("": the system's for temporary files), after removing those of dead
-    cells."""
+    """Remove folders of dead cells; return a new one in `folder` ("": the system's for temporary files)."""
     parent = Path(folder or tempfile.gettempdir())
     for old in parent.glob(f"{PREFIX}-*"):
         if _is_left(old.name):

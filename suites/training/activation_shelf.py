@@ -33,8 +33,9 @@ class Shelf:
         self._free: defaultdict[int, list[Tensor]] = defaultdict(list)  # by size
 
     def hooks(self) -> AbstractContextManager[None]:
-        """Return hooks for one block's forward pass: what it saves is copied down at once and up when
-        needed.
+        """Return hooks for one block's forward pass.
+
+        What it saves is copied down at once and up when needed.
         """
         return self.storing(lambda stored: stored.release())
 

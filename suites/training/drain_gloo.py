@@ -23,8 +23,7 @@ MOST_S = 0.2
 
 
 class DrainGloo(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes each collective in the block end when its tensors are released, asynchronous ones too; costs
-    time."""
+    """Makes each collective in the block end when its tensors are released, even asynchronous; costs time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

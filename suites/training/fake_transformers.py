@@ -45,9 +45,7 @@ def _has_fake_form(
 
 
 def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
-    """Make `module.name` call `on_fake(original, ...)` under a fake tensor mode, and the original
-    otherwise.
-    """
+    """Make `module.name` call `on_fake(original, ...)` under a fake tensor mode, else the original."""
     original = getattr(module, name, None)
     if original is None:
         raise Unavailable(f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors")

@@ -116,8 +116,7 @@ def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
 def build(
     config: Mapping[str, Any], num_hidden_layers: int | None = None, attention: str = "explicit"
 ) -> CausalLM:
-    """Return the model that `config` describes, with `layers` layers (None: all), in the default dtype and
-    device.
+    """Return the model of `config` with `num_hidden_layers` (None: all), in the default dtype and device.
 
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     causal language model or attention, ValueError where it refuses the values; one line each.

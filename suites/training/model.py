@@ -57,8 +57,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """Return the parameters of `Transformer(self)`, by formula; the head has no bias, tied weights count
-        once."""
+        """Calculate the parameters of `Transformer(self)`; the head has no bias, tied weights count once."""
         kv = self.num_key_value_heads * self.head_size
         matrices = [(self.hidden_size, self.hidden_size)] * 2 + [(self.hidden_size, kv)] * 2
         matrices += [(self.hidden_size, self.intermediate_size)] * (2 if self.mlp == "swiglu" else 1) + [
@@ -141,9 +140,7 @@ def rotary(x_BHTK: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> Tensor:
 
 
 def rotate(x_BHTK: Tensor, positions: PositionTensors, rotary: Callable[..., Any] = rotary) -> Tensor:
-    """Return queries or keys rotated by their positions; unchanged where the model has no rotary
-    positions.
-    """
+    """Return queries or keys rotated by their positions; unchanged in a model without rotary positions."""
     if positions.cos_TK is None or positions.sin_TK is None:
         return x_BHTK
     return rotary(x_BHTK, positions.cos_TK, positions.sin_TK)  # type: ignore[no-any-return]

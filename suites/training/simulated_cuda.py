@@ -137,16 +137,17 @@ class FusedRMSNorm(torch.autograd.Function):
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Apply one kernel that keeps a mask of one byte per element; the CPU keeps the noise in the input's
-    type."""
+    """Apply one kernel that keeps a mask of one byte per element; a CPU keeps noise in the input's type."""
     if not training or p == 0.0:
         return input
     return first(torch.ops.aten.native_dropout(input, p, True))
 
 
 def in_fp32(function: TorchFunction) -> TorchFunction:
-    """Wrap a function: under autocast it gets fp32 copies of narrow arguments (ATen/autocast_mode.h,
-    AT_FORALL_FP32)."""
+    """Wrap a function: under autocast it gets fp32 copies of narrow arguments.
+
+    Source: ATen/autocast_mode.h, AT_FORALL_FP32.
+    """
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:
@@ -158,8 +159,10 @@ def in_fp32(function: TorchFunction) -> TorchFunction:
 
 
 def to_fp32(function: TorchFunction) -> TorchFunction:
-    """Wrap a function: under autocast its result is fp32 unless requested otherwise
-    (AT_FORALL_FP32_SET_OPT_DTYPE)."""
+    """Wrap a function: under autocast its result is fp32 unless requested otherwise.
+
+    Source: ATen/autocast_mode.h, AT_FORALL_FP32_SET_OPT_DTYPE.
+    """
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:

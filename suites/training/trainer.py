@@ -57,8 +57,7 @@ class Trainer:
         self._after_update = [make(self) for make in step.after_update]
 
     def train_step(self, batches: Iterable[Batch] | None = None) -> Tensor:
-        """Run one update from the workload's number of micro-batches; return their mean loss, a scalar
-        tensor.
+        """Run one update from the workload's number of micro-batches; return their mean loss, a scalar.
 
         Without `batches`, each is drawn at random from the step's seed when its turn comes.
         """

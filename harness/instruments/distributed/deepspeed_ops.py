@@ -48,8 +48,7 @@ def missing(operator: str) -> str | None:
 
 
 def programs() -> str:
-    """Return the path on which torch finds ninja: also next to python, for an environment that is not
-    activated."""
+    """Return the path on which torch finds ninja, with python's folder for an environment not activated."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(dict.fromkeys([*folders, str(Path(sys.executable).parent)]))
 
@@ -71,9 +70,7 @@ def load(operator: str) -> None:
 
 
 def main() -> None:
-    """Compile every operator that this machine can, before anything waits for it; print what the others
-    lack.
-    """
+    """Compile every operator that this machine can, before it is waited for; print what the others lack."""
     for operator in BUILDERS:
         reason = missing(operator)
         if reason:

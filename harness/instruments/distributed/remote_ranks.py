@@ -46,8 +46,7 @@ HANDED_ON = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", POOL)
 
 
 def store(host: bool = False) -> Any:
-    """Return a separate connection, so that a wait blocks no other; raises RuntimeError where there is no
-    store."""
+    """Return a separate connection, so that a wait blocks no other; raises RuntimeError without a store."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a store that disappears only means the end
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 

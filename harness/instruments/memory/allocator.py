@@ -86,9 +86,7 @@ def watch(device: torch.device) -> Iterator[AllocatorWatch]:
 
 @contextmanager
 def memory_profile() -> Iterator[Any]:
-    """Return a profiler that follows every allocation of the CPU's allocator, with Kineto's own log
-    silenced.
-    """
+    """Return a profiler of every allocation of the CPU's allocator, with Kineto's own log silenced."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
@@ -96,9 +94,7 @@ def memory_profile() -> Iterator[Any]:
 
 
 def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
-    """Return allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, ordered by
-    time.
-    """
+    """Return allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, by time."""
     events = [
         (event.start_ns(), event.name(), event.nbytes())
         for event in profile.profiler.kineto_results.events()

@@ -24,14 +24,13 @@ SCATTERED = {
 
 
 def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:
-    """Return whether a real run writes the operation's result over its first argument, if nothing else uses
-    it.
+    """Return whether a real run writes the operation's result over its first argument.
 
-    The sum of two gradients: `accumulate` in torch/csrc/autograd/input_buffer.cpp adds in place if gradients
-    are not recorded and the tensor is dense, without overlap, and owned by the buffer alone, with its
-    storage; a view (such as the gradient of a linear layer's weight) shares its storage. The caller sees the
-    last when the storage goes before the next operation. A derivative in C++ that itself adds out of place to
-    its own tensor is not distinguished.
+    It does so only if nothing else uses that argument. The sum of two gradients: `accumulate` in
+    torch/csrc/autograd/input_buffer.cpp adds in place if gradients are not recorded and the tensor is dense,
+    without overlap, and owned by the buffer alone, with its storage; a view (such as the gradient of a linear
+    layer's weight) shares its storage. The caller sees the last when the storage goes before the next
+    operation. A derivative in C++ that itself adds out of place to its own tensor is not distinguished.
     """
     name = operation.name()
     derivative = SCATTERED.get(name)

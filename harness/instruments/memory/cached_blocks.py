@@ -83,8 +83,10 @@ def merge(block: AllocatorBlock) -> None:
 
 
 def round_size(size_B: int, divisions: int | None = None) -> int:
-    """Return the bytes of a request: multiples of 512, or `divisions` steps from one power of two to the next
-    (round_size, roundup_power2_next_division)."""
+    """Return the bytes that a request takes (round_size, roundup_power2_next_division).
+
+    They are a multiple of 512, or one of `divisions` steps from one power of two to the next.
+    """
     if divisions is not None and divisions > 1 and size_B > BLOCK_B * divisions:
         power = 1 << (size_B.bit_length() - 1)
         return round_up(size_B, power >> (divisions.bit_length() - 1))

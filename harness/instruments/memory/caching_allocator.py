@@ -67,8 +67,7 @@ class CachingAllocator:
         self._max_split_B = inf if megabytes is None else megabytes * MiB
 
     def allocate(self, size_B: int, stream: int = 0) -> AllocatorBlock:
-        """Return a block of at least `size_B` bytes (malloc); raises DeviceFullError where there is no
-        room."""
+        """Return a block of at least `size_B` bytes (malloc); raises DeviceFullError where none fits."""
         size_B = round_size(size_B, self.settings.roundup_power2_divisions)
         pool = self._pool(stream, size_B <= SMALL_B)
         block = self._best_fit(pool, size_B) or self._grow(pool, size_B)
@@ -158,8 +157,7 @@ class CachingAllocator:
     # -- expandable segments: one for each pool, mapped page by page
 
     def _extend(self, pool: BlockPool, size_B: int) -> AllocatorBlock | None:
-        """Map pages at the first place with room (try_allocate_expandable_block); None: the device is
-        full."""
+        """Map pages at the first place with room (try_allocate_expandable_block); None if there is none."""
         block = self._with_room(pool, size_B)
         if not block.mapped and not self._map(block, min(block.size_B, size_B)):
             return None
@@ -185,8 +183,7 @@ class CachingAllocator:
         return segment
 
     def _map(self, block: AllocatorBlock, size_B: int) -> bool:
-        """Back the first bytes of an unmapped block by pages; return False where the device is full
-        (map_block)."""
+        """Back the first bytes of an unmapped block by pages (map_block); False where the device is full."""
         pool = block.pool
         mapped_B = round_up(size_B, pool.page_B)
         if not self._reserve(mapped_B):
@@ -255,8 +252,10 @@ class CachingAllocator:
         return released_B >= wanted_B
 
     def _collect_garbage(self) -> None:
-        """Give back large free segments older than the average, above the threshold
-        (garbage_collect_cached_blocks)."""
+        """Give back large free segments older than the average (garbage_collect_cached_blocks).
+
+        It does so while more is reserved than the threshold.
+        """
         threshold = self.settings.garbage_collection_threshold
         if threshold is None or self.capacity_B == inf or self.settings.expandable_segments:
             return

@@ -46,8 +46,7 @@ def copy_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
 
 
 def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tensor) -> int:
-    """Return the temporary bytes of `torch._chunk_cat`: copies of the tensors that need one, then a slice
-    each.
+    """Return the temporary bytes of `torch._chunk_cat`: copies of tensors that need one, then a slice each.
 
     Source: ATen/native/TensorShape.cpp, `_pad_chunk` (a padded copy where `chunks` does not divide the size,
     a contiguous one where chunks are no view), then `cat_out` (a slice in the old type where types differ).
@@ -94,16 +93,15 @@ def _of_numbers(value: Any) -> bool:
 
 
 def _number_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a number, which becomes a tensor of one fp64, then one of the other argument's
-    type."""
+    """Return the bytes of a number: a tensor of one fp64, then one of the other argument's type."""
     return 8 + tensor.element_size()
 
 
 def _cast_bytes(argument: Tensor, result: Tensor) -> int:
-    """Return the bytes of an argument's copy in the result's type, which TensorIterator makes on the CPU
-    only.
+    """Return the bytes of an argument's copy in the result's type.
 
-    Source: ATen/TensorIterator.cpp, `compute_types` (casts of operands to the common type on the CPU).
+    TensorIterator makes it on the CPU only. Source: ATen/TensorIterator.cpp, `compute_types` (casts of
+    operands to the common type on the CPU).
     """
     if argument.dtype == result.dtype or argument.dim() == 0:
         return 0

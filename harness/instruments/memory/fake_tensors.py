@@ -36,8 +36,9 @@ def no_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
 
 
 class _InPlace(NamedTuple):
-    """An operation whose result reuses its first argument's storage in a real run, if that is released
-    now.
+    """An operation whose result may reuse its first argument's storage in a real run.
+
+    It does so if that storage is released now.
     """
 
     written: int  # storages by address
@@ -239,9 +240,7 @@ def _resizes(log: StorageLog) -> Iterator[None]:
 
 @contextmanager
 def _random_states(log: StorageLog) -> Iterator[None]:
-    """Log the CPU generator's state (5,056 bytes), made by no operation; checkpointing keeps one per
-    block.
-    """
+    """Log the CPU generator's state (5,056 bytes), made by no operation; checkpoints keep one per block."""
     original = torch.get_rng_state
 
     def get_rng_state() -> torch.Tensor:

@@ -124,8 +124,7 @@ class Ledger:
         self.enter(number, -size_B, place)
 
     def enter_call(self, call: OperationCall, place: OpSite) -> None:
-        """Record an operation's temporary memory, which `harness.instruments.memory.workspaces` measures
-        later."""
+        """Record an operation's temporary memory, which `memory.workspaces` measures later."""
         self._calls[len(self.events)] = call
         self.events += [MemoryEvent(self.open("temporaries"), 0, place, self.stream)] * 2  # taken, released
 

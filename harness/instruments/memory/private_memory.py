@@ -20,8 +20,7 @@ SMALL_STACKS = ("sh", "-c", f'ulimit -S -s {STACK_KIB} && exec "$@"', "sh")
 
 
 def private_bytes() -> int:
-    """Return the bytes of private writable memory that this process has mapped, by the kernel's count
-    (VmData)."""
+    """Return the bytes of private writable memory that this process has mapped (the kernel's VmData)."""
     match = re.search(r"^VmData:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
     if match is None:
         raise Unavailable("a limit on memory needs the kernel's VmData, which /proc/self/status lacks here")

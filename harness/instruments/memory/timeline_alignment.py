@@ -156,8 +156,7 @@ def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
 
 
 def _length(fewer: Sequence[int], left: int, more: Sequence[int], right: int) -> int:
-    """Return how many events `more` repeats from `right` on: so many that the longest run of equal ones
-    follows."""
+    """Return how many events `more` repeats from `right` on, so that the longest run of equals follows."""
     most = min(right, len(more) - right - (len(fewer) - left))
     lengths = [
         length

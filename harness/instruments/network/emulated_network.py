@@ -116,8 +116,7 @@ class Network:
         return [(one, other) for one, other in self._ask("sent")]
 
     def retransmitted(self) -> list[int]:
-        """Return the TCP segments that each host has retransmitted so far: the kernel's tcpRetransSegs (RFC
-        4022)."""
+        """Return the TCP segments that each host has retransmitted so far: tcpRetransSegs (RFC 4022)."""
         segments: list[int] = self._ask("retransmitted")
         return segments
 
@@ -146,8 +145,7 @@ class Network:
                 stream.close()
 
     def _right(self, link: int, sender: str, receiver: str, asked_B_per_s: float | None) -> float:
-        """Return the rate from sender to receiver, B/s; raises `Unavailable` where it is not the requested
-        one."""
+        """Return the rate from sender to receiver, B/s; raises `Unavailable` where it is not as requested."""
         rate = 0.0
         for seconds in PROBE_S:
             rate = self._carried(link, sender, receiver, seconds)

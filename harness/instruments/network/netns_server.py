@@ -190,8 +190,7 @@ def error_text(error: Exception, doing: str) -> str:
 
 
 def answer(request: dict[str, Any], state: dict[str, Any], prefix: str, stack: ExitStack) -> Any:
-    """Carry out one request and return the answer; for a built network, the process that owns its
-    namespaces."""
+    """Carry out a request and return the answer: for a built network the process that owns its namespaces."""
     if request["do"] == "build":
         given = request["topology"]
         links = tuple(Link(*one) for one in given["links"])

@@ -95,8 +95,7 @@ class Topology:
         return self.address(host, self.link_of(host))
 
     def routes(self, node: str) -> list[Route]:
-        """Return the node's routes to every host that is not its neighbour: all shortest ones, of equal
-        weight."""
+        """Return the routes to every host that is not a neighbour: all shortest ones, of equal weight."""
         routes = []
         for host in self.hosts:
             far = self.distances(host)

@@ -105,8 +105,10 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Return FLOPs, per element: decay 1, first moment 3, second 4, denominator 4 (two of them scalings),
-    update 3."""
+    """Return FLOPs by formula.
+
+    Per element they are: decay 1, first moment 3, second 4, denominator 4 (two of them scalings), update 3.
+    """
     return 15.0 * elements(workload)
 
 

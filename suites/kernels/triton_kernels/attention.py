@@ -84,8 +84,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _common(q_BHTK: Tensor, causal: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the kernels' arguments after their tensors: strides, heads, length, bucket, scale; and
-    constexprs."""
+    """Return the kernels' arguments after tensors: strides, heads, length, bucket, scale; and constexprs."""
     _, H, T, K = q_BHTK.shape
     arguments = (*q_BHTK.stride()[:3], H, T, triton.next_power_of_2(T), math.log2(math.e) / math.sqrt(K))
     return arguments, {"CAUSAL": causal, "HEAD": K, "PRECISION": _precision(q_BHTK.dtype)}
@@ -126,8 +125,7 @@ def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> T
 
 
 def kernels(dtype: str) -> list[Compilation]:
-    """Return the four kernels, causal, at head size 128, in one configuration each; `dtype` as Triton names
-    it."""
+    """Return the four kernels, causal, at head size 128, in one configuration each; `dtype` as in Triton."""
     tensors = dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), f"*{dtype}")
     integers = dict.fromkeys(
         ("stride_b", "stride_h", "stride_t", "num_attention_heads", "length", "bucket"), "i32"

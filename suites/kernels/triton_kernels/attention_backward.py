@@ -35,8 +35,10 @@ def delta_of(
     HEAD: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Compute delta, the sum over the head of output times its gradient, in fp32, which softmax's gradient
-    subtracts."""
+    """Compute delta, the sum over the head of output times its gradient, in fp32.
+
+    Softmax's gradient subtracts it.
+    """
     rows_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     tile_MK += head_offset(stride_b, stride_h, num_attention_heads)

@@ -1,5 +1,6 @@
-"""Flash attention's forward kernel, and what the backward kernels share with it; `attention` describes the
-algorithm.
+"""Flash attention's forward kernel, and what the backward kernels share with it.
+
+`attention` describes the algorithm.
 
 Suffixes: M rows (queries) and N columns (keys) of a block, K size of a head; B batch, H heads, T tokens.
 """
@@ -35,8 +36,7 @@ def tuned(of: list[triton.Config]) -> Any:
 
 
 def fitting(of: list[triton.Config], arguments: dict[str, Any], **constexprs: Any) -> list[triton.Config]:
-    """Return the configurations whose resident and streamed blocks fit in shared memory; else the last
-    one."""
+    """Return the configurations whose resident and streamed blocks fit in shared memory, or the last one."""
     row_B = constexprs["HEAD"] * arguments["q"].element_size()
 
     def fits(one: triton.Config) -> bool:
@@ -79,8 +79,7 @@ def _attend(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Apply online softmax over the columns from `first` to `end`; sums are relative to the running
-    maximum."""
+    """Apply online softmax over columns `first` to `end`; sums are relative to the running maximum."""
     tile_NK = tl.arange(0, BLOCK_N)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     k += tl.cast(first, tl.int64) * stride_t
     v += tl.cast(first, tl.int64) * stride_t

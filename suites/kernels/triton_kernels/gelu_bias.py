@@ -26,8 +26,10 @@ CUBIC = tl.constexpr(0.044715)
 @triton.autotune(WARPS, key=["columns"])
 @triton.jit
 def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute y = v/2 (1 + tanh(u)) = v sigmoid(2 u), v = x + bias, u = SLOPE (v + CUBIC v^3); a tile a
-    program."""
+    """Compute y = v/2 (1 + tanh(u)) = v sigmoid(2 u), v = x + bias, u = SLOPE (v + CUBIC v^3).
+
+    A program takes a tile.
+    """
     across = tl.cdiv(columns, BLOCK)
     column = (tl.program_id(0) % across) * BLOCK + tl.arange(0, BLOCK)[None, :]
     row = (tl.program_id(0) // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -44,10 +46,10 @@ def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.c
 def gelu_bias_backward(
     x, bias, gradient, x_gradient, partial, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Compute the gradient of x and v: g (s + 2 v s (1 - s) u'), s = sigmoid(2 u), u' = SLOPE (1 + 3 CUBIC
-    v^2).
+    """Compute the gradient of x and v: g (s + 2 v s (1 - s) u').
 
-    A program moves down one strip of BLOCK columns in steps of its row group and keeps the strip's sum.
+    Here s = sigmoid(2 u), u' = SLOPE (1 + 3 CUBIC v^2). A program moves down one strip of BLOCK columns in
+    steps of its row group and keeps the strip's sum.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     biases = tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)

@@ -72,8 +72,7 @@ def cover(tensor: Tensor) -> int:
 
 
 def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
-    """Return how many programs share `tiles` of rows where each keeps partial sums: enough to fill the
-    device.
+    """Return how many programs share `tiles` of rows where each keeps partial sums: enough for the device.
 
     On the CPU two, so that sums over programs are tested there too.
     """

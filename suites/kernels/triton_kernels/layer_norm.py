@@ -35,10 +35,10 @@ def layer_norm_forward(
     x, weight, bias, y, means, inverse, rows, columns, epsilon,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Compute y = (x - mean) inverse weight + bias, inverse = 1 / sqrt(variance + epsilon); a program: ROWS
-    rows.
+    """Compute y = (x - mean) inverse weight + bias, inverse = 1 / sqrt(variance + epsilon).
 
-    The variance is that of centred values; blocks are combined by Chan's formula (Chan, Golub, LeVeque 1983).
+    A program takes ROWS rows. The variance is that of centred values; blocks are combined by Chan's formula
+    (Chan, Golub, LeVeque 1983).
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
@@ -84,11 +84,11 @@ def layer_norm_backward(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients, with n = (x - mean) inverse: of x, inverse (g weight - mean(g weight) - n mean(g
-    weight n)).
+    """Compute the gradients of x, weight and bias.
 
-    Of weight, the sum over rows of g n; of bias, that of g. A program takes rows at a stride, ROWS full rows
-    at once, and keeps one row of sums of either kind.
+    With n = (x - mean) inverse, of x: inverse (g weight - mean(g weight) - n mean(g weight n)). Of weight,
+    the sum over rows of g n; of bias, that of g. A program takes rows at a stride, ROWS full rows at once,
+    and keeps one row of sums of either kind.
     """
     column = tl.arange(0, BLOCK)[None, :]
     weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -119,8 +119,7 @@ def layer_norm_backward(
 def layer_norm_backward_wide(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns, BLOCK: tl.constexpr
 ):
-    """Compute the same one row at a time, BLOCK columns at once; `partial` starts at zero and collects the
-    sums."""
+    """Compute the same by rows, BLOCK columns at once; `partial` starts at zero and collects the sums."""
     column = tl.arange(0, BLOCK)
     partial += tl.program_id(0).to(tl.int64) * 2 * columns
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):

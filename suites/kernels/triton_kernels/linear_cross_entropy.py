@@ -1,5 +1,4 @@
-"""Linear layer and mean cross-entropy without all logits at once, by chunks of rows (Liger: arXiv
-2410.10989).
+"""Linear layer and mean cross-entropy by chunks of rows, never all logits at once (Liger: arXiv 2410.10989).
 
 For each chunk of C rows: its logits by a matrix product, then one Triton kernel that takes each row's loss
 and replaces the logits by their gradient, then two matrix products that give the rows of dX and add to dW, in
@@ -41,10 +40,10 @@ twice."""
 def _loss_and_gradient(
     logits, targets, losses, stride, vocabulary, GRADIENT: tl.constexpr, BLOCK_V: tl.constexpr
 ):
-    """Compute one row's loss, log sum exp(logits) - logit of the target; then replace logits by softmax -
-    one-hot.
+    """Compute one row's loss, log sum exp(logits) - logit of the target.
 
-    A target outside the vocabulary reads nothing and has a loss of NaN.
+    Then replace logits by softmax - one-hot. A target outside the vocabulary reads nothing and has a loss of
+    NaN.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -71,14 +70,15 @@ def _loss_and_gradient(
 
 
 def chunk_rows(rows: int, columns: int, vocabulary: int) -> int:
-    """Return the rows of a chunk (C), a power of two: its logits take about as much as x, C V <= 2 (N D +
-    V)."""
+    """Return the rows of a chunk (C), a power of two: logits take about as much as x, C V <= 2 (N D + V)."""
     return int(triton.next_power_of_2(max(1, -(-rows // -(-vocabulary // columns)))))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The autograd function: the forward pass computes gradients of the summed losses, the backward pass
-    scales them."""
+    """The autograd function, whose forward pass computes gradients of the summed losses.
+
+    The backward pass scales them.
+    """
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> Tensor:
@@ -117,8 +117,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(dweight_VD: Tensor, dlogits_CV: Tensor, x_CD: Tensor) -> None:
-    """Compute dweight += dlogits^T x, the sum in fp32; 16-bit products are summed over a chunk and then
-    rounded."""
+    """Compute dweight += dlogits^T x, summed in fp32; 16-bit products are summed by chunk, then rounded."""
     if x_CD.dtype == torch.float32:
         dweight_VD.addmm_(dlogits_CV.T, x_CD)
     else:

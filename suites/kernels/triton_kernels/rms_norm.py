@@ -68,10 +68,10 @@ def rms_norm_backward(
     x, weight, gradient, inverse, x_gradient, partial, rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute gradients, with n = x inverse: of x, inverse (g weight - n mean(g weight n)); of weight, the
-    sum of g n.
+    """Compute the gradients of x and weight.
 
-    A program takes rows at a stride, ROWS full rows at once, and keeps one row of sums.
+    With n = x inverse, of x: inverse (g weight - n mean(g weight n)). Of weight: the sum of g n. A program
+    takes rows at a stride, ROWS full rows at once, and keeps one row of sums.
     """
     column = tl.arange(0, BLOCK)[None, :]
     weights = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -96,8 +96,7 @@ def rms_norm_backward(
 def rms_norm_backward_wide(
     x, weight, gradient, inverse, x_gradient, partial, rows, columns, BLOCK: tl.constexpr
 ):
-    """Compute the same one row at a time, BLOCK columns at once; `partial` starts at zero and collects the
-    sums."""
+    """Compute the same by rows, BLOCK columns at once; `partial` starts at zero and collects the sums."""
     column = tl.arange(0, BLOCK)
     partial += tl.program_id(0).to(tl.int64) * columns
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):

@@ -135,9 +135,7 @@ def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
 
 
 def plan_of_ends(model: Transformer, settings: Settings) -> dict[str, ParallelStyle]:
-    """Return how each module outside of the blocks is split; every parameter becomes a DTensor, as foreach
-    needs.
-    """
+    """Return how modules outside of the blocks are split; foreach needs every parameter as a DTensor."""
     stream = residual_stream(settings)
     styles: dict[str, ParallelStyle] = {
         "token_embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream),

@@ -71,8 +71,7 @@ class Clos:
 
     @property
     def links(self) -> int:
-        """Return the number of links, each direction counted: NICs up, racks to spines, spines to racks, NICs
-        down."""
+        """Return the number of directed links: NICs up, racks to spines, spines to racks, NICs down."""
         return 2 * self.nics + 2 * self.racks * self.spines
 
     @property
@@ -131,8 +130,10 @@ class Clos:
 
 @lru_cache(maxsize=8)
 def live_spines(clos: Clos) -> LiveSpines:
-    """Return the spines that rack switches choose from: next hops whose link to the other rack is up too,
-    as with withdrawn routes."""
+    """Return the spines that rack switches choose from.
+
+    They are next hops whose link to the other rack is up too, as with withdrawn routes.
+    """
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
     return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))

@@ -82,11 +82,11 @@ def part(flows: Flows, number: int, queue_pairs: int) -> Flows:
 
 
 def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
-    """Return the B/s that a rank's link has to carry, whatever the number of ranks: S/t times 2 (N-1)/N,
-    or (N-1)/N for AlltoAll.
+    """Return the B/s that a rank's link has to carry, whatever the number of ranks.
 
-    As nccl-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus Bandwidth"), with its
-    size: a rank's full buffer. A ring on each of G rails reaches G times a NIC's rate.
+    That is S/t times 2 (N-1)/N, or (N-1)/N for AlltoAll, as nccl-tests defines it
+    (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Bus Bandwidth"), with its size: a rank's full buffer.
+    A ring on each of G rails reaches G times a NIC's rate.
     """
     passes = 2 if kind == "allreduce" else 1
     return size_B / time_s * passes * (ranks - 1) / ranks

@@ -27,8 +27,10 @@ TOLERANCE = 1e-3
 
 
 class Crossings(NamedTuple):
-    """Which entity crosses which link, and how often for each of its bytes: columns (K,), ordered by
-    entity."""
+    """Which entity crosses which link, and how often for each of its bytes.
+
+    The columns (K,) are ordered by entity.
+    """
 
     entity: IntArray
     link: IntArray
@@ -42,10 +44,10 @@ def entities(flows: Flows) -> IntArray:
 
 
 def crossings(path_FJ: IntArray, entity_F: IntArray | None = None) -> Crossings:
-    """Return the crossings from each flow's links (`IN_RACK` for none); without `entity_F` each flow is an
-    entity.
+    """Return the crossings from each flow's links (`IN_RACK` for none).
 
-    Raises ValueError where there is no flow, or an entity crosses no link.
+    Without `entity_F` each flow is an entity. Raises ValueError where there is no flow, or an entity crosses
+    no link.
     """
     entity_F = np.arange(len(path_FJ)) if entity_F is None else entity_F
     if not len(path_FJ):
