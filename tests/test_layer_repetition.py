@@ -41,6 +41,10 @@ SET_UPS = {
         ),
         CUDA,
     ),
+    "shared sequences, on CUDA": (
+        build_step(replace(LLAMA, dp_size=2, cp_size=2), ["fsdp2", "context_parallel", *CHECKPOINTED]),
+        CUDA,
+    ),
 }
 """Sharded by FSDP1 and FSDP2: test_fsdp1, test_fsdp2, test_fsdp2_resharding, test_reserved_memory."""
 

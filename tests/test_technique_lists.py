@@ -94,6 +94,7 @@ def test_a_listed_strategy_takes_the_place_of_the_workloads(where, strategy):
             "tensor_parallel does not combine with ddp: ranks form a mesh",
         ),
         ("offload llama_5m", ["fsdp2", "tensor_parallel"], "and this step has tp_size=1"),
+        ("interconnect fsdp2", ["context_parallel"], "needs several ranks per sequence"),
         ("kernels step_5m_128", ["tensor_parallel"], "this step runs in one process"),
         ("kernels step_5m_128", [{"gradient_accumulation": {"split": False}}], "more sequences than"),
     ],

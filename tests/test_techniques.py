@@ -24,7 +24,7 @@ from suites.training.step import Level, Role
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2)
+TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2, cp_size=2)
 
 COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}]}
 """What a technique needs next to it, by its NEEDS."""
@@ -158,6 +158,7 @@ COMBINED = {
     "fsdp2, adapters": [{"fsdp2": {"head": "apart"}}, "lora", {"loss": {"chunks": 4}}, "bf16_states"],
     "adapters under ZeRO-2": [{"zero": {"stage": 2}}, "lora"],
     "tensor parallel": ["tensor_parallel", "mixed_precision", "activation_checkpointing", "attention"],
+    "shared sequences": ["context_parallel", "fsdp2", "attention", {"loss": {"chunks": 2}}],
     "a mesh of ranks": ["tensor_parallel", "fsdp2", "mixed_precision", "activation_checkpointing"],
     "adafactor, in bf16": ["mixed_precision", {"optimizer": {"name": "adafactor", "impl": "for_loop"}}],
 }
@@ -198,7 +199,6 @@ def test_plain_data_make_the_same_step_again_in_whatever_order(name):
         (["ddp", "powersgd"], "buckets: 1"),
         ([{"gradient_accumulation": {"steps": 3}}], "3 micro-batches cannot share micro_batch_size=8"),
         ([{"loss": {"chunks": 49}}], "chunks=49: allowed are 1 to seq_len=48"),
-        (["context_parallel"], "could not be checked here"),
         (["pipeline"], "depends on the micro-batches in flight"),
         (["loss", "tensor_parallel"], "logits that are sharded by vocabulary"),
         ([{"activation_checkpointing": {"every": 5}}], "every=5: allowed are 1 to num_hidden_layers=4"),

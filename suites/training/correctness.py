@@ -66,7 +66,7 @@ def check(step: TrainingStep) -> None:
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})
         workload = replace(workload, **changed_by_techniques(step))
-        ours = replace(step, workload=workload, ranks=1, tensor_ranks=1, make_model=None)
+        ours = replace(step, workload=workload, ranks=1, tensor_ranks=1, context_ranks=1, make_model=None)
         with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
         if not step.contract.compared:
@@ -108,6 +108,7 @@ def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
         max_grad_norm=None,
         dp_size=1,
         tp_size=1,
+        cp_size=1,
         hf_config=None,
         model=None,
         **(changes if workload.optimizer == "adamw" else {}),

@@ -110,6 +110,13 @@ class PositionTensors(NamedTuple):
     hidden_TT: Tensor | None  # True where a query must not attend
 
 
+class Part(NamedTuple):
+    """The tokens of each sequence that one rank takes, see `techniques/context_parallel.py`."""
+
+    positions_T: Tensor
+    length: int  # of a full sequence
+
+
 class RMSNormBy(nn.Module):
     """RMSNorm by a given function; its weight has nn.RMSNorm's name and initial value."""
 
@@ -153,13 +160,23 @@ def rotary_tables(length: int, head_size: int) -> tuple[Tensor, Tensor]:
     return angles.cos(), angles.sin()
 
 
+def causal_sdpa(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, dropout: float) -> Tensor:
+    """Compute attention by torch's fused kernel for the device and type. (B, H, T, K)."""
+    return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True, dropout_p=dropout)
+
+
 class Attention(nn.Module):
-    """Causal self-attention; `kind` is "explicit" (scores stored as a tensor) or "sdpa"."""
+    """Causal self-attention; `kind` is "explicit" (scores stored as a tensor) or "sdpa".
+
+    `gather`: takes keys, or values, of part of a sequence and returns those of all of it.
+    """
 
     def __init__(self, shape: ModelShape, kind: str, functions: Functions = NONE):
         super().__init__()
         self.kind = kind
         self.attend = functions.get("attention")
+        self.sdpa = causal_sdpa
+        self.gather: Callable[[Tensor], Tensor] | None = None
         self.rotary = functions.get("rotary", rotary)
         self.head_size = shape.head_size
         self.dropout = shape.dropout
@@ -174,6 +191,8 @@ class Attention(nn.Module):
         q_BHTK = rotate(self._heads(self.query(x_BTD)), positions, self.rotary)
         k_BGTK = rotate(self._heads(self.key(x_BTD)), positions, self.rotary)
         v_BGTK = self._heads(self.value(x_BTD))
+        if self.gather is not None:
+            k_BGTK, v_BGTK = self.gather(k_BGTK), self.gather(v_BGTK)
         groups = q_BHTK.shape[1] // k_BGTK.shape[1]
         if groups > 1:
             k_BGTK = k_BGTK.repeat_interleave(groups, dim=1)
@@ -182,7 +201,7 @@ class Attention(nn.Module):
         if self.attend is not None:
             mixed = self.attend(q_BHTK, k_BGTK, v_BGTK, True)
         elif self.kind == "sdpa":
-            mixed = F.scaled_dot_product_attention(q_BHTK, k_BGTK, v_BGTK, is_causal=True, dropout_p=dropout)
+            mixed = self.sdpa(q_BHTK, k_BGTK, v_BGTK, dropout)
         else:
             mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, positions.hidden_TT, dropout)
         return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
@@ -191,8 +210,10 @@ class Attention(nn.Module):
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
 
 
-def causal_mask(length: int, device: torch.device) -> Tensor:
-    """Return (T, T), True where a query must not attend."""
+def causal_mask(length: int, device: torch.device, part: Part | None = None) -> Tensor:
+    """Return (T, T), True where a query must not attend; with `part`, the rows of its queries."""
+    if part is not None:
+        return torch.arange(length, device=device) > part.positions_T[:, None]
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
@@ -295,12 +316,18 @@ class Transformer(nn.Module):
             self._make_rotary_tables()
         self.apply(initialise)
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
-        positions = self._positions(tokens_BT)
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor, part: Part | None = None) -> Tensor:
+        """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor.
+
+        `part`: which tokens of each sequence these are; None: all.
+        """
+        positions = self._positions(tokens_BT, part)
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
-            positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+            if part is None:
+                positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+            else:
+                positions_T = part.positions_T
             x_BTD = x_BTD + self.position_embedding(positions_T)
         x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
         for block in self.blocks:
@@ -322,18 +349,19 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def _positions(self, tokens_BT: Tensor) -> PositionTensors:
-        length, hidden_TT = tokens_BT.shape[1], None
+    def _positions(self, tokens_BT: Tensor, part: Part | None) -> PositionTensors:
+        length, hidden_TT = tokens_BT.shape[1] if part is None else part.length, None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
                 f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
-            hidden_TT = causal_mask(length, tokens_BT.device)
+            hidden_TT = causal_mask(length, tokens_BT.device, part)
         if self.shape.position == "learned":
             return PositionTensors(None, None, hidden_TT)
-        return PositionTensors(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
+        which = slice(length) if part is None else part.positions_T
+        return PositionTensors(self.cos_TK[which], self.sin_TK[which], hidden_TT)
 
     def _make_rotary_tables(self) -> None:
         dtype = torch.get_default_dtype()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias
 
 from suites.training.step import TrainingStep
 
@@ -91,6 +92,8 @@ def attention(
 ) -> Tensor:
     """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one in fp32 or with a mask. (B, H, T,
     K)."""
+    if isinstance(attn_mask, CausalBias):  # its kernels take it by the same flag, and make no mask
+        attn_mask, is_causal = None, True
     query, key, value = _narrow(query), _narrow(key), _narrow(value)
     aten = torch.ops.aten
     if attn_mask is None and query.dtype != torch.float32:

@@ -29,9 +29,10 @@ class Level(IntEnum):
     ACTIVATIONS = 2  # what happens to activations between forward and backward pass
     COMPILER = 3
     TENSOR_PARALLELISM = 4  # how ranks share each layer
-    PARALLELISM = 5  # how ranks share the model
-    COMMUNICATION = 6  # how the parallelism's messages are changed
-    UPDATE = 7  # when parameters are updated
+    CONTEXT_PARALLELISM = 5  # how ranks share each sequence
+    PARALLELISM = 6  # how ranks share the model
+    COMMUNICATION = 7  # how the parallelism's messages are changed
+    UPDATE = 8  # when parameters are updated
 
 
 class Role(StrEnum):
@@ -49,7 +50,7 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor | zero3, tensor
+    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor | context, or as "zero3, tensor"
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
@@ -85,6 +86,7 @@ class TrainingStep:
 
     - `ranks`: over how many ranks it runs; one process is one of them.
     - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
+    - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.
@@ -109,6 +111,7 @@ class TrainingStep:
     features: Features = Features()
     ranks: int = 1
     tensor_ranks: int = 1
+    context_ranks: int = 1
     contract: Contract = EXACT
     attention: str = "explicit"
     functions: Functions = field(default_factory=dict, hash=False)
@@ -128,7 +131,12 @@ class TrainingStep:
 
     @property
     def data_ranks(self) -> int:
-        """Return how many ranks, or groups of `tensor_ranks`, take different data."""
+        """Return how many ranks, or groups of ranks, take different data."""
+        return self.ranks // (self.tensor_ranks * self.context_ranks)
+
+    @property
+    def shard_ranks(self) -> int:
+        """Return over how many ranks the states of one part of each layer can be spread."""
         return self.ranks // self.tensor_ranks
 
     @property

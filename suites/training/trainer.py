@@ -101,10 +101,10 @@ class Trainer:
     def text_batch(self) -> Batch:
         """Return the next of this rank's batches of text, see `data.batch`.
 
-        Ranks that share each layer share it; no others do.
+        Ranks that share each layer or each sequence share it; no others do.
         """
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        alike = self.step.tensor_ranks
+        alike = self.step.ranks // self.step.data_ranks
         number = self._taken * (world // alike) + rank // alike
         self._taken += 1
         tokens_BT, targets_BT = data.batch_of(self.step.workload, self.step.seed, number)

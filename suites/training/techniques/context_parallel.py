@@ -1,40 +1,236 @@
-"""Context parallelism (ring attention, arXiv 2310.01889): ranks share a sequence. It is not built yet.
+"""Context parallelism as in Llama 3 (arXiv 2407.21783, section 3.3.2): ranks share each sequence.
 
-torch's context parallelism is experimental and replaces CUDA's attention operations alone, so that no step of
-it can be compared with a real one on a CPU. No step can have it yet, so it combines with nothing.
+A sequence is cut into 2 x `cp_size` chunks, of which rank i takes chunks i and 2 x `cp_size` - 1 - i, so that
+the causal mask leaves all ranks the same work. Each layer all-gathers keys and values, and each rank attends
+from its own tokens. The backward pass reduces and scatters the gradients of keys and values.
+
+Alone, all ranks have all parameters, gradients and states, and average gradients after an update's last
+backward pass. With `fsdp2` ranks are a mesh of `dp_size` rows of `cp_size` neighbours, as in torchtitan: a
+row shares each sequence, and all ranks shard the model.
+
+torch's own context parallelism replaces CUDA's attention operations alone. This one is written with
+collectives that run on CPUs, too.
+
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. It works on `suites.training.model` alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.attention.bias import causal_lower_right
+
+from harness.instruments import torch_internals
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
+from suites.training.model import Part, Transformer
 from suites.training.step import Level, TrainingStep
+from suites.training.trainer import live_gradients
+from suites.training.workload import Resources, Workload
 
-LEVEL = Level.PARALLELISM
+LEVEL = Level.CONTEXT_PARALLELISM
+EXCLUDES = {
+    "tensor_parallel": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "ddp": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "fsdp1": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "zero": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "host_update": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "local_sgd": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "compile": "attention has collectives that torch.compile would have to break its graph for",
+}
 
-NOT_BUILT = (
-    "torch's context parallelism replaces CUDA's attention operations alone, so it could not be checked "
-    "here; tensor_parallel and activation_checkpointing lower activations too"
-)
+NOTE = "context parallel, rank 0: all parameters, gradients and states; its part of each sequence"
+UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Set nothing: there is nothing to set yet."""
+    """Set nothing: the workload's `cp_size` is the number of ranks that share each sequence."""
 
 
 def unavailable() -> str | None:
-    """Return why no step can have it."""
-    return NOT_BUILT
+    """Return why it cannot run here; None where it can."""
+    return None if dist.is_available() else "this build of torch has no torch.distributed"
 
 
 def contract(settings: Settings) -> Contract:
-    """Return `EXACT`: the same mathematics over ranks."""
+    """Return `EXACT`: the same attention, of some queries on each rank."""
     return EXACT
 
 
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why ranks cannot share a sequence; None where they can."""
+    if workload.other_code:
+        return "it changes the attention of suites.training.model alone, not another model's"
+    if workload.cp_size == 1:
+        return "it needs several ranks per sequence, and this workload has cp_size=1"
+    chunks = 2 * workload.cp_size
+    if workload.seq_len % chunks:
+        return (
+            f"seq_len={workload.seq_len} must be a multiple of 2 * cp_size={chunks}: a rank takes two chunks"
+        )
+    return None
+
+
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Raise `Unavailable`."""
-    raise Unavailable(f"context_parallel: {NOT_BUILT}")
+    """Return one of `cp_size` ranks' step; `fsdp2` is applied later."""
+    cp_size, in_rows = step.workload.cp_size, step.settings_of("fsdp2") is not None
+    if not in_rows and step.settings_of("optimizer_in_backward") is not None:
+        raise Unavailable(
+            "context_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
+            "them before; list fsdp2 too"
+        )
+    unlike = (*step.features.activations_unlike, UNLIKE)
+    changed = replace(
+        step,
+        ranks=cp_size,
+        context_ranks=cp_size,
+        features=replace(step.features, sharding="context", activations_unlike=unlike),
+        wraps=(*step.wraps, partial(share, cp_size if in_rows else None)),
+    )
+    return changed if in_rows else replace(changed, reducing=average_with_the_last, notes=(*step.notes, NOTE))
+
+
+def share(neighbours: int | None, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model with each sequence shared by all ranks, or by so many `neighbours`.
+
+    Its forward takes full sequences and returns their loss.
+    """
+    assert isinstance(model, Transformer)
+    if "attention" in model.functions:
+        raise Unavailable("context_parallel does not know the causal mask of an attention of another kind")
+    group = ContextGroup(mesh_of(neighbours, next(model.parameters()).device.type))
+    for block in model.blocks:
+        attention: Any = block.attention
+        attention.gather, attention.sdpa = partial(GatherSequence.apply, group), group.sdpa
+    return SharedSequences(model, group)
+
+
+def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
+    """Return the ranks that share each sequence: all, or one row of the mesh that `fsdp2` takes all of."""
+    if neighbours is None:
+        return rank_mesh(device_type)
+    return mesh_of_rows(device_type, neighbours, ("dp", "cp"))["cp"]
+
+
+class ContextGroup:
+    """The ranks that share each sequence, and which of its chunks each takes."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.processes, self.ranks = mesh.get_group(), mesh.size()
+        self.by_rank = [chunk for rank in range(self.ranks) for chunk in (rank, 2 * self.ranks - 1 - rank)]
+        self.own = self.by_rank[2 * mesh.get_local_rank() :][:2]
+
+    def chunks(self, sequence: Tensor, chosen: Sequence[int], dim: int = 0) -> Tensor:
+        """Return some of a sequence's chunks."""
+        chunks = sequence.chunk(2 * self.ranks, dim)
+        return torch.cat([chunks[chunk] for chunk in chosen], dim)
+
+    def gather(self, own_T: Tensor) -> Tensor:
+        """Return a full sequence, by its first dimension, of which each rank has its chunks."""
+        all_S = own_T.new_empty((self.ranks * own_T.shape[0], *own_T.shape[1:]))
+        dist.all_gather_into_tensor(all_S, own_T, self.processes)
+        places = sorted(range(2 * self.ranks), key=self.by_rank.__getitem__)
+        return self.chunks(all_S, places)
+
+    def reduce_scatter(self, sequence_S: Tensor) -> Tensor:
+        """Return this rank's chunks of the sum of all ranks' sequences, by their first dimension."""
+        all_S = self.chunks(sequence_S, self.by_rank)
+        own_T = all_S.new_empty((all_S.shape[0] // self.ranks, *all_S.shape[1:]))
+        dist.reduce_scatter_tensor(own_T, all_S, group=self.processes)
+        return own_T
+
+    def average(self, tensor: Tensor) -> None:
+        """Take the mean over ranks, in place."""
+        tensor.div_(self.ranks)
+        dist.all_reduce(tensor, group=self.processes)
+
+    def sdpa(self, q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, dropout: float) -> Tensor:
+        """Attend from each of this rank's chunks to all tokens up to its end. (B, H, T, K).
+
+        CUDA's kernels make no mask for it; torch makes one for the CPU's.
+        """
+        mixed = []
+        for chunk, q_BHCK in zip(self.own, q_BHTK.chunk(2, dim=2), strict=True):
+            size = q_BHCK.shape[2]
+            end = (chunk + 1) * size
+            with torch_internals.no_modes():  # it is a tensor, though without elements
+                mask = causal_lower_right(size, end)
+            k_BHEK, v_BHEK = k_BHSK[:, :, :end], v_BHSK[:, :, :end]
+            mixed.append(F.scaled_dot_product_attention(q_BHCK, k_BHEK, v_BHEK, mask, dropout))
+        return torch.cat(mixed, dim=2)
+
+
+class GatherSequence(torch.autograd.Function):
+    """Gather keys, or values, of full sequences; sum their gradients over ranks and scatter them."""
+
+    @staticmethod
+    def forward(context: Any, group: ContextGroup, own_BGTK: Tensor) -> Tensor:
+        """Return (B, G, S, K) in the order of the sequence."""
+        context.group = group
+        return group.gather(own_BGTK.permute(2, 0, 1, 3).contiguous()).permute(1, 2, 0, 3)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        """Return the gradient of this rank's part."""
+        (all_BGSK,) = gradients
+        return None, context.group.reduce_scatter(all_BGSK.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
+
+
+class SharedSequences(nn.Module):
+    """Compute the loss of this rank's part of each sequence, averaged over the ranks that share it."""
+
+    def __init__(self, model: Transformer, group: ContextGroup) -> None:
+        super().__init__()
+        self.model, self.group = model, group
+
+    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the model's ends."""
+        return self.model.ends()
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the mean cross-entropy over full sequences, the same on every rank that shares them."""
+        length = tokens_BT.shape[1]
+        own_T = self.group.chunks(torch.arange(length, device=tokens_BT.device), self.group.own)
+        own_BT, own_targets_BT = (
+            self.group.chunks(one, self.group.own, 1) for one in (tokens_BT, targets_BT)
+        )
+        own_loss = self.model(own_BT, own_targets_BT, Part(own_T, length))
+        return MeanOfLosses.apply(self.group, own_loss)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class MeanOfLosses(torch.autograd.Function):
+    """Average the ranks' losses; each rank's gradients are its own loss's, which are averaged later."""
+
+    @staticmethod
+    def forward(context: Any, group: ContextGroup, own: Tensor) -> Tensor:
+        """Return the mean over ranks."""
+        mean = own.clone()
+        group.average(mean)
+        return mean
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        """Return the gradient itself."""
+        return None, gradients[0]
+
+
+@contextmanager
+def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
+    """Average gradients over all ranks after the last micro-batch of an update."""
+    assert isinstance(model, SharedSequences)
+    yield
+    if last:
+        for gradient in live_gradients(model):
+            model.group.average(gradient)

@@ -8,6 +8,7 @@ host, and each gradient as soon as it is reduced, which is when FSDP2's own poli
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast. With
 `tensor_parallel` ranks are a mesh: each shards its part of a layer over the ranks that have the same part.
+With `context_parallel` all ranks shard the model, those too that share a sequence.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
     sharding = "zero3"
+    if step.settings_of("context_parallel") is not None:
+        sharding = "zero3, context"
     if step.settings_of("tensor_parallel") is not None:
         refuse_on_a_mesh(settings)
         sharding = "zero3, tensor"
@@ -132,7 +135,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
     changed = replace(
         step,
-        ranks=step.workload.dp_size * step.tensor_ranks,
+        ranks=step.workload.dp_size * step.tensor_ranks * step.context_ranks,
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(shard, settings, policy)),
