@@ -20,8 +20,8 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # each would be a p
 
 STARTS = {
     "ranks, engines and networks": """
-        test_drain_gloo test_every_optimization test_fabric test_fsdp1 test_fsdp2
-        test_fsdp2_resharding
+        test_context_parallel test_drain_gloo test_every_optimization test_fabric test_fsdp1
+        test_fsdp2 test_fsdp2_resharding
         test_interconnect test_launcher test_mesh test_network test_network_lifetime test_offload
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_offload_swap_folder test_ranks test_real_cluster

@@ -82,6 +82,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
     yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
+    if subject.step.context_ranks < (cp_size := subject.step.workload.cp_size):
+        yield Note(f"cp_size={cp_size} changes nothing: this variant has no context_parallel")
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}

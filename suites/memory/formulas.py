@@ -23,8 +23,18 @@ from suites.training.estimates import (
 )
 from suites.training.step import TrainingStep
 
-STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "tensor": 0, "zero3, tensor": 3}
-"""ZeRO's stage over the ranks that take different data, by `Features.sharding`; 0 spreads nothing."""
+STAGES = {
+    "none": 0,
+    "ddp": 0,
+    "zero1": 1,
+    "zero2": 2,
+    "zero3": 3,
+    "tensor": 0,
+    "zero3, tensor": 3,
+    "context": 0,
+    "zero3, context": 3,
+}
+"""ZeRO's stage over the ranks that can spread states, by `Features.sharding`; 0 spreads nothing."""
 
 NOT_ADAM = "the formula counts Adam's states; this step trains with {optimizer}"
 
@@ -89,7 +99,7 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
     """Apply the rule to the paper's nominal size ("7B") where there is one, spread evenly as in Table I."""
     step = subject.step
     _needs_adam(step)
-    if step.features.sharding in ("zero1", "zero2"):
+    if step.features.sharding in ("zero1", "zero2", "context"):
         raise NotDefinedError(
             "the rule gives a total and does not say which part of it is replicated on each rank"
         )
@@ -101,7 +111,7 @@ def _states_16(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
     return zero_states_bytes(
-        counts.parameters / step.tensor_ranks, STAGES[step.features.sharding], step.data_ranks
+        counts.parameters / step.tensor_ranks, STAGES[step.features.sharding], step.shard_ranks
     )
 
 
@@ -112,7 +122,7 @@ def _states_18(subject: Subject, counts: ModelCounts) -> float:
     if stage > 1:
         raise NotDefinedError("Megatron's estimator spreads the optimizer's states alone (as ZeRO's stage 1)")
     return megatron_states_bytes(
-        counts.parameters / step.tensor_ranks, step.data_ranks, distributed_optimizer=stage == 1
+        counts.parameters / step.tensor_ranks, step.shard_ranks, distributed_optimizer=stage == 1
     )
 
 
@@ -135,7 +145,7 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
         step.tensor_ranks,
         step.features.sequence_parallel,
     )
-    return _states_16(subject, counts) + counts.num_hidden_layers * layer_B
+    return _states_16(subject, counts) + counts.num_hidden_layers * layer_B / step.context_ranks
 
 
 def _megatron(subject: Subject, counts: ModelCounts) -> float:
@@ -149,23 +159,23 @@ def _megatron(subject: Subject, counts: ModelCounts) -> float:
         raise NotDefinedError("Megatron's estimator is for selective recompute or flash attention")
     work = step.workload
     activations_B = megatron_activations_bytes(work.seq_len, work.micro_batch_size, counts)
-    return _states_18(subject, counts) + activations_B / step.tensor_ranks
+    return _states_18(subject, counts) + activations_B / (step.tensor_ranks * step.context_ranks)
 
 
 def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
     """Apply deepspeed's estimator of the step's own stage; model states only."""
     step = subject.step
     _needs_adam(step)
-    sharding = step.features.sharding
+    stage = STAGES[step.features.sharding]
     if step.tensor_ranks > 1:
         raise NotDefinedError("deepspeed's estimators know no tensor parallelism")
-    if sharding == "zero1":
+    if stage == 1:
         raise NotDefinedError("deepspeed has no estimator for ZeRO stage 1")
-    if sharding not in ("zero2", "zero3"):
+    if stage == 0:
         raise NotDefinedError(
             "deepspeed's estimators are for ZeRO stages 2 and 3; this step shards by neither"
         )
-    return _by_deepspeed(STAGES[sharding], counts, step.ranks)
+    return _by_deepspeed(stage, counts, step.ranks)
 
 
 def _deepspeed_on_one(stage: int) -> Callable[[Subject, ModelCounts], float]:

@@ -85,15 +85,16 @@ def ranks_that_suffice(
     """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits `capacity_B`.
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too. On a mesh the
-    number of data-parallel ranks varies, and each layer is shared by as many as before. `lower`: bytes
-    that are never more than the peak, in less time: fewer ranks than they need are not tried.
+    number of data-parallel ranks varies, and each layer or sequence is shared by as many as before.
+    `lower`: bytes that are never more than the peak, in less time: fewer ranks than they need are not tried.
     """
 
     def on(ranks: int) -> Subject:
         step = subject.step
-        alone = step.features.sharding == "tensor"
-        tensor_ranks = ranks if alone else step.tensor_ranks
-        return replace(subject, step=replace(step, ranks=ranks, tensor_ranks=tensor_ranks))
+        tensor_ranks = ranks if step.features.sharding == "tensor" else step.tensor_ranks
+        context_ranks = ranks if step.features.sharding == "context" else step.context_ranks
+        changed = replace(step, ranks=ranks, tensor_ranks=tensor_ranks, context_ranks=context_ranks)
+        return replace(subject, step=changed)
 
     @cache
     def peak_at(ranks: int) -> float:
@@ -126,10 +127,13 @@ def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Return every number of ranks that this sharding can have, in increasing order."""
-    workload = subject.step.workload
-    if subject.step.features.sharding != "tensor":
-        return range(subject.step.tensor_ranks, MOST_RANKS + 1, subject.step.tensor_ranks)
+    step, workload = subject.step, subject.step.workload
+    if step.features.sharding not in ("tensor", "context"):
+        neighbours = step.ranks // step.data_ranks
+        return range(neighbours, MOST_RANKS + 1, neighbours)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
+    if step.features.sharding == "context":
+        most = workload.seq_len // 2
     return [ranks for ranks in range(1, most + 1) if most % ranks == 0]
 
 
