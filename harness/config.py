@@ -156,7 +156,6 @@ def load_suite(name: str, groups: Mapping[str, str], values: Sequence[Override])
 def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> DictConfig:
     """Return conf/ composed for one suite, with `values` applied and not yet checked."""
     config = compose_suite(name, groups)
-    fill_defaults(config)
     for override in values:
         apply_override(config, override)
         if override.is_add() or override.is_force_add():
@@ -199,6 +198,7 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
         if one not in config.suite.optimizations:
             alone = OmegaConf.structured(OptimizationSchema)
             OmegaConf.update(config, f"suite.optimizations.{one}", alone, force_add=True)
+    fill_defaults(config)
     return config
 
 
@@ -227,10 +227,11 @@ def fill_defaults(config: DictConfig) -> None:
     """Let every workload have every field that has a default, so that a word may change it."""
     fields = config.suite.fields
     given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
-    for name, workload in config.suite.workloads.items():
-        if not isinstance(workload, DictConfig):
-            continue  # refused later, by name
-        config.suite.workloads[name] = {**given, **cast("dict[str, Any]", OmegaConf.to_container(workload))}
+    workloads = cast("dict[str, Any]", OmegaConf.to_container(config.suite.workloads))
+    config.suite.workloads = {  # what is no mapping is refused later, by name
+        name: {**given, **workload} if isinstance(workload, dict) else workload
+        for name, workload in workloads.items()
+    }
 
 
 def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:

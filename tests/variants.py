@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from harness import protocols
-from harness.config import Run, compose_suite, fill_defaults, load
+from harness.config import Run, compose_suite, load
 from harness.optimizations import Variant
 from harness.records import HostInfo
 from harness.validation import check_fields, check_relations
@@ -24,7 +24,6 @@ HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 def tiny_run(suite: str) -> Run:
     """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
     config = compose_suite(suite, {"executor": "local"})
-    fill_defaults(config)
     plain: Any = OmegaConf.to_container(config.suite, resolve=True)
     tiny = {}
     for name, changes in plain["tiny"].items():
