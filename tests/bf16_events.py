@@ -123,6 +123,7 @@ def steps() -> Iterator[tuple[str, Any]]:
         "micro_batch_size": 2,
         "seq_len": 24,
         "dp_size": 2,
+        "cp_size": 2,
     }
     for workload, variants in (
         ("gpt_5m", ("mixed_precision.autocast", "mixed_checkpointed")),

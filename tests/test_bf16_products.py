@@ -29,13 +29,13 @@ KINDS = {
 NO_PRODUCTS = """
     _fused_rms_norm _has_compatible_shallow_copy_type _local_scalar_dense _reshape_alias _softmax
     _softmax_backward_data _to_copy _unsafe_view abs add add_ alias as_strided bernoulli_ ceil chunk
-    clone copy_ detach div div_ dropout embedding embedding_backward embedding_dense_backward
-    empty_like eq expand expand_as fill_ flatten gelu gelu_backward index_select isfinite item
-    layer_norm masked_fill masked_fill_ masked_select mul narrow native_layer_norm
-    native_layer_norm_backward ne neg new_empty normal_ repeat_interleave reshape resize_
-    resolve_conj resolve_neg rms_norm select silu silu_backward slice softmax split split_with_sizes
-    split_with_sizes_copy squeeze sum t to transpose type_as unbind unflatten_dense_tensors uniform_
-    unsqueeze view view_as zero_
+    clone contiguous copy_ detach div div_ dropout embedding embedding_backward
+    embedding_dense_backward empty_like eq expand expand_as fill_ flatten gelu gelu_backward
+    index_select isfinite item layer_norm masked_fill masked_fill_ masked_select mul narrow
+    native_layer_norm native_layer_norm_backward ne neg new_empty normal_ permute repeat_interleave
+    reshape resize_ resolve_conj resolve_neg rms_norm select silu silu_backward slice slice_backward
+    softmax split split_with_sizes split_with_sizes_copy squeeze sum t to transpose type_as unbind
+    unflatten_dense_tensors uniform_ unsqueeze view view_as where zero_
 """
 """Operations of a bf16 step that multiply no matrices. One that is not here has to be looked at."""
 

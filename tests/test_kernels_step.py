@@ -159,6 +159,7 @@ ONE_PROCESS = [
     (name, given)
     for name, given in ALONE
     if techniques.role_of(name) not in (Role.PARALLELISM, Role.TENSOR_PARALLELISM)
+    and techniques.load(name).LEVEL != Level.CONTEXT_PARALLELISM
     and not hasattr(techniques.load(name), "NEEDS")
 ]
 
