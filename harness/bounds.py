@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 Rule = tuple[Callable[[float, float], bool], str]
-"""Whether a value keeps it, and what it is called."""
+"""A predicate on a value and its bound, and its words in error messages."""
 
 
 def is_multiple(value: float, other: float) -> bool:
-    """Return whether a number is a multiple of another; none is one of 0."""
+    """Return whether a number is a multiple of another; no number is a multiple of 0."""
     return other != 0 and value % other == 0
 
 

@@ -14,7 +14,7 @@ from harness.statistics import interval_of_mean
 from harness.units import human
 
 REFERENCE = "reference "
-"""Begins the name of a condition of the variant that `relative_to` names: `reference precision`."""
+"""Prefix of the conditions of the variant that `relative_to` names: `reference precision`."""
 
 
 class ClaimValue(NamedTuple):

@@ -131,7 +131,7 @@ def _flag(word: str, left: deque[str]) -> tuple[str, str]:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{word}: no such flag; {hint}allowed: {', '.join(known)}, and words KEY=VALUE")
+        raise ConfigError(f"{word}: no such option; {hint}allowed: {', '.join(known)}, and KEY=VALUE")
     if name not in VALUES:
         if equals:
             raise ConfigError(f"{word}: {name} takes no value")

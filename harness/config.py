@@ -57,7 +57,7 @@ class Run:
     reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
     plan_only: bool = False  # print the plan, run nothing
-    # Where bf16 products are slow, variants with any run on these instead of those listed for each.
+    # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.
     slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
@@ -110,7 +110,7 @@ def choose(words: Sequence[str]) -> Choice:
             raise unknown(f"{group}={name}", name, names(group))
     if groups["executor"] != automatic() != "local":
         raise ConfigError(
-            f"executor={groups['executor']}: a launcher started this process with others: leave executor out"
+            f"executor={groups['executor']}: torchrun or srun started this process: remove executor="
         )
     if suite not in [*names("suite"), "all"]:
         raise unknown(f"suite={suite}", suite, [*names("suite"), "all"])
@@ -224,7 +224,7 @@ def _refuse_optimizations(name: str, given: Mapping[str, Any]) -> None:
 
 
 def fill_defaults(config: DictConfig) -> None:
-    """Let every workload have every field that has a default, so that a word may change it."""
+    """Let every workload have every field that has a default, so that an override can change it."""
     fields = config.suite.fields
     given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
     workloads = cast("dict[str, Any]", OmegaConf.to_container(config.suite.workloads))

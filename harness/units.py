@@ -20,7 +20,7 @@ PUBLISHED = "ᵖ published by others"
 
 
 def legend(origins: Iterable[str]) -> str:
-    """Return what the marks of origins mean, in one line; `origins`: those of a report's values."""
+    """Return the legend of origin marks, in one line; `origins`: those of a report's values."""
     return f"{LEGEND} · {PUBLISHED}" if "published" in set(origins) else LEGEND
 
 

@@ -126,7 +126,7 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> No
             other, factor = field_and_factor(field[rule])
             value, bound = values[name], values[other]
             if value is not None and bound is not None and not within(value, bound * factor):
-                limit = f"{field[rule]}={shown(bound * factor)}"
+                limit = f"{field[rule]} ({shown(bound * factor)})"
                 raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {limit}")
 
 

@@ -122,7 +122,7 @@ def test_the_declaration_of_a_field(field, words):
 def test_a_field_is_compared_with_another_where_both_have_a_value(sequence, positions, refused):
     fields = {"sequence": {"type": "int", "not_above": "positions"}, "positions": {"type": "int"}}
     with (
-        pytest.raises(ConfigError, match="sequence=9: expected at most positions=8")
+        pytest.raises(ConfigError, match=r"sequence=9: expected at most positions \(8\)")
         if refused
         else nullcontext()
     ):
@@ -133,7 +133,7 @@ def test_a_field_is_compared_with_another_where_both_have_a_value(sequence, posi
 def test_a_field_is_compared_with_a_part_of_another(part, refused):
     fields = {"part": {"type": "int", "not_above": "size * 0.25"}, "size": {"type": "int"}}
     with (
-        pytest.raises(ConfigError, match=r"w\.part=3: expected at most size \* 0\.25=2\.0$")
+        pytest.raises(ConfigError, match=r"w\.part=3: expected at most size \* 0\.25 \(2\.0\)$")
         if refused
         else nullcontext()
     ):

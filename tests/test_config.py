@@ -41,7 +41,7 @@ REFUSED = [
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=0"], "a whole number of at least 1"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_size=null"], "missing"),
     (["suite=memory", "suite.workloads.llama_7b.optimizer=adam"], "one of adamw, sgd_momentum"),
-    (["suite=memory", "suite.workloads.llama_7b.seq_len=5000"], "at most max_position_embeddings=4096"),
+    (["suite=memory", "suite.workloads.llama_7b.seq_len=5000"], "at most max_position_embeddings (4096)"),
     (["suite=memory", "suite.workloads.llama_7b.num_attention_heads=33"], "expected a multiple of"),
     (["suite=memory", "suite.workloads.llama_7b.dropout=nan"], "a number of at least 0"),
     (["suite=memory", "suite.workloads.llama_7b=3"], "the fields of a workload"),
@@ -101,7 +101,7 @@ REFUSED = [
     ),
     (["suite=memory", "+suite.workloads.new={tied:true}"], "tied: no such name; did you mean tie_word_emb"),
     (["suite=offload", "suite.workloads.llama_5m.learning_rate=0"], "expected a number above 0 or null"),
-    (["suite=memory", "suite.workloads.gpt_5m.vocab_size=7"], "expected a whole number of at least 8"),
+    (["suite=interconnect", "suite.workloads.ddp.vocab_size=7"], "expected a whole number of at least 8"),
     (["suite=offload", "suite.workloads.llama_5m.ranks=2"], "did you mean dp_size?"),
     (["suite=memory", "suite.given={seq_len:8}"], "suite.given: no such name; did you mean hf_defaults?"),
     (
@@ -228,7 +228,7 @@ def test_under_a_launcher_of_ranks_its_executor_is_chosen_and_no_other(monkeypat
     for name, value in SRUN.items():
         monkeypatch.setenv(name, value)
     assert load(["suite=memory"])[0].executor == "torchrun"
-    with pytest.raises(ConfigError, match="executor=local: a launcher started this process"):
+    with pytest.raises(ConfigError, match="executor=local: torchrun or srun started this process"):
         load(["suite=memory", "executor=local"])
 
 

@@ -37,7 +37,21 @@ ON_RANKS = {
         replace(CLIPPED, seq_len=16, cp_size=4),
         ["context_parallel", "attention", "activation_checkpointing"],
     ),
-    "mesh, momentum, accumulated": (4, EVEN, MESH),
+    "mesh, momentum, accumulated, reduced with the last": (
+        4,
+        EVEN,
+        ["context_parallel", {"fsdp2": {"reduce_every_micro_batch": False}}],
+    ),
+    "two, per operation": (
+        2,
+        EVEN,
+        ["context_parallel", "attention", {"activation_checkpointing": {"mode": "per_op"}}],
+    ),
+    "mesh, selective": (
+        4,
+        replace(EVEN, gradient_accumulation_steps=1),
+        [*MESH, {"activation_checkpointing": {"mode": "selective"}}],
+    ),
     "mesh, tied, learned positions, clipped, flash": (4, EVEN_GPT, [*MESH, "attention"]),
     "mesh, sharded in rows, on the host, mixed, loss in chunks": (
         4,
@@ -109,6 +123,10 @@ SET_UPS = {
         MESH,
     ),
     "mesh, accumulated, all": (replace(SMALL, cp_size=2), [*MESH, *FURTHER]),
+    "mesh in rows of four, resharded to two": (
+        replace(SMALL, cp_size=4, dp_size=1),
+        ["context_parallel", {"fsdp2": {"reshard_after_forward": 2}}, "attention"],
+    ),
 }
 
 
@@ -116,8 +134,8 @@ SET_UPS = {
 def test_the_dry_run_equals_what_real_tensors_take(set_up):
     workload, techniques = SET_UPS[set_up]
     steps = 2 if "accumulated" in set_up else 1  # what is kept from step to step shows
-    walked, measured_B = dry_and_measured(sharded(techniques, workload), steady_steps=steps)
-    assert walked.peak_B == pytest.approx(measured_B, rel=1e-4)
+    dry, measured_B = dry_and_measured(sharded(techniques, workload), steady_steps=steps)
+    assert dry.peak_B == pytest.approx(measured_B, rel=1e-4)
 
 
 def test_a_variant_without_the_technique_notes_that_cp_size_changes_nothing():
@@ -143,7 +161,7 @@ def test_flash_attention_on_cuda_makes_no_mask():
     assert longest_B - longer_B == pytest.approx(2 * (longer_B - shorter_B), rel=0.01)
 
 
-def test_weights_are_whole_alone_and_sharded_over_all_ranks_of_a_mesh():
+def test_weights_are_replicated_alone_and_sharded_over_all_ranks_of_a_mesh():
     workload = replace(ONCE, dp_size=4, optimizer_impl="for_loop")
     parameters = memory.count_model(Subject(sharded(MESH, workload), 80e9)).parameters
     buffers_B = 2 * 4 * workload.max_position_embeddings * (workload.hidden_size // 4)
@@ -176,6 +194,24 @@ def test_a_mesh_has_a_communicator_for_its_rows_and_one_for_all_ranks():
     assert nccl_B(["context_parallel"], cp_size=2) == 544 * MiB
     assert nccl_B(MESH, dp_size=2, cp_size=2) == (688 + 544) * MiB
     assert nccl_B(MESH, dp_size=1, cp_size=2) == 2 * 544 * MiB
+
+
+def test_hybrid_sharding_has_a_communicator_for_the_group_and_one_between_groups():
+    hybrid = sharded([{"fsdp2": {"shard_within": 4}}], replace(SMALL, dp_size=8))
+    assert outside_allocator_B(hybrid)["nccl_buffers"] == (688 + 544) * 1024**2
+    assert list(allowed_ranks(Subject(hybrid, 80e9)))[:3] == [4, 8, 12]
+
+
+def test_groups_of_fsdp2_divide_all_ranks_of_the_mesh():
+    workload = replace(EVEN, seq_len=64, dp_size=1, cp_size=8)
+    for settings in ({"shard_within": 2}, {"reshard_after_forward": 4}):
+        assert sharded(["context_parallel", {"fsdp2": settings}], workload).ranks == 8
+    for settings, words in (
+        ({"shard_within": 3}, "shard_within=3 does not divide the 8 ranks"),
+        ({"reshard_after_forward": 3}, r"or a number of ranks \(2, 4\)"),
+    ):
+        with pytest.raises(Unavailable, match=words):
+            sharded(["context_parallel", {"fsdp2": settings}], workload)
 
 
 def test_the_search_varies_the_rows():

@@ -32,7 +32,7 @@ class Scripted:
         self.lines = [event_to_json(event) for event in events]
         self.closed = False
 
-    def run(self, groups, limits, several=False):
+    def run(self, groups, limits, several):
         try:
             yield from map(event_from_json, self.lines)
         finally:

@@ -54,6 +54,21 @@ def a_step(ranks: int = 1, workload: Workload | None = None, **features: str) ->
     return TrainingStep(given, given, 0, features=known, ranks=ranks, tensor_ranks=tensor_ranks)
 
 
+def test_with_hybrid_sharding_states_are_spread_over_one_group() -> None:
+    hybrid = build_step(a_workload(dp_size=64), [{"fsdp2": {"shard_within": 4}}])
+    found, whole = by_method(hybrid), by_method(a_step())
+    assert whole["states_16"].peak_B is not None
+    assert found["states_16"].peak_B == whole["states_16"].peak_B / 4
+    assert found["rule_40x"].peak_B is None
+    assert "replicated on each rank" in found["rule_40x"].reason
+
+
+def test_a_sharding_that_is_new_to_the_formulas_has_no_value() -> None:
+    found = by_method(a_step(sharding="by expert"))
+    assert found["states_16"].peak_B is None
+    assert "does not know how 'by expert' shards; it knows none, ddp, zero1" in found["states_16"].reason
+
+
 def test_zero_paper_example() -> None:
     """Figure 1 of arXiv 1910.02054: 7.5 B parameters, 64 ranks."""
     found = [zero_states_bytes(7.5e9, stage, 64) / GB for stage in range(4)]

@@ -70,7 +70,10 @@ def test_the_command_of_a_row_asks_for_the_same_step(name):
         return
     (run,) = load(words[3:])
     (fields,) = run.workloads.values()
-    step = memory.apply_techniques(memory.build(fields, 1), run.variants[-1].techniques).step
+    asked = memory.apply_techniques(memory.build(fields, 1), run.variants[-1].techniques)
+    step = asked.step
+    assert asked.architecture == subject.workload.architecture
+    assert asked.allocator.expandable_segments == subject.workload.expandable_segments
     assert step.given == subject.step.given
     assert dict(step.techniques) == dict(subject.step.techniques)
     assert step.features == subject.step.features

@@ -96,7 +96,7 @@ def events(folder):
     """Return what one child after another reports of ACTS, without times and what was printed."""
     found = []
     groups = [group(cell(act, amount=amount)) for act, amount in ACTS.items()]
-    for event in local.create(folder).run(groups, Limits(20.0, BUDGET_B)):
+    for event in local.create(folder).run(groups, Limits(20.0, BUDGET_B), several=True):
         if isinstance(event, CellStarted):
             event = event._replace(at="")
         if isinstance(event, CellFinished):
@@ -193,7 +193,9 @@ def test_on_a_host_with_a_gpu_each_child_is_started_by_itself(tmp_path, log, by_
 def test_interleaved_groups_are_started_by_themselves(tmp_path):
     executor = local.create(tmp_path)
     together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
-    assert [executor._template(together, Limits(20.0), alone=True) for _ in range(3)] == [None] * 3
+    assert [executor._template(together, Limits(20.0), alone=True, several=True) for _ in range(3)] == [
+        None
+    ] * 3
 
 
 def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):
@@ -209,7 +211,7 @@ def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):
 def test_what_a_forked_child_forks_is_killed_with_it_in_any_session(tmp_path, log):
     executor = local.create(tmp_path / "out")
     cells = [counted(), counted("leave_forked_daemon"), counted(repeat=1)]
-    with closing(executor.run([group(one) for one in cells], Limits(20.0))) as events:
+    with closing(executor.run([group(one) for one in cells], Limits(20.0), several=True)) as events:
         next(event for event in events if event[0] == cells[2].id)
         assert not alive(int(log.read_text().split()[-1]))
     assert marked(tmp_path) == []
@@ -241,9 +243,11 @@ def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch)
                 os.kill(executor._templates["toy_suites.counted"]._process.pid, signal.SIGSTOP)
             yield group(counted(repeat=repeat))
 
-    readings = [getattr(event, "reading", ("",)) for event in executor.run(groups(), Limits(20.0))]
+    readings = [
+        getattr(event, "reading", ("",)) for event in executor.run(groups(), Limits(20.0), several=True)
+    ]
     forked = [reading.value for reading in readings if reading[0] == "forked"]
-    assert forked == [0.0, 1.0, 0.0, 1.0]
+    assert forked == [1.0, 1.0, 0.0, 1.0]
 
 
 def test_a_signal_during_a_fork_ends_the_template_and_its_child(tmp_path, monkeypatch):
@@ -259,7 +263,7 @@ def test_a_signal_during_a_fork_ends_the_template_and_its_child(tmp_path, monkey
     monkeypatch.setattr(template.Template, "_answer", answer)
     groups = [group(cell("nothing")), group(cell("hang"))]
     with pytest.raises(KeyboardInterrupt):
-        list(local.create(tmp_path / "out").run(groups, Limits(20.0)))
+        list(local.create(tmp_path / "out").run(groups, Limits(20.0), several=True))
     assert answers[1]._lifeline < 0
     wait_until(lambda: marked(tmp_path / "out") == [])
 

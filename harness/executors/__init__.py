@@ -78,12 +78,10 @@ class Executor(Protocol):
     def forks(self, group: Group) -> bool:
         """Return whether this group's child may be forked from a process that has imported its suite."""
 
-    def run(
-        self, groups: Iterable[Group], limits: Limits, several: bool = False
-    ) -> Generator[CellEvent, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits, several: bool) -> Generator[CellEvent, None, None]:
         """Yield events as they come: per cell first `CellStarted`, last exactly one `CellFinished`.
 
-        A group is requested when it can start; `several`: there will be more than one. An interleaved cell
+        A group is requested when it can start; `several`: there may be more than one. An interleaved cell
         starts again from nothing where another of its group ended their process. Closing the generator ends
         every process that it started.
         """

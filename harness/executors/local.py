@@ -52,9 +52,7 @@ class LocalExecutor:
         """
         return group.sampling is None and not any(map(os.path.exists, GPUS))
 
-    def run(
-        self, groups: Iterable[Group], limits: Limits, several: bool = False
-    ) -> Generator[CellEvent, None, None]:
+    def run(self, groups: Iterable[Group], limits: Limits, several: bool) -> Generator[CellEvent, None, None]:
         """Run groups as `Executor.run` describes.
 
         A cell that ends its process leaves its group to a new one.
@@ -92,12 +90,11 @@ class LocalExecutor:
         except OSError as error:
             raise StoreError(f"cannot start a child process with {temporary}: {error.strerror}") from error
 
-    def _template(self, group: Group, limits: Limits, alone: bool, several: bool = False) -> Template | None:
+    def _template(self, group: Group, limits: Limits, alone: bool, several: bool) -> Template | None:
         """Return the process that forks this group's child; None where the child is started by itself.
 
-        Without `several` groups a suite's first child is started by itself, because it may be the only one.
-        While others run, their time limits are due, and no time is spent waiting for the
-        imports. Otherwise the wait is at most a cell's time limit.
+        The child of a sweep's only group is started by itself. While others run, their time limits are due,
+        and no time is spent waiting for the imports. Otherwise the wait is at most a cell's time limit.
         """
         if not self.forks(group):
             return None

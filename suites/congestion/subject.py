@@ -43,7 +43,7 @@ class Workload:
     headroom_B: Annotated[float, Bounds(at_least=0, not_above="buffer_B")]
     # Senders start within this time, by the seed; chosen here.
     jitter_s: Annotated[float, Bounds(at_least=0)] = 22e-6
-    # Of a time step; the simulation is repeated with twice the step.
+    # Of a time step. At most a quarter of hop_s, because the simulation is repeated with twice the step.
     dt_s: Annotated[float, Bounds(at_least=1e-10, not_above="hop_s * 0.25")] = 1e-7
     source: str = ""
 

@@ -9,6 +9,7 @@ from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, build_step, strategy_of
+from suites.training.workload import TextVocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,7 @@ class Workload(training.StepWorkload):
     """A training step over nodes."""
 
     strategy: Literal["ddp", "fsdp2", "zero3"]
+    vocab_size: TextVocabulary
     loss_steps: Annotated[int, Bounds(at_least=8)] = 32  # micro-batches per rank before the loss is read
     ranks_per_node: PositiveInt = 1
     nodes: Annotated[int, Bounds(at_least=2)] = 2

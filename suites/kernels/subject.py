@@ -32,7 +32,7 @@ class Workload:
     hidden_size: HiddenSize = 1  # columns; for attention, heads * head_size
     num_attention_heads: AttentionHeads = 1
     num_key_value_heads: PositiveInt = 1  # training_step
-    head_size: Annotated[int, Bounds(at_least=2, divisible_by=2)] = 64  # rotary, attention
+    head_size: Annotated[int, Bounds(at_least=2, divisible_by=2)] = 64  # rotary, attention; rotary halves it
     intermediate_size: PositiveInt = 1  # training_step; matmul: columns of the result
     vocab_size: Annotated[int, Bounds(at_least=2)] = 2  # linear_cross_entropy, training_step
     num_hidden_layers: PositiveInt = 1  # training_step

@@ -95,11 +95,20 @@ def _needs_adam(step: TrainingStep) -> None:
         raise NotDefinedError(NOT_ADAM.format(optimizer=step.workload.optimizer))
 
 
+def _stage(step: TrainingStep) -> int:
+    sharding = step.features.sharding
+    if sharding not in STAGES:
+        raise NotDefinedError(
+            f"the formula does not know how {sharding!r} shards; it knows {', '.join(STAGES)}"
+        )
+    return STAGES[sharding]
+
+
 def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
     """Apply the rule to the paper's nominal size ("7B") where there is one, spread evenly as in Table I."""
     step = subject.step
     _needs_adam(step)
-    if step.features.sharding in ("zero1", "zero2", "context"):
+    if step.features.sharding in ("zero1", "zero2", "context") or step.shard_within is not None:
         raise NotDefinedError(
             "the rule gives a total and does not say which part of it is replicated on each rank"
         )
@@ -110,15 +119,13 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
 def _states_16(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    return zero_states_bytes(
-        counts.parameters / step.tensor_ranks, STAGES[step.features.sharding], step.shard_ranks
-    )
+    return zero_states_bytes(counts.parameters / step.tensor_ranks, _stage(step), step.shard_ranks)
 
 
 def _states_18(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    stage = STAGES[step.features.sharding]
+    stage = _stage(step)
     if stage > 1:
         raise NotDefinedError("Megatron's estimator spreads the optimizer's states alone (as ZeRO's stage 1)")
     return megatron_states_bytes(
@@ -166,7 +173,7 @@ def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
     """Apply deepspeed's estimator of the step's own stage; model states only."""
     step = subject.step
     _needs_adam(step)
-    stage = STAGES[step.features.sharding]
+    stage = _stage(step)
     if step.tensor_ranks > 1:
         raise NotDefinedError("deepspeed's estimators know no tensor parallelism")
     if stage == 1:
@@ -175,7 +182,7 @@ def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
         raise NotDefinedError(
             "deepspeed's estimators are for ZeRO stages 2 and 3; this step shards by neither"
         )
-    return _by_deepspeed(stage, counts, step.ranks)
+    return _by_deepspeed(stage, counts, step.shard_ranks)
 
 
 def _deepspeed_on_one(stage: int) -> Callable[[Subject, ModelCounts], float]:

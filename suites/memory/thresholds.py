@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from math import gcd
+from math import gcd, lcm
 from typing import Protocol
 
 from harness.records import Note, Origin, Reading, Unavailable
@@ -129,7 +129,7 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Return every number of ranks that this sharding can have, in increasing order."""
     step, workload = subject.step, subject.step.workload
     if step.features.sharding not in ("tensor", "context"):
-        neighbours = step.ranks // step.data_ranks
+        neighbours = lcm(step.ranks // step.data_ranks, step.shard_within or 1)
         return range(neighbours, MOST_RANKS + 1, neighbours)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     if step.features.sharding == "context":

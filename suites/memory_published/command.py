@@ -20,6 +20,7 @@ def command_of(workload: Workload) -> str:
         for one in fields(training.Workload)
         if (value := getattr(workload, one.name)) != one.default or one.name in KEPT
     }
+    given |= {name: getattr(workload, name) for name in OF_THE_DEVICE}
     given |= {"device_memory_B": "${hardware.memory_B}", "simulated_device": "cuda"}
     listed = f" 'techniques={word(workload.techniques)}'" if workload.techniques else " only=[baseline]"
     return (
@@ -29,6 +30,9 @@ def command_of(workload: Workload) -> str:
 
 KEPT = ("dp_size", "tp_size")
 """Fields whose default in the memory suite is another."""
+
+OF_THE_DEVICE = ("architecture", "expandable_segments")
+"""Fields that decide what the simulated GPU allocates and reserves."""
 
 
 def word(value: Any) -> str:

@@ -9,6 +9,7 @@ from harness.bounds import Bounds, PositiveInt
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
+from suites.training.workload import TextVocabulary
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The tiers of memory, from fast to large. Without a GPU each is emulated by the one below it: private
@@ -23,6 +24,7 @@ class Workload(training.StepWorkload):
     most `num_hidden_layers`.
     """
 
+    vocab_size: TextVocabulary
     precision: Literal["bf16", "fp32"] = "bf16"  # bf16: mixed
     dp_size: PositiveInt = 2  # processes on this machine; on GPUs, one each
     loss_steps: Annotated[int, Bounds(at_least=8)] = 24

@@ -61,7 +61,8 @@ def check(step: TrainingStep) -> None:
     """Raise `WrongResult` where the step, at a small size in this process, breaks its contract.
 
     A sharded step runs as the only rank of a real process group: nothing is sent, but all that sharding does
-    to the model is done. `model.Transformer` represents a user's own model.
+    to the model is done. What several ranks exchange is checked on real ranks alone, see `check_on_ranks`.
+    `model.Transformer` represents a user's own model.
     """
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})

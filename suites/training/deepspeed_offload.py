@@ -21,7 +21,7 @@ from suites.training.optimizers import LEARNING_RATE
 from suites.training.workload import Resources, Workload
 
 PLACES = {"device": "none", "host": "cpu", "disk": "nvme"}
-"""Our names for places, and deepspeed's."""
+"""Deepspeed's name of each memory tier."""
 
 PARAMETER_BUFFERS = 16
 """Buffers for parameters read from the disk: those of a block gathered together, and of the next one."""

@@ -1,7 +1,7 @@
 """The decoder-only transformer that suites train; one class for Llama's shapes and GPT's.
 
-Shape suffixes: B batch, T tokens of a sequence, D hidden size, H query heads, G key-value heads, K size of a
-head, V vocabulary.
+Shape suffixes: B batch, T tokens of a sequence, S tokens of its keys where these are more, D hidden size, H
+query heads, G key-value heads, K size of a head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ class PositionTensors(NamedTuple):
 
     cos_TK: Tensor | None
     sin_TK: Tensor | None
-    hidden_TT: Tensor | None  # True where a query must not attend
+    masked_TS: Tensor | None  # True where a query must not attend
 
 
-class Part(NamedTuple):
+class SequenceShard(NamedTuple):
     """The tokens of each sequence that one rank takes, see `techniques/context_parallel.py`."""
 
     positions_T: Tensor
@@ -199,33 +199,33 @@ class Attention(nn.Module):
             v_BGTK = v_BGTK.repeat_interleave(groups, dim=1)
         dropout = self.dropout if self.training else 0.0
         if self.attend is not None:
-            mixed = self.attend(q_BHTK, k_BGTK, v_BGTK, True)
+            attended_BHTK = self.attend(q_BHTK, k_BGTK, v_BGTK, True)
         elif self.kind == "sdpa":
-            mixed = self.sdpa(q_BHTK, k_BGTK, v_BGTK, dropout)
+            attended_BHTK = self.sdpa(q_BHTK, k_BGTK, v_BGTK, dropout)
         else:
-            mixed = explicit_attention(q_BHTK, k_BGTK, v_BGTK, positions.hidden_TT, dropout)
-        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+            attended_BHTK = explicit_attention(q_BHTK, k_BGTK, v_BGTK, positions.masked_TS, dropout)
+        return self.output(attended_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
 
 
-def causal_mask(length: int, device: torch.device, part: Part | None = None) -> Tensor:
-    """Return (T, T), True where a query must not attend; with `part`, the rows of its queries."""
-    if part is not None:
-        return torch.arange(length, device=device) > part.positions_T[:, None]
+def causal_mask(length: int, device: torch.device, shard: SequenceShard | None = None) -> Tensor:
+    """Return (T, S), True where a query must not attend; with `shard`, the rows of its queries."""
+    if shard is not None:
+        return torch.arange(length, device=device) > shard.positions_T[:, None]
     return torch.ones(length, length, dtype=torch.bool, device=device).triu(1)
 
 
 def explicit_attention(
-    q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, hidden_TT: Tensor | None, dropout: float
+    q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, masked_TS: Tensor | None, dropout: float
 ) -> Tensor:
     """Compute attention explicitly: scores, mask, softmax, dropout, weighted sum. (B, H, T, K)."""
-    scores_BHTT = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
-    if hidden_TT is not None:
-        scores_BHTT = scores_BHTT.masked_fill(hidden_TT, float("-inf"))
-    weights_BHTT = F.dropout(F.softmax(scores_BHTT, dim=-1), dropout)
-    return weights_BHTT @ v_BHTK
+    scores_BHTS = q_BHTK @ k_BHTK.transpose(-2, -1) / math.sqrt(q_BHTK.shape[-1])
+    if masked_TS is not None:
+        scores_BHTS = scores_BHTS.masked_fill(masked_TS, float("-inf"))
+    weights_BHTS = F.dropout(F.softmax(scores_BHTS, dim=-1), dropout)
+    return weights_BHTS @ v_BHTK
 
 
 class SwiGLUMLP(nn.Module):
@@ -316,18 +316,18 @@ class Transformer(nn.Module):
             self._make_rotary_tables()
         self.apply(initialise)
 
-    def forward(self, tokens_BT: Tensor, targets_BT: Tensor, part: Part | None = None) -> Tensor:
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor, shard: SequenceShard | None = None) -> Tensor:
         """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor.
 
-        `part`: which tokens of each sequence these are; None: all.
+        `shard`: which tokens of each sequence these are; None: all.
         """
-        positions = self._positions(tokens_BT, part)
+        positions = self._positions(tokens_BT, shard)
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
-            if part is None:
+            if shard is None:
                 positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
             else:
-                positions_T = part.positions_T
+                positions_T = shard.positions_T
             x_BTD = x_BTD + self.position_embedding(positions_T)
         x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
         for block in self.blocks:
@@ -349,19 +349,19 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def _positions(self, tokens_BT: Tensor, part: Part | None) -> PositionTensors:
-        length, hidden_TT = tokens_BT.shape[1] if part is None else part.length, None
+    def _positions(self, tokens_BT: Tensor, shard: SequenceShard | None) -> PositionTensors:
+        length, masked_TS = tokens_BT.shape[1] if shard is None else shard.length, None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
                 f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
-            hidden_TT = causal_mask(length, tokens_BT.device, part)
+            masked_TS = causal_mask(length, tokens_BT.device, shard)
         if self.shape.position == "learned":
-            return PositionTensors(None, None, hidden_TT)
-        which = slice(length) if part is None else part.positions_T
-        return PositionTensors(self.cos_TK[which], self.sin_TK[which], hidden_TT)
+            return PositionTensors(None, None, masked_TS)
+        which = slice(length) if shard is None else shard.positions_T
+        return PositionTensors(self.cos_TK[which], self.sin_TK[which], masked_TS)
 
     def _make_rotary_tables(self) -> None:
         dtype = torch.get_default_dtype()

@@ -90,9 +90,13 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one in fp32 or with a mask. (B, H, T,
-    K)."""
-    if isinstance(attn_mask, CausalBias):  # its kernels take it by the same flag, and make no mask
+    """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one otherwise. (B, H, T, K).
+
+    Otherwise: in fp32 or with a mask. Of a `CausalBias` no mask is made. For fewer queries than keys in fp32,
+    it calls another operation of the memory-efficient kernel (torch/nn/attention/bias.py).
+    """
+    bias = attn_mask if isinstance(attn_mask, CausalBias) else None
+    if bias is not None:
         attn_mask, is_causal = None, True
     query, key, value = _narrow(query), _narrow(key), _narrow(value)
     aten = torch.ops.aten
@@ -102,6 +106,12 @@ def attention(
     groups = query.shape[1] // key.shape[1]
     if enable_gqa and groups > 1:  # only the flash kernel takes grouped heads unexpanded
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    if bias is not None and bias.seq_len_q != bias.seq_len_kv:
+        by_token = (one.transpose(1, 2) for one in (query, key, value))
+        lengths = (None, None, None, None)
+        kernel = aten._efficient_attention_forward
+        found = kernel(*by_token, None, *lengths, dropout_p, int(bias.variant), True, scale=scale)
+        return first(found).transpose(1, 2)
     efficient = aten._scaled_dot_product_efficient_attention
     return first(efficient(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale))
 

@@ -40,6 +40,7 @@ class Role(StrEnum):
 
     ACTIVATIONS = "what becomes of activations"
     TENSOR_PARALLELISM = "how ranks share each layer"
+    CONTEXT_PARALLELISM = "how ranks share each sequence"
     PARALLELISM = "how ranks share the model"
 
 
@@ -50,7 +51,7 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3 | tensor | context, or as "zero3, tensor"
+    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3[, tensor | , context] | tensor | context
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
@@ -87,6 +88,8 @@ class TrainingStep:
     - `ranks`: over how many ranks it runs; one process is one of them.
     - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
+    - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
+      None: all ranks that have the same part of each layer.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.
@@ -112,6 +115,7 @@ class TrainingStep:
     ranks: int = 1
     tensor_ranks: int = 1
     context_ranks: int = 1
+    shard_within: int | None = None
     contract: Contract = EXACT
     attention: str = "explicit"
     functions: Functions = field(default_factory=dict, hash=False)
@@ -136,8 +140,8 @@ class TrainingStep:
 
     @property
     def shard_ranks(self) -> int:
-        """Return over how many ranks the states of one part of each layer can be spread."""
-        return self.ranks // self.tensor_ranks
+        """Return the number of ranks that can share one copy of the states of one part of each layer."""
+        return self.shard_within or self.ranks // self.tensor_ranks
 
     @property
     def described(self) -> dict[str, Any]:

@@ -104,8 +104,8 @@ class Trainer:
         Ranks that share each layer or each sequence share it; no others do.
         """
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        alike = self.step.ranks // self.step.data_ranks
-        number = self._taken * (world // alike) + rank // alike
+        ranks_per_batch = self.step.ranks // self.step.data_ranks
+        number = self._taken * (world // ranks_per_batch) + rank // ranks_per_batch
         self._taken += 1
         tokens_BT, targets_BT = data.batch_of(self.step.workload, self.step.seed, number)
         return tokens_BT.to(self.device), targets_BT.to(self.device)

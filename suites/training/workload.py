@@ -12,21 +12,26 @@ from harness.bounds import Bounds, PositiveInt
 from suites.training.host_memory import HostMemory
 from suites.training.model import ModelShape, llama
 
+TextVocabulary = Annotated[int, Bounds(at_least=8)]
+"""Of workloads that learn from text: in it each word is followed by one of four, see data.py."""
+
 HiddenSize = Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
 AttentionHeads = Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWorkload:
-    """What every workload with a training step has: the sizes of the model and of its micro-batches."""
+    """The sizes of a model and of its micro-batches.
+
+    The workloads of suites memory, memory_published, interconnect and offload extend it.
+    """
 
     num_hidden_layers: PositiveInt
     hidden_size: HiddenSize
     num_attention_heads: AttentionHeads
     num_key_value_heads: PositiveInt
     intermediate_size: PositiveInt
-    # Text of fewer words teaches too little: each is followed by one of four, see data.py.
-    vocab_size: Annotated[int, Bounds(at_least=8)]
+    vocab_size: Annotated[int, Bounds(at_least=2)]
     seq_len: PositiveInt
     micro_batch_size: PositiveInt = 1  # sequences of one micro-batch, which is one forward pass, on one rank
     learning_rate: Annotated[float, Bounds(above=0)] | None = None  # None: the optimizer's own

@@ -23,8 +23,8 @@ def inputs(workload: Workload, generator: torch.Generator, device: torch.device)
 
 def eager(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:
     """Map three tensors (B, H, T, K) to one. All scores are kept; the mask is made once per shape."""
-    hidden_TT = mask(q_BHTK.shape[-2], q_BHTK.device) if causal else None
-    return explicit_attention(q_BHTK, k_BHTK, v_BHTK, hidden_TT, 0.0)
+    masked_TT = mask(q_BHTK.shape[-2], q_BHTK.device) if causal else None
+    return explicit_attention(q_BHTK, k_BHTK, v_BHTK, masked_TT, 0.0)
 
 
 def mask(length: int, device: torch.device) -> Tensor:

@@ -13,6 +13,9 @@ collectives that run on CPUs, too.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. It works on `suites.training.model` alone.
+
+Shape suffixes, besides those of that module: G key-value heads, S tokens of a full sequence, T of this rank's
+part, C of one chunk, E from the first to the last of a chunk.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.model import Part, Transformer
-from suites.training.step import Level, TrainingStep
+from suites.training.model import SequenceShard, Transformer
+from suites.training.step import Level, Role, TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.CONTEXT_PARALLELISM
+ROLE = Role.CONTEXT_PARALLELISM
 EXCLUDES = {
     "tensor_parallel": "ranks that share each sequence form a mesh with fsdp2 alone",
     "ddp": "ranks that share each sequence form a mesh with fsdp2 alone",
@@ -50,7 +54,8 @@ EXCLUDES = {
     "compile": "attention has collectives that torch.compile would have to break its graph for",
 }
 
-NOTE = "context parallel, rank 0: all parameters, gradients and states; its part of each sequence"
+NOTE = "each rank has 1/cp_size of each sequence; keys and values of all of it are gathered in every layer"
+REPLICATED = "context parallel, rank 0: all parameters, gradients and states"
 UNLIKE = "the formula divides keys and values by cp_size, too; this step gathers those of full sequences"
 
 
@@ -74,7 +79,10 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     if workload.other_code:
         return "it changes the attention of suites.training.model alone, not another model's"
     if workload.cp_size == 1:
-        return "it needs several ranks per sequence, and this workload has cp_size=1"
+        return (
+            "it needs several ranks per sequence, and this workload has cp_size=1; in suite memory set "
+            "suite.workloads.NAME.cp_size"
+        )
     chunks = 2 * workload.cp_size
     if workload.seq_len % chunks:
         return (
@@ -85,8 +93,8 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return one of `cp_size` ranks' step; `fsdp2` is applied later."""
-    cp_size, in_rows = step.workload.cp_size, step.settings_of("fsdp2") is not None
-    if not in_rows and step.settings_of("optimizer_in_backward") is not None:
+    cp_size, with_fsdp2 = step.workload.cp_size, step.settings_of("fsdp2") is not None
+    if not with_fsdp2 and step.settings_of("optimizer_in_backward") is not None:
         raise Unavailable(
             "context_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
             "them before; list fsdp2 too"
@@ -97,31 +105,33 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         ranks=cp_size,
         context_ranks=cp_size,
         features=replace(step.features, sharding="context", activations_unlike=unlike),
-        wraps=(*step.wraps, partial(share, cp_size if in_rows else None)),
+        wraps=(*step.wraps, partial(parallelize, cp_size if with_fsdp2 else None)),
     )
-    return changed if in_rows else replace(changed, reducing=average_with_the_last, notes=(*step.notes, NOTE))
+    if with_fsdp2:
+        return changed
+    return replace(changed, reducing=average_with_the_last, notes=(*step.notes, REPLICATED, NOTE))
 
 
-def share(neighbours: int | None, model: nn.Module, resources: Resources) -> nn.Module:
-    """Return the model with each sequence shared by all ranks, or by so many `neighbours`.
+def parallelize(row_ranks: int | None, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model with each sequence shared by all ranks, or by rows of `row_ranks` neighbours.
 
     Its forward takes full sequences and returns their loss.
     """
     assert isinstance(model, Transformer)
     if "attention" in model.functions:
         raise Unavailable("context_parallel does not know the causal mask of an attention of another kind")
-    group = ContextGroup(mesh_of(neighbours, next(model.parameters()).device.type))
+    group = ContextGroup(mesh_of(row_ranks, next(model.parameters()).device.type))
     for block in model.blocks:
         attention: Any = block.attention
         attention.gather, attention.sdpa = partial(GatherSequence.apply, group), group.sdpa
-    return SharedSequences(model, group)
+    return ContextParallelModel(model, group)
 
 
-def mesh_of(neighbours: int | None, device_type: str) -> DeviceMesh:
-    """Return the ranks that share each sequence: all, or one row of the mesh that `fsdp2` takes all of."""
-    if neighbours is None:
+def mesh_of(row_ranks: int | None, device_type: str) -> DeviceMesh:
+    """Return the ranks that share each sequence: all, or one row of the mesh that `fsdp2` shards over."""
+    if row_ranks is None:
         return rank_mesh(device_type)
-    return mesh_of_rows(device_type, neighbours, ("dp", "cp"))["cp"]
+    return mesh_of_rows(device_type, row_ranks, ("dp", "cp"))["cp"]
 
 
 class ContextGroup:
@@ -137,19 +147,19 @@ class ContextGroup:
         chunks = sequence.chunk(2 * self.ranks, dim)
         return torch.cat([chunks[chunk] for chunk in chosen], dim)
 
-    def gather(self, own_T: Tensor) -> Tensor:
-        """Return a full sequence, by its first dimension, of which each rank has its chunks."""
-        all_S = own_T.new_empty((self.ranks * own_T.shape[0], *own_T.shape[1:]))
-        dist.all_gather_into_tensor(all_S, own_T, self.processes)
+    def gather(self, own_TBGK: Tensor) -> Tensor:
+        """Return (S, B, G, K), full sequences of which each rank has its chunks (T, B, G, K)."""
+        by_rank_SBGK = own_TBGK.new_empty((self.ranks * own_TBGK.shape[0], *own_TBGK.shape[1:]))
+        dist.all_gather_into_tensor(by_rank_SBGK, own_TBGK, self.processes)
         places = sorted(range(2 * self.ranks), key=self.by_rank.__getitem__)
-        return self.chunks(all_S, places)
+        return self.chunks(by_rank_SBGK, places)
 
-    def reduce_scatter(self, sequence_S: Tensor) -> Tensor:
-        """Return this rank's chunks of the sum of all ranks' sequences, by their first dimension."""
-        all_S = self.chunks(sequence_S, self.by_rank)
-        own_T = all_S.new_empty((all_S.shape[0] // self.ranks, *all_S.shape[1:]))
-        dist.reduce_scatter_tensor(own_T, all_S, group=self.processes)
-        return own_T
+    def reduce_scatter(self, all_SBGK: Tensor) -> Tensor:
+        """Return (T, B, G, K), this rank's chunks of the sum over ranks of (S, B, G, K)."""
+        by_rank_SBGK = self.chunks(all_SBGK, self.by_rank)
+        own_TBGK = all_SBGK.new_empty((all_SBGK.shape[0] // self.ranks, *all_SBGK.shape[1:]))
+        dist.reduce_scatter_tensor(own_TBGK, by_rank_SBGK, group=self.processes)
+        return own_TBGK
 
     def average(self, tensor: Tensor) -> None:
         """Take the mean over ranks, in place."""
@@ -161,15 +171,15 @@ class ContextGroup:
 
         CUDA's kernels make no mask for it; torch makes one for the CPU's.
         """
-        mixed = []
+        attended = []
         for chunk, q_BHCK in zip(self.own, q_BHTK.chunk(2, dim=2), strict=True):
             size = q_BHCK.shape[2]
             end = (chunk + 1) * size
             with torch_internals.no_modes():  # it is a tensor, though without elements
                 mask = causal_lower_right(size, end)
             k_BHEK, v_BHEK = k_BHSK[:, :, :end], v_BHSK[:, :, :end]
-            mixed.append(F.scaled_dot_product_attention(q_BHCK, k_BHEK, v_BHEK, mask, dropout))
-        return torch.cat(mixed, dim=2)
+            attended.append(F.scaled_dot_product_attention(q_BHCK, k_BHEK, v_BHEK, mask, dropout))
+        return torch.cat(attended, dim=2)
 
 
 class GatherSequence(torch.autograd.Function):
@@ -188,7 +198,7 @@ class GatherSequence(torch.autograd.Function):
         return None, context.group.reduce_scatter(all_BGSK.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
 
 
-class SharedSequences(nn.Module):
+class ContextParallelModel(nn.Module):
     """Compute the loss of this rank's part of each sequence, averaged over the ranks that share it."""
 
     def __init__(self, model: Transformer, group: ContextGroup) -> None:
@@ -206,7 +216,7 @@ class SharedSequences(nn.Module):
         own_BT, own_targets_BT = (
             self.group.chunks(one, self.group.own, 1) for one in (tokens_BT, targets_BT)
         )
-        own_loss = self.model(own_BT, own_targets_BT, Part(own_T, length))
+        own_loss = self.model(own_BT, own_targets_BT, SequenceShard(own_T, length))
         return MeanOfLosses.apply(self.group, own_loss)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -229,7 +239,7 @@ class MeanOfLosses(torch.autograd.Function):
 @contextmanager
 def average_with_the_last(model: nn.Module, last: bool) -> Iterator[None]:
     """Average gradients over all ranks after the last micro-batch of an update."""
-    assert isinstance(model, SharedSequences)
+    assert isinstance(model, ContextParallelModel)
     yield
     if last:
         for gradient in live_gradients(model):

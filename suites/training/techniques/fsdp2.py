@@ -35,6 +35,7 @@ from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
 from suites.training.optimizers import RankOptimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
 from suites.training.step import Level, Role, TrainingStep, no_context
+from suites.training.techniques import context_parallel
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
@@ -94,22 +95,24 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why torch cannot shard such a step; None where it can."""
     if (reason := not_for_shards(workload)) is not None:
         return reason
-    if settings.shard_within is not None and workload.dp_size % settings.shard_within:
-        return f"groups of {settings.shard_within} ranks do not divide dp_size={workload.dp_size}"
     if settings.head == "apart" and workload.tie_word_embeddings:
         return "head: apart needs an output layer of its own, and this model's shares the embedding's weight"
-    return wrong_group(settings.reshard_after_forward, settings.shard_within or workload.dp_size)
+    return None
 
 
-def wrong_group(reshard: object, ranks: int) -> str | None:
-    """Return why `reshard_after_forward` cannot be had over so many ranks; None where it can."""
+def refuse_wrong_groups(settings: Settings, ranks: int) -> None:
+    """Raise `Unavailable` for groups that do not divide the ranks over which the model is sharded."""
+    within, reshard = settings.shard_within or ranks, settings.reshard_after_forward
+    if ranks % within:
+        raise Unavailable(f"fsdp2: shard_within={within} does not divide the {ranks} ranks")
     if reshard is None or isinstance(reshard, bool):
-        return None
-    allowed = [count for count in range(2, ranks) if ranks % count == 0]
-    if reshard in allowed:
-        return None
-    listed = ", ".join(map(str, allowed)) or f"none for {ranks} ranks"
-    return f"reshard_after_forward={reshard!r}: expected true, false, or a number of ranks ({listed})"
+        return
+    allowed = [count for count in range(2, within) if within % count == 0]
+    if reshard not in allowed:
+        listed = ", ".join(map(str, allowed)) or f"none for {within} ranks"
+        raise Unavailable(
+            f"fsdp2: reshard_after_forward={reshard!r}: expected true, false, or a number of ranks ({listed})"
+        )
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
@@ -119,6 +122,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         raise Unavailable(
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
+    refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
     sharding = "zero3"
     if step.settings_of("context_parallel") is not None:
         sharding = "zero3, context"
@@ -133,9 +137,12 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         unlike = "the formula has sharded parameters; this step's stay gathered until the backward pass"
         features = replace(features, states_unlike=(*features.states_unlike, unlike))
     notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
+    if step.context_ranks > 1:
+        notes = (*notes, context_parallel.NOTE)
     changed = replace(
         step,
         ranks=step.workload.dp_size * step.tensor_ranks * step.context_ranks,
+        shard_within=settings.shard_within,
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(shard, settings, policy)),
