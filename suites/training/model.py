@@ -297,15 +297,23 @@ class Transformer(nn.Module):
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
-        positions = self._positions(tokens_BT)
+        positions = self.positions(tokens_BT)
+        x_BTD = self.embed(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, positions)
+        x_BTD = self.norm(x_BTD)
+        return self.loss(x_BTD, targets_BT)
+
+    def embed(self, tokens_BT: Tensor) -> Tensor:
+        """Return the first layer's input (B, T, D)."""
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
             positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
             x_BTD = x_BTD + self.position_embedding(positions_T)
-        x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, positions)
-        x_BTD = self.norm(x_BTD)
+        return F.dropout(x_BTD, self.shape.dropout, self.training)
+
+    def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the mean cross-entropy of predicting `targets_BT` from the last norm's result."""
         if self.head_loss is not None:
             return self.head_loss.run(lambda: self.head(x_BTD), targets_BT)
         if "linear_cross_entropy" in self.functions:
@@ -322,15 +330,16 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def _positions(self, tokens_BT: Tensor) -> PositionTensors:
-        length, hidden_TT = tokens_BT.shape[1], None
+    def positions(self, input_BT: Tensor) -> PositionTensors:
+        """Return the positions of a batch of tokens (B, T), or of a layer's input (B, T, D)."""
+        length, hidden_TT = input_BT.shape[1], None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
                 f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
-            hidden_TT = causal_mask(length, tokens_BT.device)
+            hidden_TT = causal_mask(length, input_BT.device)
         if self.shape.position == "learned":
             return PositionTensors(None, None, hidden_TT)
         return PositionTensors(self.cos_TK[:length], self.sin_TK[:length], hidden_TT)
