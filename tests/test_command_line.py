@@ -190,7 +190,7 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert ["buckets=null", "a whole number of at least 1 or null"] in listed
 
 
-@pytest.mark.parametrize("name", ["context_parallel", "pipeline"])
+@pytest.mark.parametrize("name", ["context_parallel"])
 def test_a_technique_that_is_not_built_is_listed_with_the_reason_and_not_offered(name):
     lines = list(list_lines(["techniques"]))
     (at,) = [n for n, line in enumerate(lines) if line.startswith(f"{name} ")]

@@ -31,10 +31,10 @@ and, up to two nodes, with that of ranks (issue 986); between nodes they can be 
 def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
     """Return the bytes of one of the step's ranks outside torch's allocator on CUDA, by what takes them.
 
-    Data-parallel ranks have one communicator, tensor-parallel ones another.
+    Data-parallel ranks have one communicator, tensor-parallel ones and those of a pipeline others.
     """
     outside_B = {"cuda_context": CUDA_CONTEXT_B}
-    groups = [ranks for ranks in (step.data_ranks, step.tensor_ranks) if ranks > 1]
+    groups = [ranks for ranks in (step.data_ranks, step.tensor_ranks, step.pipeline_ranks) if ranks > 1]
     if groups:
         outside_B["nccl_buffers"] = sum(NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B for ranks in groups)
     return outside_B

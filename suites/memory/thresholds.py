@@ -90,10 +90,11 @@ def ranks_that_suffice(
     """
 
     def on(ranks: int) -> Subject:
-        step = subject.step
-        alone = step.features.sharding == "tensor"
-        tensor_ranks = ranks if alone else step.tensor_ranks
-        return replace(subject, step=replace(step, ranks=ranks, tensor_ranks=tensor_ranks))
+        step, alone = subject.step, subject.step.features.sharding
+        tensor_ranks = ranks if alone == "tensor" else step.tensor_ranks
+        pipeline_ranks = ranks if alone == "pipeline" else step.pipeline_ranks
+        changed = replace(step, ranks=ranks, tensor_ranks=tensor_ranks, pipeline_ranks=pipeline_ranks)
+        return replace(subject, step=changed)
 
     @cache
     def peak_at(ranks: int) -> float:
@@ -126,9 +127,14 @@ def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Return every number of ranks that this sharding can have, in increasing order."""
-    workload = subject.step.workload
-    if subject.step.features.sharding != "tensor":
-        return range(subject.step.tensor_ranks, MOST_RANKS + 1, subject.step.tensor_ranks)
+    step, workload = subject.step, subject.step.workload
+    if step.features.sharding == "pipeline":
+        most = workload.num_hidden_layers // step.stages_per_rank
+        count = workload.gradient_accumulation_steps
+        enough = range(1, min(most, count) + 1)
+        return [n for n in enough if most % n == 0 and (step.stages_per_rank == 1 or count % n == 0)]
+    if step.features.sharding != "tensor":
+        return range(step.tensor_ranks, MOST_RANKS + 1, step.tensor_ranks)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     return [ranks for ranks in range(1, most + 1) if most % ranks == 0]
 
