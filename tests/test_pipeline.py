@@ -97,11 +97,9 @@ def test_all_ranks_take_the_same_sequences():
 
 
 FOUR = replace(SMALL, num_hidden_layers=4, pp_size=2, gradient_accumulation_steps=3)
-FOUR_TWICE = replace(FOUR, gradient_accumulation_steps=2)
 SET_UPS = {
-    "1F1B": (FOUR, ["pipeline", "attention"]),
-    "1F1B, mixed, checkpointed, flash": (FOUR_TWICE, ["pipeline", *FURTHER]),
-    "interleaved": (FOUR_TWICE, [INTERLEAVED, "attention"]),
+    "1F1B, mixed, checkpointed, flash": (FOUR, ["pipeline", *FURTHER]),
+    "interleaved": (replace(FOUR, gradient_accumulation_steps=2), [INTERLEAVED, "attention"]),
 }
 
 
