@@ -55,7 +55,7 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     if kind == "techniques":
         for name in techniques.names():
-            yield from _technique(name, techniques.TECHNIQUES / f"{name}.py")
+            yield from technique_lines(name, techniques.TECHNIQUES / f"{name}.py")
         return
     if kind == "suites":
         yield from ((suite, question_of(suite)) for suite in suites)
@@ -77,7 +77,7 @@ def _variants(run: Run) -> Iterator[tuple[str, str]]:
         yield one.name, one.title or (_about(source) if source.is_file() else "")
 
 
-def _technique(name: str, file: Path) -> Iterator[tuple[str, str]]:
+def technique_lines(name: str, file: Path) -> Iterator[tuple[str, str]]:
     """Yield a technique, then each of its settings with the default and what is allowed."""
     yield name, _about(file)
     if reason := techniques.literal(file, "NOT_BUILT"):

@@ -81,10 +81,10 @@ def sharded(techniques, workload, seed=3):
     return build_step(workload, [techniques] if isinstance(techniques, str) else techniques, seed)
 
 
-def dry_and_measured(step, full=True, steady_steps=1):
+def dry_and_measured(step, full=True, steady_steps=1, rank=0):
     """Return the dry run's peak, and the bytes of real tensors in the last of those steps, of one rank."""
-    dry = dry_run(step, HOST, full)
-    with fake_process_group(step.ranks):
+    dry = dry_run(step, HOST, full, rank=rank)
+    with fake_process_group(step.ranks, rank):
         measured = measure_peak(step, CPU, steady_steps=steady_steps)
     return dry, measured.peaks[-1].live_B
 

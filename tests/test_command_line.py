@@ -1,6 +1,7 @@
 """What Hydra's users type: it works, or it is refused with the command to use instead."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,10 +11,10 @@ import yaml
 from harness import optimizations, techniques
 from harness.code_fingerprint import ROOT
 from harness.command_line import SHOWN, USAGE, Command, read
-from harness.completion import choices
 from harness.config import names
 from harness.config_view import config_yaml, info_lines
-from harness.listing import WIDTH, list_lines
+from harness.listing import WIDTH, list_lines, technique_lines
+from harness.technique_list import combination
 from harness.validation import ConfigError
 
 REFUSED = [
@@ -190,17 +191,18 @@ def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(
     assert ["buckets=null", "a whole number of at least 1 or null"] in listed
 
 
-@pytest.mark.parametrize("name", ["pipeline"])
-def test_a_technique_that_is_not_built_is_listed_with_the_reason_and_not_offered(name):
-    lines = list(list_lines(["techniques"]))
-    (at,) = [n for n, line in enumerate(lines) if line.startswith(f"{name} ")]
-    assert any(line.startswith("  not built ") for line in lines[at : at + 4])
+def test_a_technique_that_is_not_built_is_listed_with_the_reason_and_not_offered(tmp_path):
+    folder = shutil.copytree(techniques.TECHNIQUES, tmp_path / "techniques")
+    file = folder / "expert_parallel.py"
+    file.write_text((folder / "ddp.py").read_text() + '\nNOT_BUILT = "for this test"\n')
+    assert ("  not built", "for this test") in technique_lines("expert_parallel", file)
+    assert "expert_parallel" in techniques.names(folder)
+    assert "expert_parallel" not in techniques.built(folder)
+    with pytest.raises(ConfigError, match=r"techniques\.expert_parallel: not built: for this test"):
+        combination(["expert_parallel"], folder)
     with pytest.raises(ConfigError) as error:
-        techniques.checked_techniques("here", ["no_such"])
-    assert name not in str(error.value)
-    assert not [
-        word for word in choices(f"python -m harness suite=memory techniques=[{name[:5]}") if name in word
-    ]
+        techniques.checked_techniques("here", ["no_such"], folder)
+    assert "expert_parallel" not in str(error.value)
 
 
 def test_techniques_are_listed_without_torch():

@@ -26,8 +26,11 @@ from suites.training.trainer import Trainer
 
 TINY = replace(LLAMA, num_key_value_heads=2, micro_batch_size=8, tp_size=2, cp_size=2)
 
-COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}]}
-"""What a technique needs next to it, by its NEEDS."""
+COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}], "pipeline": ["gradient_accumulation"]}
+"""What a technique needs next to it."""
+
+CHANGES = {"pipeline": {"pp_size": 2}}
+"""What a technique needs of its workload."""
 
 SETTINGS = {
     "mixed_precision": [{}, {"gradients": "bf16"}, {"gradients": "fp32"}],
@@ -52,6 +55,7 @@ SETTINGS = {
         {"keep_logits": "fp32", "chunks": 2},
         {"fused": True},
     ],
+    "pipeline": [{}, {"stages_per_rank": 2}],
     "fsdp1": [{}, {"strategy": "shard_grad_op"}, {"reduce_every_micro_batch": False}],
     "fsdp2": [
         {},
@@ -76,6 +80,7 @@ ALONE = [
 
 
 def step_of(name, given, workload=TINY):
+    workload = replace(workload, **CHANGES.get(name, {}))
     return build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1)
 
 
@@ -199,7 +204,7 @@ def test_plain_data_make_the_same_step_again_in_whatever_order(name):
         (["ddp", "powersgd"], "buckets: 1"),
         ([{"gradient_accumulation": {"steps": 3}}], "3 micro-batches cannot share micro_batch_size=8"),
         ([{"loss": {"chunks": 49}}], "chunks=49: allowed are 1 to seq_len=48"),
-        (["pipeline"], "depends on the micro-batches in flight"),
+        (["pipeline"], "pp_size=1 is a single stage"),
         (["loss", "tensor_parallel"], "logits that are sharded by vocabulary"),
         ([{"activation_checkpointing": {"every": 5}}], "every=5: allowed are 1 to num_hidden_layers=4"),
         ([{"fsdp2": {"reshard_after_forward": 3}}], "reshard_after_forward=3: expected true, false"),

@@ -217,6 +217,60 @@ def allocated_by_size() -> Iterator[None]:
         module._data_ptr_allocated = original
 
 
+def has_pipelining() -> bool:
+    """Return whether torch's pipelining is the one that `take_shapes_as_given` is for."""
+    from torch.distributed.pipelining import _utils, schedules
+
+    return hasattr(_utils, "InferenceMode") and hasattr(schedules._PipelineSchedule, "_warmup_p2p")
+
+
+def take_shapes_as_given(schedule: Any) -> None:
+    """Let a pipeline's schedule use the shapes that its stages were made with.
+
+    Ranks otherwise vote on it, by values that fake tensors do not have.
+    """
+    from torch.distributed.pipelining._utils import InferenceMode
+
+    def warm_up(stages: Any, *unused: bool) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    schedule._warmup_p2p = warm_up
+
+
+@contextmanager
+def sends_kept() -> Iterator[None]:
+    """Let a pipeline's schedule keep what it sends as long as the handle of the send, as gloo does.
+
+    The handles of a fake process group keep nothing. NCCL releases a tensor soon after it was sent.
+    """
+    schedules: Any = sys.modules.get("torch.distributed.pipelining.schedules")
+    if schedules is None:
+        yield
+        return
+    original = schedules._batch_p2p
+
+    def kept(operations: Any, desc: str | None = None) -> Any:
+        sent = [SentTensor(one.tensor) for one in operations if one.op is torch.distributed.isend]
+        return [*original(operations, desc), *sent]
+
+    schedules._batch_p2p = kept
+    try:
+        yield
+    finally:
+        schedules._batch_p2p = original
+
+
+class SentTensor:
+    """The handle of a send that is over."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def wait(self) -> None:
+        """Do nothing."""
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Return the address of a storage's C++ object: equal for every Python object that refers to it."""
     return int(storage._cdata)

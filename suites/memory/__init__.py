@@ -27,7 +27,7 @@ from suites.memory.outside_allocator import reserved, room_B
 from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
 from suites.training import correctness, techniques
-from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run
+from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
 from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
@@ -164,6 +164,9 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
     where = f", {peak.place.line}" if peak.place.line else ""
     operation = peak.place.operation or "its start"
     yield Note(f"fake_step: the peak is in {peak.place.phase!r}, at {operation}{where}")
+    if len(peak.peaks_B) > 1:
+        each = ", ".join(f"rank {rank} {size_B / 1e9:.3g} GB" for rank, size_B in peak.peaks_B)
+        yield Note(f"fake_step: this is rank {peak.rank} of {subject.step.ranks}; peaks of ranks: {each}")
 
 
 def over_the_step(subject: Subject, timeline: Timeline) -> Iterator[Reading | Note]:
@@ -210,8 +213,11 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
     if (reason := shortage(need_B, device)) is not None:
         yield Note(f"measured: a step {reason}")
         return
-    with among_ranks(subject.step):
-        real_steps = measure_peak(subject.step, device, steady_steps=1)
+    of_ranks = []
+    for rank in ranks_to_run(subject.step):
+        with among_ranks(subject.step, rank):
+            of_ranks.append(measure_peak(subject.step, device, steady_steps=1))
+    real_steps = max(of_ranks, key=lambda one: max(peak.live_B for peak in one.peaks))
     for peak in real_steps.peaks:
         yield Reading("peak_memory", "B", peak.live_B, Origin.MEASURED, "measured")
         yield from gpus_of(subject, peak.live_B, Origin.MEASURED, "measured")

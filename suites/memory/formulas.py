@@ -15,6 +15,8 @@ from suites.training.dry_run import is_sharded
 from suites.training.estimates import (
     ModelCounts,
     deepspeed_states_bytes,
+    first_stage_parameters,
+    interleaving_penalty,
     korthikanti_layer_bytes,
     megatron_activations_bytes,
     megatron_states_bytes,
@@ -33,6 +35,7 @@ STAGES = {
     "zero3, tensor": 3,
     "context": 0,
     "zero3, context": 3,
+    "pipeline": 0,
 }
 """ZeRO's stage over the ranks that can spread states, by `Features.sharding`; 0 spreads nothing."""
 
@@ -116,10 +119,14 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
     return total_B / (step.ranks if is_sharded(step) else 1)
 
 
+def _parameters_of_rank(step: TrainingStep, counts: ModelCounts) -> float:
+    return first_stage_parameters(counts, step.pipeline_ranks) / step.tensor_ranks
+
+
 def _states_16(subject: Subject, counts: ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    return zero_states_bytes(counts.parameters / step.tensor_ranks, _stage(step), step.shard_ranks)
+    return zero_states_bytes(_parameters_of_rank(step, counts), _stage(step), step.shard_ranks)
 
 
 def _states_18(subject: Subject, counts: ModelCounts) -> float:
@@ -129,12 +136,12 @@ def _states_18(subject: Subject, counts: ModelCounts) -> float:
     if stage > 1:
         raise NotDefinedError("Megatron's estimator spreads the optimizer's states alone (as ZeRO's stage 1)")
     return megatron_states_bytes(
-        counts.parameters / step.tensor_ranks, step.shard_ranks, distributed_optimizer=stage == 1
+        _parameters_of_rank(step, counts), step.shard_ranks, distributed_optimizer=stage == 1
     )
 
 
 def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
-    """Add the activations of one micro-batch of all layers to ZeRO's states."""
+    """Add the activations of one micro-batch of all layers to ZeRO's states; see `interleaving_penalty`."""
     step = subject.step
     _needs_known_attention(step)
     kept = (
@@ -152,7 +159,10 @@ def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
         step.tensor_ranks,
         step.features.sequence_parallel,
     )
-    return _states_16(subject, counts) + counts.num_hidden_layers * layer_B / step.context_ranks
+    layers_B = counts.num_hidden_layers * layer_B / step.context_ranks
+    return _states_16(subject, counts) + layers_B * interleaving_penalty(
+        step.pipeline_ranks, step.stages_per_rank
+    )
 
 
 def _megatron(subject: Subject, counts: ModelCounts) -> float:
@@ -165,7 +175,9 @@ def _megatron(subject: Subject, counts: ModelCounts) -> float:
     if features.recompute == "full" or (features.attention == "explicit" and features.recompute == "none"):
         raise NotDefinedError("Megatron's estimator is for selective recompute or flash attention")
     work = step.workload
-    activations_B = megatron_activations_bytes(work.seq_len, work.micro_batch_size, counts)
+    activations_B = megatron_activations_bytes(
+        work.seq_len, work.micro_batch_size, counts, step.pipeline_ranks, step.stages_per_rank
+    )
     return _states_18(subject, counts) + activations_B / (step.tensor_ranks * step.context_ranks)
 
 

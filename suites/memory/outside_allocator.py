@@ -32,12 +32,14 @@ def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
     """Return the bytes of one of the step's ranks outside torch's allocator on CUDA, by what takes them.
 
     Ranks that shard states have one communicator. Ranks with the same shard of copies of the states have
-    another, and so have tensor-parallel ones, and context-parallel ones where they are not all ranks.
+    another, and so have tensor-parallel ones, those of a pipeline, and context-parallel ones where they are
+    not all ranks.
     """
     outside_B = {"cuda_context": CUDA_CONTEXT_B}
     context_ranks = 1 if step.features.sharding == "context" else step.context_ranks
-    copies = step.ranks // (step.tensor_ranks * step.shard_ranks)
-    groups = [ranks for ranks in (step.shard_ranks, copies, step.tensor_ranks, context_ranks) if ranks > 1]
+    copies = step.ranks // (step.tensor_ranks * step.pipeline_ranks * step.shard_ranks)
+    sizes = (step.shard_ranks, copies, step.tensor_ranks, step.pipeline_ranks, context_ranks)
+    groups = [ranks for ranks in sizes if ranks > 1]
     if groups:
         outside_B["nccl_buffers"] = sum(NCCL_OF_TWO_B if ranks == 2 else NCCL_OF_MORE_B for ranks in groups)
     return outside_B

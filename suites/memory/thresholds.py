@@ -90,10 +90,17 @@ def ranks_that_suffice(
     """
 
     def on(ranks: int) -> Subject:
-        step = subject.step
-        tensor_ranks = ranks if step.features.sharding == "tensor" else step.tensor_ranks
-        context_ranks = ranks if step.features.sharding == "context" else step.context_ranks
-        changed = replace(step, ranks=ranks, tensor_ranks=tensor_ranks, context_ranks=context_ranks)
+        step, alone = subject.step, subject.step.features.sharding
+        tensor_ranks = ranks if alone == "tensor" else step.tensor_ranks
+        context_ranks = ranks if alone == "context" else step.context_ranks
+        pipeline_ranks = ranks if alone == "pipeline" else step.pipeline_ranks
+        changed = replace(
+            step,
+            ranks=ranks,
+            tensor_ranks=tensor_ranks,
+            context_ranks=context_ranks,
+            pipeline_ranks=pipeline_ranks,
+        )
         return replace(subject, step=changed)
 
     @cache
@@ -128,8 +135,13 @@ def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
     """Return every number of ranks that this sharding can have, in increasing order."""
     step, workload = subject.step, subject.step.workload
+    if step.features.sharding == "pipeline":
+        most = workload.num_hidden_layers // step.stages_per_rank
+        count = workload.gradient_accumulation_steps
+        enough = range(1, min(most, count) + 1)
+        return [n for n in enough if most % n == 0 and (step.stages_per_rank == 1 or count % n == 0)]
     if step.features.sharding not in ("tensor", "context"):
-        neighbours = lcm(step.ranks // step.data_ranks, step.shard_within or 1)
+        neighbours = lcm(step.same_data_ranks, step.shard_within or 1)
         return range(neighbours, MOST_RANKS + 1, neighbours)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     if step.features.sharding == "context":

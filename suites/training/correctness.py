@@ -67,7 +67,15 @@ def check(step: TrainingStep) -> None:
     for probed, changes in PROBES.items():
         workload = small(step.workload, changes if step.contract.compared else {})
         workload = replace(workload, **changed_by_techniques(step))
-        ours = replace(step, workload=workload, ranks=1, tensor_ranks=1, context_ranks=1, make_model=None)
+        ours = replace(
+            step,
+            workload=workload,
+            ranks=1,
+            tensor_ranks=1,
+            context_ranks=1,
+            pipeline_ranks=1,
+            make_model=None,
+        )
         with one_rank(step.features.sharding != "none"):
             losses = losses_on_one_batch(ours)
         if not step.contract.compared:
@@ -110,6 +118,7 @@ def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
         dp_size=1,
         tp_size=1,
         cp_size=1,
+        pp_size=1,
         hf_config=None,
         model=None,
         **(changes if workload.optimizer == "adamw" else {}),
@@ -238,11 +247,8 @@ def plain_gradients(
 
 def accumulate(trainer: Trainer, batches: Sequence[Batch]) -> float:
     """Run the forward and backward pass of all of an update's batches; return their mean loss."""
-    losses = [
-        trainer.backward(tokens.to(trainer.device), targets.to(trainer.device), index, len(batches))
-        for index, (tokens, targets) in enumerate(batches)
-    ]
-    return float(torch.stack(losses).mean())
+    there = ((tokens.to(trainer.device), targets.to(trainer.device)) for tokens, targets in batches)
+    return float(trainer.accumulate(there, len(batches)))
 
 
 def worst_gradient(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> tuple[float, str]:

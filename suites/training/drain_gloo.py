@@ -22,6 +22,13 @@ MOST_S = 0.2
 """How long to wait for threads that may have other work."""
 
 
+BETWEEN_TWO = frozenset({"send", "recv_"})
+"""Operations that are not waited for: two ranks that send to one another would both wait for ever.
+
+The thread that calls them releases their tensors.
+"""
+
+
 class DrainGloo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes each collective in the block end when its tensors are released, even asynchronous; costs time."""
 
@@ -33,7 +40,7 @@ class DrainGloo(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the operation; after one of a process group, wait for it, then for the threads."""
         result = func(*args, **(kwargs or {}))
-        if func.namespace == "c10d":
+        if func.namespace == "c10d" and func._opname not in BETWEEN_TWO:
             for one in tree_leaves(result):
                 if hasattr(one, "wait"):  # the Work object next to the tensors
                     one.wait()

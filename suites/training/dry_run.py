@@ -21,7 +21,7 @@ from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
-from harness.instruments.torch_internals import fsdp2_streams
+from harness.instruments.torch_internals import fsdp2_streams, sends_kept
 from harness.records import Unavailable
 from suites.training import simulated_cuda
 from suites.training.simulated_cuda import (
@@ -45,8 +45,8 @@ class Device(NamedTuple):
 
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
-    ranks are real ones over gloo, whose copies count. `architecture`: of CUDA's device. `allocator`: the
-    options of CUDA's caching allocator.
+    ranks are real ones over gloo, which makes copies that count, and keeps what it sends. `architecture`: of
+    CUDA's device. `allocator`: the options of CUDA's caching allocator.
     """
 
     name: str = "host"
@@ -63,7 +63,8 @@ class DryRun(NamedTuple):
     """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`.
 
     `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from the end of
-    set-up to that of the second step; None for other devices.
+    set-up to that of the second step; None for other devices. Of the ranks that were run, it is the one that
+    takes the most: of reserved bytes where there are any.
     """
 
     peak_B: int
@@ -71,6 +72,8 @@ class DryRun(NamedTuple):
     place: OpSite  # what was running
     reserved_B: int | None
     timeline: Timeline | None  # of set-up and both steps; None where it is not kept
+    rank: int = 0
+    peaks_B: tuple[tuple[int, int], ...] = ()  # (rank, peak) of each rank that was run
 
 
 def dry_run(
@@ -80,20 +83,38 @@ def dry_run(
     *,
     reserved: bool = True,
     found: list[Pattern] | None = None,
+    rank: int | None = None,
 ) -> DryRun:
     """Return the peak of one rank. `full`: run every layer, uniform or not.
 
     `reserved`: on CUDA, also what the allocator reserves, which takes twice the time. `found`: gets how
     layers repeat; a later step that differs in its sizes alone is then built so without another check.
-    A sharded step is rank 0 of a fake process group of as many ranks as it says. Raises `Unavailable` where
-    fake tensors cannot show the step.
+    `rank`: of a fake process group of as many ranks as a sharded step says; None: the one that takes the
+    most, see `ranks_to_run`. Raises `Unavailable` where fake tensors cannot show the step.
     """
     reserved = reserved and device.name == "cuda"
-    timeline = timeline_of_step(step, device, full, reserved, found)
-    peak = timeline.peak()
-    by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
-    reserved_B = replay(timeline.requests(), device.allocator).peak_B if reserved else None
-    return DryRun(peak.total_B, by_kind_B, timeline.events[peak.event].place, reserved_B, timeline)
+    ranks = ranks_to_run(step) if rank is None else (rank,)
+    found = found if len(ranks) == 1 else None  # ranks differ in more than sizes
+    runs = []
+    for one in ranks:
+        timeline = timeline_of_step(step, device, full, reserved, found, one)
+        peak = timeline.peak()
+        by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
+        reserved_B = replay(timeline.requests(), device.allocator).peak_B if reserved else None
+        place = timeline.events[peak.event].place
+        runs.append(DryRun(peak.total_B, by_kind_B, place, reserved_B, timeline, one))
+    most = max(runs, key=lambda run: run.peak_B if run.reserved_B is None else run.reserved_B)
+    return most._replace(peaks_B=tuple((run.rank, run.peak_B) for run in runs))
+
+
+def ranks_to_run(step: TrainingStep) -> tuple[int, ...]:
+    """Return the ranks of which one takes the most.
+
+    It is rank 0 but in a pipeline, where the first rank has the embedding and the last one the logits. Those
+    between differ in the micro-batches that they keep, of which rank 1 has the most.
+    """
+    last = step.pipeline_ranks - 1
+    return tuple(sorted({0, min(1, last), last}))
 
 
 def timeline_of_step(
@@ -102,30 +123,36 @@ def timeline_of_step(
     full: bool = False,
     full_first_step: bool = False,
     found: list[Pattern] | None = None,
+    rank: int = 0,
 ) -> Timeline:
     """Return all allocations and releases of one rank, from set-up to the end of the second step."""
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
     layers = step.workload.num_hidden_layers
-    with among_ranks(step):
+    with among_ranks(step, rank):
         if full or not step.layers_alike:
             return trace(step, device, layers, full_first_step)
-        few = partial(trace, step, device, full_first_step=full_first_step)
-        return timeline_of(few, layers, step.ranks if is_sharded(step) else 1, found)
+
+        def few(layers_per_stage: int) -> Timeline:
+            depth = layers_per_stage * step.stages
+            return trace(step, device, depth, full_first_step=full_first_step)
+
+        ranks = step.ranks // step.pipeline_ranks if is_sharded(step) else 1
+        return timeline_of(few, layers // step.stages, ranks, found)
 
 
-def among_ranks(step: TrainingStep) -> AbstractContextManager[None]:
-    """Return the fake process group of a sharded step; no group for others, or inside one.
+def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[None]:
+    """Return the fake process group of a sharded step, as `rank`; no group for others, or inside one.
 
     Raises `Unavailable` on a real rank, which cannot represent others.
     """
     if not is_sharded(step):
         return nullcontext()
-    if not dist.is_initialized():
-        return fake_process_group(step.ranks)
-    if dist.get_backend() != "fake":
+    if dist.is_initialized() and dist.get_backend() != "fake":
         raise Unavailable("this process is a rank itself and cannot simulate others")
-    return nullcontext()
+    if dist.is_initialized() and dist.get_rank() == rank:
+        return nullcontext()
+    return fake_process_group(step.ranks, rank)
 
 
 def is_sharded(step: TrainingStep) -> bool:
@@ -209,7 +236,8 @@ def program_of(device: Device) -> Program:
         return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
     workspace = gloo_workspace if device.gloo else host_workspace
     log = partial(StorageLog, workspace, ask_host=device.measured)
-    return Program(log, nullcontext, lambda same: same, kept_B=(), round_to_B=1, random_states=True)
+    operations: Callable[[], AbstractContextManager[None]] = sends_kept if device.gloo else nullcontext
+    return Program(log, operations, lambda same: same, kept_B=(), round_to_B=1, random_states=True)
 
 
 def gloo_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:

@@ -85,6 +85,27 @@ def zero_states_bytes(
     return parameters * sum(size_B * share / count for size_B, share, count in each)
 
 
+def first_stage_parameters(counts: ModelCounts, pp_size: int) -> float:
+    """Return the parameters on the first of `pp_size` stages: its share of the layers, and the embedding.
+
+    Megatron-LM's most loaded shard, in megatron/training/theoretical_memory_usage.py. Condition: the output
+    layer has a weight of its own.
+    """
+    if pp_size == 1:
+        return counts.parameters
+    embedding = counts.vocab_size * counts.hidden_size
+    return (counts.parameters - 2 * embedding) / pp_size + embedding
+
+
+def interleaving_penalty(pp_size: int, stages_per_rank: int) -> float:
+    """Return by how much interleaved 1F1B multiplies the activations of the first of `pp_size` ranks.
+
+    arXiv 2205.05198, section 4.2.3: under 1F1B that rank keeps those of `pp_size` micro-batches, as many as
+    all layers have of one; interleaved, 1 + (p - 1)/(pm) times these with m stages per rank.
+    """
+    return 1.0 if stages_per_rank == 1 else 1 + (pp_size - 1) / (pp_size * stages_per_rank)
+
+
 def megatron_states_bytes(parameters: float, ranks: int, distributed_optimizer: bool) -> float:
     """Return the bytes of model states on one data-parallel rank: 18 per parameter, or 6 + 12/ranks.
 
@@ -131,21 +152,22 @@ def largest_operator_bytes(hidden_size: int, widest: int, element_B: int = 2) ->
     return 2.0 * element_B * hidden_size * widest
 
 
-def megatron_activations_bytes(seq_len: int, micro_batch_size: int, counts: ModelCounts) -> float:
-    """Return the bytes of activations of a full model on one rank: Megatron-LM's estimator.
+def megatron_activations_bytes(
+    seq_len: int, micro_batch_size: int, counts: ModelCounts, pp_size: int = 1, stages_per_rank: int = 1
+) -> float:
+    """Return the bytes of activations on the first of `pp_size` ranks: Megatron-LM's estimator.
 
     Same file as `megatron_states_bytes`: sbh(18 + 4·intermediate_size/h) per layer, 8sb + sbh for embedding
-    and dropout, 4sbh(1 + v/h) for the output layer and the loss. Conditions: bf16, selective recompute or
-    flash attention. As in that file, ranks that share each layer also by sequence have equal parts of it.
+    and dropout, 4sbh(1 + v/h) for the output layer and the loss. In a pipeline there is an embedding's part
+    for each rank, and no output layer. Conditions: bf16, selective recompute or flash attention, at least
+    `pp_size` micro-batches. As in that file, ranks that share each layer also by sequence have equal parts.
     """
     sbh = float(seq_len * micro_batch_size * counts.hidden_size)
     layers_B = counts.num_hidden_layers * sbh * (18 + 4 * counts.intermediate_size / counts.hidden_size)
-    return (
-        layers_B
-        + 8 * seq_len * micro_batch_size
-        + sbh
-        + 4 * sbh * (1 + counts.vocab_size / counts.hidden_size)
-    )
+    embedding_B = 8 * seq_len * micro_batch_size + sbh
+    if pp_size > 1:
+        return (layers_B + pp_size * embedding_B) * interleaving_penalty(pp_size, stages_per_rank)
+    return layers_B + embedding_B + 4 * sbh * (1 + counts.vocab_size / counts.hidden_size)
 
 
 def deepspeed_states_bytes(

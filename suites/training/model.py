@@ -321,7 +321,15 @@ class Transformer(nn.Module):
 
         `shard`: which tokens of each sequence these are; None: all.
         """
-        positions = self._positions(tokens_BT, shard)
+        positions = self.positions(tokens_BT, shard)
+        x_BTD = self.embed(tokens_BT, shard)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, positions)
+        x_BTD = self.norm(x_BTD)
+        return self.loss(x_BTD, targets_BT)
+
+    def embed(self, tokens_BT: Tensor, shard: SequenceShard | None = None) -> Tensor:
+        """Return the first layer's input (B, T, D)."""
         x_BTD = self.token_embedding(tokens_BT)
         if self.position_embedding is not None:
             if shard is None:
@@ -329,10 +337,10 @@ class Transformer(nn.Module):
             else:
                 positions_T = shard.positions_T
             x_BTD = x_BTD + self.position_embedding(positions_T)
-        x_BTD = F.dropout(x_BTD, self.shape.dropout, self.training)
-        for block in self.blocks:
-            x_BTD = block(x_BTD, positions)
-        x_BTD = self.norm(x_BTD)
+        return F.dropout(x_BTD, self.shape.dropout, self.training)
+
+    def loss(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the mean cross-entropy of predicting `targets_BT` from the last norm's result."""
         if self.head_loss is not None:
             return self.head_loss.run(lambda: self.head(x_BTD), targets_BT)
         if "linear_cross_entropy" in self.functions:
@@ -349,15 +357,16 @@ class Transformer(nn.Module):
         """Return the token embedding, the last norm and the output layer."""
         return self.token_embedding, self.norm, self.head
 
-    def _positions(self, tokens_BT: Tensor, shard: SequenceShard | None) -> PositionTensors:
-        length, masked_TS = tokens_BT.shape[1] if shard is None else shard.length, None
+    def positions(self, input_BT: Tensor, shard: SequenceShard | None = None) -> PositionTensors:
+        """Return the positions of a batch of tokens (B, T), or of a layer's input (B, T, D)."""
+        length, masked_TS = input_BT.shape[1] if shard is None else shard.length, None
         if length > self.shape.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than "
                 f"max_position_embeddings={self.shape.max_position_embeddings}"
             )
         if self.attention == "explicit" and "attention" not in self.functions:
-            masked_TS = causal_mask(length, tokens_BT.device, shard)
+            masked_TS = causal_mask(length, input_BT.device, shard)
         if self.shape.position == "learned":
             return PositionTensors(None, None, masked_TS)
         which = slice(length) if shard is None else shard.positions_T

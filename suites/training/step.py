@@ -6,14 +6,14 @@ tensors, and `estimates.py` reads `Features` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Functions
@@ -51,7 +51,8 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    sharding: str = "none"  # none | ddp | zero1 | zero2 | zero3[, tensor | , context] | tensor | context
+    # none | ddp | zero1 | zero2 | zero3 | tensor | context | pipeline | zero3, tensor | zero3, context
+    sharding: str = "none"
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
     optimizer_on: str = "device"  # device | host | disk: fp32 states
@@ -67,6 +68,7 @@ MakeOptimizer = Callable[[nn.Module, Workload, Resources], RankOptimizer]
 MakeModel = Callable[["TrainingStep", int], nn.Module]
 Around = Callable[[str], AbstractContextManager[Any]]
 Reducing = Callable[[nn.Module, bool], AbstractContextManager[Any]]
+Passes = Callable[[Any, Iterable[tuple[Tensor, Tensor]], int], Tensor]
 
 
 def no_context(device_type: str) -> AbstractContextManager[Any]:
@@ -90,6 +92,7 @@ class TrainingStep:
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
     - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
       None: all ranks that have the same part of each layer.
+    - `pipeline_ranks`: how many share the layers among them; each has `stages_per_rank` stages.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.
@@ -97,6 +100,8 @@ class TrainingStep:
     - `wraps`: each takes the built model and `Resources` and returns the model, in this order.
     - `around(device_type)`: the context of forward pass and loss.
     - `reducing(model, last)`: the context of a micro-batch, the `last` of an update or not.
+    - `passes(trainer, batches, count)`: runs the passes of an update's micro-batches and returns their mean
+      loss; None: one micro-batch after the other.
     - `make_optimizer(model, workload, resources)`: see `optimizers.RankOptimizer`.
     - `keep_gradients`: gradients are zeroed in place after an update, not released.
     - `after_update`: each takes a trainer and returns what is called with it after every update.
@@ -116,6 +121,8 @@ class TrainingStep:
     tensor_ranks: int = 1
     context_ranks: int = 1
     shard_within: int | None = None
+    pipeline_ranks: int = 1
+    stages_per_rank: int = 1
     contract: Contract = EXACT
     attention: str = "explicit"
     functions: Functions = field(default_factory=dict, hash=False)
@@ -124,6 +131,7 @@ class TrainingStep:
     wraps: tuple[Wrap, ...] = ()
     around: Around = no_context
     reducing: Reducing = always_reduce
+    passes: Passes | None = None
     make_optimizer: MakeOptimizer | None = None
     keep_gradients: bool = False
     after_update: tuple[Callable[[Any], Callable[[Any], None]], ...] = ()
@@ -135,13 +143,23 @@ class TrainingStep:
 
     @property
     def data_ranks(self) -> int:
-        """Return how many ranks, or groups of ranks, take different data."""
-        return self.ranks // (self.tensor_ranks * self.context_ranks)
+        """Return how many ranks, or groups of `same_data_ranks`, take different data."""
+        return self.ranks // self.same_data_ranks
+
+    @property
+    def same_data_ranks(self) -> int:
+        """Return how many neighbouring ranks take the same data."""
+        return self.tensor_ranks * self.context_ranks * self.pipeline_ranks
 
     @property
     def shard_ranks(self) -> int:
         """Return the number of ranks that can share one copy of the states of one part of each layer."""
-        return self.shard_within or self.ranks // self.tensor_ranks
+        return self.shard_within or self.ranks // (self.tensor_ranks * self.pipeline_ranks)
+
+    @property
+    def stages(self) -> int:
+        """Return into how many stages the layers are split."""
+        return self.pipeline_ranks * self.stages_per_rank
 
     @property
     def described(self) -> dict[str, Any]:

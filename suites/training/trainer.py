@@ -28,7 +28,8 @@ class Trainer:
     """A model with its wrappers and its optimizer, built in the order of a training script.
 
     `model` is what is called; `plain` is the same model with the parameter names from before any wrapper.
-    `mark` is called with what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad".
+    `mark` is called with what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad". Of
+    a pipeline, "schedule" is first, and passes of several stages also name their stage.
     `num_hidden_layers`: in place of the workload's. `folder`: where a technique's files are.
     """
 
@@ -62,14 +63,21 @@ class Trainer:
         Without `batches`, each is drawn at random from the step's seed when its turn comes.
         """
         count = self.step.workload.gradient_accumulation_steps
-        source = iter(self._random_batches() if batches is None else batches)
+        loss = self.accumulate(self._random_batches() if batches is None else batches, count)
+        self.update()
+        return loss
+
+    def accumulate(self, batches: Iterable[Batch], count: int) -> Tensor:
+        """Run the forward and backward passes of `count` micro-batches; return their mean loss, a scalar."""
+        if self.step.passes is not None:
+            return self.step.passes(self, batches, count)
+        source = iter(batches)
         losses = []
         for index in range(count):
             self.mark(f"forward {index}")
             tokens_BT, targets_BT = next(source)
             losses.append(self.backward(tokens_BT, targets_BT, index, count))
             del tokens_BT, targets_BT
-        self.update()
         return torch.stack(losses).mean()
 
     def backward(self, tokens_BT: Tensor, targets_BT: Tensor, index: int = 0, count: int = 1) -> Tensor:
@@ -101,10 +109,10 @@ class Trainer:
     def text_batch(self) -> Batch:
         """Return the next of this rank's batches of text, see `data.batch`.
 
-        Ranks that share each layer or each sequence share it; no others do.
+        Ranks that share each layer, each sequence or the layers share it; no others do.
         """
         rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        ranks_per_batch = self.step.ranks // self.step.data_ranks
+        ranks_per_batch = self.step.same_data_ranks
         number = self._taken * (world // ranks_per_batch) + rank // ranks_per_batch
         self._taken += 1
         tokens_BT, targets_BT = data.batch_of(self.step.workload, self.step.seed, number)

@@ -15,17 +15,18 @@ from harness.instruments import torch_internals
 
 
 @contextmanager
-def fake_process_group(ranks: int) -> Iterator[None]:
-    """Make this process rank 0 of `ranks`: collectives return at once, with undefined outputs.
+def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
+    """Make this process one of `ranks`: collectives return at once, with undefined outputs.
 
     Rank 0 has the largest shard where a size does not divide evenly, so its memory is the largest of any
-    rank. Raises RuntimeError where a process group exists already, ValueError for fewer than one rank.
+    rank; not so of a pipeline. Raises RuntimeError where a process group exists already, ValueError for fewer
+    than one rank.
     """
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a process group has at least one rank")
     if dist.is_initialized():
         raise RuntimeError("a process group exists already; fake ranks need a process of their own")
-    dist.init_process_group("fake", store=torch_internals.fake_store(), rank=0, world_size=ranks)
+    dist.init_process_group("fake", store=torch_internals.fake_store(), rank=rank, world_size=ranks)
     try:
         with (
             torch_internals.unseen_propagation(),

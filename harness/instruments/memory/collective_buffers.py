@@ -24,8 +24,9 @@ BUFFERS: dict[tuple[str, str], int] = {
     ("c10d", "allreduce_"): 0,
     ("c10d", "reduce_"): 0,
     ("c10d", "broadcast_"): 0,
+    ("c10d", "recv_"): 0,
 }
-"""Index of the buffer argument, keywords last: gathered into, or reduced from.
+"""Index of the buffer argument, keywords last: gathered or received into, or reduced from.
 
 Gathered parameters are among them (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
 """

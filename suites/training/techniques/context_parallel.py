@@ -51,6 +51,7 @@ EXCLUDES = {
     "zero": "ranks that share each sequence form a mesh with fsdp2 alone",
     "host_update": "ranks that share each sequence form a mesh with fsdp2 alone",
     "local_sgd": "ranks that share each sequence form a mesh with fsdp2 alone",
+    "pipeline": "ranks that share each sequence form a mesh with fsdp2 alone",
     "compile": "attention has collectives that torch.compile would have to break its graph for",
 }
 

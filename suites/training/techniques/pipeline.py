@@ -1,41 +1,108 @@
-"""Pipeline parallelism (arXiv 1806.03377): ranks share the layers. It is not built yet.
+"""Pipeline parallelism (arXiv 1806.03377): `pp_size` ranks share the layers, by torch's pipelining.
 
-A stage's peak depends on the micro-batches in flight under its schedule (1F1B, interleaved), and a `Trainer`
-runs every layer of every micro-batch itself. No step can have it yet, so it combines with nothing.
+A rank has one stage, and alternates between forward and backward passes (1F1B). With `stages_per_rank` it
+has several, and the schedule is the interleaved one (arXiv 2104.04473, section 2.2). The embedding is on the
+first rank; the last norm, the output layer and the loss are on the last. Micro-batches are the workload's
+`gradient_accumulation_steps`.
+
+Ranks have different peaks. The first keeps the activations of the most micro-batches, the last has the
+logits, and those between receive activations and gradients, into buffers for every micro-batch. A dry run
+shows the rank that takes the most.
+
+What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
+and `apply` refuse. It works on `suites.training.model` alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
 
-from harness.records import Unavailable
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from harness.bounds import Bounds
+from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract
+from suites.training.model import Transformer
+from suites.training.optimizers import torch_optimizer
+from suites.training.pipeline_stages import Pipeline, StagesOptimizer, run_passes
 from suites.training.step import Level, Role, TrainingStep
+from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
+EXCLUDES = {
+    "tensor_parallel": "the mesh of ranks would have a further dimension, which is not built",
+    "compile": "stages run parts of the model, which one graph of the model does not have",
+    "activation_offload": "it expects a micro-batch's backward pass before the next one's forward pass",
+    "lora": "adapters over stages are not checked",
+}
 
-NOT_BUILT = (
-    "a trainer here runs every layer of a micro-batch, and a stage's peak depends on the micro-batches in "
-    "flight; a model with one stage's num_hidden_layers is no bound for it"
-)
+NOTE = "pipeline: parameters, gradients and states of one rank's stages; activations of several micro-batches"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Set nothing: there is nothing to set yet."""
+    """Choose the schedule; the workload's `pp_size` is the number of ranks that share the layers.
+
+    `stages_per_rank`: stages of each rank; 1 is 1F1B, more are interleaved 1F1B.
+    """
+
+    stages_per_rank: Annotated[int, Bounds(at_least=1)] = 1
 
 
 def unavailable() -> str | None:
-    """Return why no step can have it."""
-    return NOT_BUILT
+    """Return why it cannot run here; None where it can."""
+    if not dist.is_available():
+        return "this build of torch has no torch.distributed"
+    if not torch_internals.has_pipelining():
+        return f"torch {torch.__version__} has another torch.distributed.pipelining; it was tried with 2.13"
+    return None
 
 
 def contract(settings: Settings) -> Contract:
-    """Return `EXACT`: the same mathematics over ranks."""
+    """Return `EXACT`: the same products; gradients are summed in the order of micro-batches."""
     return EXACT
 
 
+def applies_to(workload: Workload, settings: Settings) -> str | None:
+    """Return why the model or its micro-batches cannot be shared so; None where they can."""
+    ranks, count = workload.pp_size, workload.gradient_accumulation_steps
+    stages = ranks * settings.stages_per_rank
+    if ranks == 1:
+        return "pp_size=1 is a single stage; set pp_size to the number of ranks that share the layers"
+    if workload.other_code:
+        return "it splits suites.training.model alone, not another model"
+    if workload.tie_word_embeddings:
+        return "tie_word_embeddings=true: the shared weight would be on the first and on the last stage"
+    if workload.num_hidden_layers % stages:
+        return f"{stages} stages do not divide num_hidden_layers={workload.num_hidden_layers}"
+    if count < ranks:
+        return f"pp_size={ranks} needs as many micro-batches, and gradient_accumulation_steps={count}"
+    if settings.stages_per_rank > 1 and count % ranks:
+        return f"interleaved stages need a multiple of pp_size={ranks} micro-batches, and there are {count}"
+    return None
+
+
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Raise `Unavailable`."""
-    raise Unavailable(f"pipeline: {NOT_BUILT}")
+    """Return one of `pp_size` ranks' step."""
+    return replace(
+        step,
+        ranks=step.workload.pp_size,
+        pipeline_ranks=step.workload.pp_size,
+        stages_per_rank=settings.stages_per_rank,
+        features=replace(step.features, sharding="pipeline"),
+        wraps=(*step.wraps, partial(split, settings)),
+        passes=run_passes,
+        make_optimizer=partial(StagesOptimizer, step.make_optimizer or torch_optimizer),
+        notes=(*step.notes, NOTE),
+    )
+
+
+def split(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return this rank's stages."""
+    assert isinstance(model, Transformer)
+    return Pipeline(model, settings.stages_per_rank)
