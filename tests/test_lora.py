@@ -13,7 +13,7 @@ from suites.training.correctness import check
 from suites.training.dry_run import among_ranks
 from suites.training.quantized_weights import BLOCK, NF4, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.lora import Adapted, Settings
+from suites.training.techniques.lora import LoRALinear, Settings
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -80,7 +80,7 @@ def test_adapters_alone_are_trained_and_have_states():
 def test_an_adapted_layer_is_the_layer_with_merged_weights(bias):
     torch.manual_seed(1)
     base, settings = nn.Linear(6, 5, bias=bias).requires_grad_(False), Settings(rank=2, alpha=3.0)
-    layer = Adapted(base, base, settings)
+    layer = LoRALinear(base, base, settings)
     nn.init.normal_(layer.up.weight)
     x = torch.randn(4, 3, 6, requires_grad=True)
     merged = base.weight + 1.5 * layer.up.weight @ layer.down.weight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from offload_ranks import Pools
@@ -198,7 +199,9 @@ def test_what_a_pipeline_cannot_have_is_refused_in_one_line(techniques, changes,
 def test_stages_without_a_pipeline_are_refused_and_one_rank_ignores_them():
     with pytest.raises(Unavailable, match="pp_size=2 needs the technique pipeline; else set pp_size=1"):
         sharded("fsdp2", LLAMA)
-    assert sharded([], LLAMA).ranks == 1
+    alone = Subject(sharded([], LLAMA), 80e9)
+    assert alone.step.ranks == 1
+    assert Note("pp_size=2 changes nothing: this variant has no pipeline") in islice(memory.sample(alone), 3)
 
 
 def test_the_search_varies_the_stages():

@@ -84,6 +84,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
     if subject.step.context_ranks < (cp_size := subject.step.workload.cp_size):
         yield Note(f"cp_size={cp_size} changes nothing: this variant has no context_parallel")
+    if subject.step.pipeline_ranks < (pp_size := subject.step.workload.pp_size):
+        yield Note(f"pp_size={pp_size} changes nothing: this variant has no pipeline")
     yield Reading("parameters", "1", counts.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     peaks: dict[str, float] = {}

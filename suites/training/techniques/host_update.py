@@ -87,7 +87,7 @@ class HostOptimizer(RankOptimizer):
         self.delay, self.ordinary = settings.delay, settings.delay_after
         self.owners = owners_of(list(model.parameters()), dist.get_world_size())
         mine = [one for one, owner in self.owners.items() if owner == dist.get_rank()]
-        self.owned = [Owned(one, resources.host) for one in mine]
+        self.owned = [OwnedParameter(one, resources.host) for one in mine]
         by_parameter = {one.parameter: one for one in self.owned}
         for parameter, owner in self.owners.items():
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ class HostOptimizer(RankOptimizer):
                 dist.broadcast(parameter, owner)
 
 
-class Owned:
+class OwnedParameter:
     """Keep a parameter that this rank updates, and its data on the host."""
 
     def __init__(self, parameter: nn.Parameter, host: HostMemory) -> None:
@@ -177,7 +177,7 @@ def owners_of(parameters: list[nn.Parameter], ranks: int) -> dict[nn.Parameter, 
     return {parameter: owners[parameter] for parameter in parameters}
 
 
-def gradient_down(parameter: nn.Parameter, owner: int, mine: Owned | None) -> None:
+def gradient_down(parameter: nn.Parameter, owner: int, mine: OwnedParameter | None) -> None:
     """Copy a gradient's mean over ranks to the owner's host and release it on the device."""
     gradient = parameter.grad
     assert gradient is not None

@@ -121,7 +121,8 @@ def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resou
     for name, layer in linear_layers(model).items():
         base = quantized(layer, settings) if id(layer) in inside else layer
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, Adapted(base, layer, settings) if name in adapted else base)
+        changed = LoRALinear(base, layer, settings) if name in adapted else base
+        setattr(model.get_submodule(parent), own, changed)
     return model
 
 
@@ -157,7 +158,7 @@ def quantized(layer: nn.Linear, settings: Settings) -> nn.Module:
     return Int8Linear(layer) if settings.base == "int8" else layer
 
 
-class Adapted(nn.Module):
+class LoRALinear(nn.Module):
     """A frozen linear layer and its adapter."""
 
     def __init__(self, base: nn.Module, shape: nn.Linear, settings: Settings) -> None:
