@@ -288,6 +288,7 @@ def test_the_next_sweep_clears_a_forked_daemon_that_a_killed_one_left(tmp_path, 
     groups = [[counted()], [counted("leave_forked_daemon"), cell("hang")]]
     command = [sys.executable, str(SWEEP), str(tmp_path / "out"), json.dumps({"groups": groups})]
     parent = subprocess.Popen(command, env={**environ(), "TOY_LOG": str(log)})
+    wait_until(lambda: log.exists() and log.read_text().strip()[-1:].isdigit())  # the daemon has its session
     wait_until(lambda: len(marked(tmp_path / "out")) == 3)  # the template, its child, the daemon
     parent.kill()
     parent.wait(10)
