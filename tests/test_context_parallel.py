@@ -149,12 +149,21 @@ def test_a_variant_without_the_technique_notes_that_cp_size_changes_nothing():
     assert noted(MESH) == []
 
 
-def test_flash_attention_on_cuda_makes_no_mask():
+@pytest.mark.parametrize(
+    "further",
+    [
+        ["mixed_precision", "attention"],
+        ["attention"],
+        ["attention", {"activation_checkpointing": {"mode": "per_op"}}],
+    ],
+    ids=str,
+)
+def test_fused_attention_on_cuda_makes_no_mask(further):
     """Bytes per layer of a longer sequence grow with its length, not with its square."""
     workload = replace(ONCE, micro_batch_size=1, max_position_embeddings=2**14, optimizer="sgd_momentum")
 
     def peak_B(length):
-        step = sharded(["context_parallel", *FURTHER[:2]], replace(workload, seq_len=length))
+        step = sharded(["context_parallel", *further], replace(workload, seq_len=length))
         return dry_run(step, CUDA).peak_B
 
     shorter_B, longer_B, longest_B = map(peak_B, (2**12, 2**13, 2**14))
@@ -200,6 +209,13 @@ def test_hybrid_sharding_has_a_communicator_for_the_group_and_one_between_groups
     hybrid = sharded([{"fsdp2": {"shard_within": 4}}], replace(SMALL, dp_size=8))
     assert outside_allocator_B(hybrid)["nccl_buffers"] == (688 + 544) * 1024**2
     assert list(allowed_ranks(Subject(hybrid, 80e9)))[:3] == [4, 8, 12]
+
+
+def test_the_search_keeps_to_ranks_that_the_groups_divide():
+    step = sharded([{"fsdp2": {"reshard_after_forward": 2}}], replace(SMALL, dp_size=4))
+    assert list(allowed_ranks(Subject(step, 80e9)))[:3] == [2, 4, 6]
+    with pytest.raises(ValueError, match="should be a factor of 3"):  # torch's own refusal
+        dry_run(replace(step, ranks=3))
 
 
 def test_groups_of_fsdp2_divide_all_ranks_of_the_mesh():

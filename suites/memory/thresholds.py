@@ -141,7 +141,7 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
         enough = range(1, min(most, count) + 1)
         return [n for n in enough if most % n == 0 and (step.stages_per_rank == 1 or count % n == 0)]
     if step.features.sharding not in ("tensor", "context"):
-        neighbours = lcm(step.same_data_ranks, step.shard_within or 1)
+        neighbours = lcm(step.same_data_ranks, step.ranks_multiple_of)
         return range(neighbours, MOST_RANKS + 1, neighbours)
     most = gcd(workload.num_attention_heads, workload.num_key_value_heads, workload.intermediate_size)
     if step.features.sharding == "context":

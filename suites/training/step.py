@@ -92,6 +92,7 @@ class TrainingStep:
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
     - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
       None: all ranks that have the same part of each layer.
+    - `ranks_multiple_of`: what divides `ranks`, whatever their number.
     - `pipeline_ranks`: how many share the layers among them; each has `stages_per_rank` stages.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
@@ -121,6 +122,7 @@ class TrainingStep:
     tensor_ranks: int = 1
     context_ranks: int = 1
     shard_within: int | None = None
+    ranks_multiple_of: int = 1
     pipeline_ranks: int = 1
     stages_per_rank: int = 1
     contract: Contract = EXACT

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from math import lcm
 from typing import Annotated, Any, Literal
 
 import torch
@@ -143,6 +144,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         ranks=step.workload.dp_size * step.tensor_ranks * step.context_ranks,
         shard_within=settings.shard_within,
+        ranks_multiple_of=lcm(settings.shard_within or 1, int(settings.reshard_after_forward or 1)),
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(shard, settings, policy)),
