@@ -16,9 +16,12 @@ from real_ranks import (
     sharded,
 )
 
-from harness.records import Unavailable
+from harness.records import Reading, Unavailable
+from suites.memory import count_model
+from suites.memory.subject import Subject
+from suites.memory.thresholds import thresholds
 from suites.training.correctness import check
-from suites.training.dry_run import dry_run
+from suites.training.dry_run import Device, dry_run
 from suites.training.techniques import build_step
 from suites.training.trainer import build_model
 
@@ -96,7 +99,7 @@ def test_each_rank_holds_its_share_of_what_the_stage_spreads(name, stage):
     walked = dry_run(sharded(TECHNIQUE[name], workload))
     share = {1: 1, 2: 1, 3: 1 / 8}[stage]
     assert walked.by_kind_B["parameters"] - buffers_B == pytest.approx(share * whole_B, rel=2e-3)
-    states = 3 if stage < 3 else 2  # stages 1 and 2 keep a second copy of the shard, the master
+    states = 3  # the two of Adam, and a second copy of the shard, in fp32 too
     assert walked.by_kind_B["optimizer_states"] == pytest.approx(states * whole_B / 8, rel=2e-3)
 
 
@@ -129,10 +132,29 @@ def test_the_only_rank_of_a_group_is_right_after_other_groups(name):
     check(sharded(TECHNIQUE[name], TINY))
 
 
-def test_a_large_model_is_not_run_and_says_why():
-    step = sharded(TECHNIQUE["zero3"], replace(TINY, hidden_size=4096, num_hidden_layers=32))
-    with pytest.raises(Unavailable, match="minutes"):
-        dry_run(step)
+def test_a_large_model_has_a_dry_run_but_its_ranks_are_searched_by_formula():
+    """A search tries many numbers of ranks, and each try runs every layer."""
+    large = replace(
+        TINY,
+        hidden_size=4096,
+        num_hidden_layers=1,
+        intermediate_size=14336,
+        vocab_size=50_000,
+        dp_size=8,
+        optimizer="adamw",
+    )
+    step = sharded([*TECHNIQUE["zero3"], "mixed_precision", "attention"], large)
+    subject = Subject(step, 80e9)
+    run = dry_run(step, Device("cuda"))
+    parameters = large.shape.parameters
+    assert run.by_kind_B["parameters"] == pytest.approx(2 * parameters / 8, rel=1e-3)
+    assert run.by_kind_B["optimizer_states"] == pytest.approx(12 * parameters / 8, rel=1e-3)
+
+    def refuse(*_, **__):
+        raise AssertionError("a dry run in the search")
+
+    found = list(thresholds(subject, count_model(subject), refuse))
+    assert [one.method for one in found if isinstance(one, Reading)] == ["korthikanti"] * 2
 
 
 def test_a_precision_that_deepspeed_is_not_run_in_is_refused():

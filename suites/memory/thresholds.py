@@ -18,6 +18,8 @@ from suites.training.estimates import ModelCounts
 from suites.training.step import TrainingStep
 
 MOST_RANKS = 4096
+MOST_PARAMETERS_OF_ENGINE = 500_000_000
+"""Of a model whose ranks are searched by dry runs of deepspeed's engine, in case it shards the model."""
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
@@ -35,7 +37,7 @@ def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterat
     Ranks are searched by `fake_step`; a step that fake tensors cannot show, by Korthikanti's formula.
     """
     try:
-        if is_sharded(subject.step) and subject.step.no_dry_run is None:
+        if is_sharded(subject.step) and is_quickly_run(subject.step):
             yield from ranks_that_suffice(
                 subject,
                 lambda one: used_B(one, peak_of(one)),
@@ -51,6 +53,12 @@ def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterat
             yield from tokens_under_the_rule(subject, counts.parameters, peak_of)
     except Unavailable as reason:
         yield Note(f"thresholds: {reason}")
+
+
+def is_quickly_run(step: TrainingStep) -> bool:
+    """Return whether a dry run takes seconds, as a search of many does; deepspeed's engine runs every layer."""
+    small = step.workload.shape.parameters <= MOST_PARAMETERS_OF_ENGINE
+    return step.no_dry_run is None and (small or step.settings_of("zero") is None)
 
 
 def is_under_the_rule(step: TrainingStep) -> bool:

@@ -48,13 +48,8 @@ PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grad
 """The precision of a step before it, and with it: deepspeed's mixed precision has bf16 gradients."""
 
 NOTE = (
-    "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements"
-)
-
-MOST_PARAMETERS = 500_000_000
-TOO_LARGE = (
-    "deepspeed's engine has to be run layer by layer and rank by rank, which takes minutes at this size; "
-    "fsdp2 takes the same shards as ZeRO's stage 3"
+    "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements; "
+    "all on one stream, so that a GPU can reserve more"
 )
 
 
@@ -106,7 +101,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "zero has bf16 gradients of its own: it does not combine with mixed_precision: {gradients: fp32}"
         )
     precision = PRECISIONS[step.features.precision]
-    reason = TOO_LARGE if step.workload.shape.parameters > MOST_PARAMETERS else None
+    reason = None
     if (settings.optimizer, settings.parameters) != ("device", "device"):
         reason = "fake tensors have one memory tier: host memory would count as device memory"
     features = replace(
@@ -264,9 +259,11 @@ class EngineOptimizer(RankOptimizer):
         shards = [(one.ds_tensor, "parameters") for one in parameters if hasattr(one, "ds_tensor")]
         gradients = (zero.averaged_gradients, getattr(zero, "grad_partitions_flat_buffer", None))
         buffers = [bucket.buffer for bucket in zero.ipg_buckets.values()]
-        labelled = [(one, "gradients") for one in tree_leaves(gradients)]
+        # Stage 3 takes its fp32 copies of the shards out of the optimizer's groups between updates.
+        labelled = [(one, "optimizer_states") for one in getattr(zero, "fp32_partitioned_groups_flat", ())]
+        labelled += [(one, "gradients") for one in tree_leaves(gradients)]
         labelled += [(one, "communication") for one in buffers]
-        return shards + [(one, kind) for one, kind in labelled if isinstance(one, Tensor)]
+        return [(one, kind) for one, kind in labelled if isinstance(one, Tensor)] + shards
 
     def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
         """Gather the parameters from all ranks."""
