@@ -121,6 +121,22 @@ def test_fsdp2_as_measured_of_one_of_many_ranks(sends_nothing, ranks, precision,
 
 
 @pytest.mark.parametrize(
+    "plan",
+    [
+        MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST),
+        MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST, activations="offloaded"),
+    ],
+    ids=str,
+)
+def test_what_is_on_the_host_does_not_count(sends_nothing, plan):
+    """The host is emulated by mapped files, of which the allocator knows nothing."""
+    subject = placed(replace(SMALL, dp_size=2), plan)
+    with fake_process_group(2):
+        real_B = measured_B(subject)
+    assert dry_run.fake_step_B(subject) == pytest.approx(real_B, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
     ("collective", "operation"),
     [
         (dist.all_gather_into_tensor, torch.ops.c10d._allgather_base_),
@@ -170,8 +186,6 @@ def test_fewer_layers_say_what_a_full_trace_does(monkeypatch, plan, sizes):
     [
         (MemoryPlacement("deepspeed", 2), "deepspeed"),
         (MemoryPlacement("host_update", optimizer=HOST), "host_update"),
-        (MemoryPlacement("fsdp2", optimizer=HOST, parameters=HOST), "tier"),
-        (MemoryPlacement("ddp", activations="offloaded_ahead"), "tier"),
     ],
 )
 def test_what_cannot_be_traced_says_why(plan, reason):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -271,6 +271,23 @@ class SentTensor:
         """Do nothing."""
 
 
+def over_storage(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    device: torch.device,
+    offset: int,
+    shape: Sequence[int],
+    stride: Sequence[int],
+) -> torch.Tensor:
+    """Return a tensor of that shape and stride over the storage, real or fake; the offset is in elements.
+
+    Fake tensors' cache would keep the storage of a `set_` that it sees.
+    """
+    empty = torch.empty(0, dtype=dtype, device=device)
+    with torch._C._DisableTorchDispatch():
+        return empty.set_(storage, offset, tuple(shape), tuple(stride))
+
+
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Return the address of a storage's C++ object: equal for every Python object that refers to it."""
     return int(storage._cdata)
@@ -322,57 +339,3 @@ def cpu_kernels(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         yield
     finally:
         library._destroy()
-
-
-@contextmanager
-def fsdp2_streams(enter: Callable[[int], None]) -> Iterator[None]:
-    """Call `enter` with the stream of FSDP2's allocations from there on; 0 is the computation's.
-
-    As on CUDA (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py): what an implicit all-gather
-    allocates is `ALL_GATHER_STREAM`'s; what a reduction allocates is `REDUCE_SCATTER_STREAM`'s, from its
-    output on. Its input is the computation's.
-    """
-    require_tried_version()
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-
-    module: Any = _fsdp_param_group
-    gather, reduce = module.foreach_all_gather, module.foreach_reduce
-
-    def gathered(parameters: Any, group: Any, async_op: bool, *rest: Any) -> Any:
-        enter(0 if async_op else ALL_GATHER_STREAM)
-        try:
-            return gather(parameters, group, async_op, *rest)
-        finally:
-            enter(0)
-
-    def reduced(*args: Any) -> Any:
-        before, communicator, rest = args[:4], args[4], args[5:]
-        try:
-            return reduce(*before, _Noticed(communicator, enter), *rest)
-        finally:
-            enter(0)
-
-    module.foreach_all_gather, module.foreach_reduce = gathered, reduced
-    try:
-        yield
-    finally:
-        module.foreach_all_gather, module.foreach_reduce = gather, reduce
-
-
-ALL_GATHER_STREAM, REDUCE_SCATTER_STREAM = 1, 2
-
-
-class _Noticed:
-    """A reduce-scatter whose second allocation, the output, enters its stream."""
-
-    def __init__(self, communicator: Any, enter: Callable[[int], None]) -> None:
-        self._communicator, self._enter, self._allocations = communicator, enter, 0
-
-    def allocate(self, *args: Any, **kwargs: Any) -> Any:
-        self._allocations += 1
-        if self._allocations == 2:
-            self._enter(REDUCE_SCATTER_STREAM)
-        return self._communicator.allocate(*args, **kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._communicator(*args, **kwargs)

@@ -56,7 +56,7 @@ def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterat
 
 
 def is_quickly_run(step: TrainingStep) -> bool:
-    """Return whether a dry run takes seconds, as a search of many does; deepspeed's engine runs every layer."""
+    """Return whether a search by dry runs is quick; deepspeed's engine runs every layer."""
     small = step.workload.shape.parameters <= MOST_PARAMETERS_OF_ENGINE
     return step.no_dry_run is None and (small or step.settings_of("zero") is None)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from harness.instruments.torch_internals import over_storage, storage_key
 from suites.training.host_memory import HostMemory
 from suites.training.transfer import Carrier
 
@@ -43,11 +44,11 @@ class Shelf:
     def storing(self, on_new: Callable[[Stored], None]) -> Iterator[None]:
         """Put each storage that autograd saves inside the block here once; `on_new` is called with it."""
         known: dict[tuple[StorageWeakRef, int], Stored] = {}
-        fixed = {one.untyped_storage().data_ptr() for one in self.model.buffers()}
+        fixed = {storage_key(one.untyped_storage()) for one in self.model.buffers()}
 
         def pack(tensor: Tensor) -> Tensor | Saved:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() in fixed or self._stays(tensor):
+            if storage_key(storage) in fixed or self._stays(tensor):
                 # A parameter itself, whose data an engine may change; no result, which refers to the graph.
                 return tensor if tensor.is_leaf else tensor.detach()
             key = (StorageWeakRef(storage), tensor._version)  # type: ignore[no-untyped-call]
@@ -72,7 +73,7 @@ class Shelf:
         size_B = storage.nbytes()
         free = self._free[size_B]
         below = free.pop() if free else self.host.empty((size_B,), torch.uint8)
-        above = torch.empty(0, dtype=torch.uint8, device=self.host.device).set_(storage)
+        above = over_storage(storage, torch.uint8, self.host.device, 0, (size_B,), (1,))
         return Stored(below, above, self.carrier, self._free)
 
 
@@ -124,8 +125,8 @@ class Saved(NamedTuple):
     def tensor(self) -> Tensor:
         """Return the tensor on the device."""
         above = self.stored.on_device()
-        empty = torch.empty(0, dtype=self.dtype, device=above.device)
-        return empty.set_(above.untyped_storage(), self.offset, self.shape, self.stride)
+        storage = above.untyped_storage()
+        return over_storage(storage, self.dtype, above.device, self.offset, self.shape, self.stride)
 
 
 def unpack(saved: Tensor | Saved) -> Tensor:

@@ -7,7 +7,7 @@ Uniform layers are not run one by one: a few are, and what each adds to the time
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,9 +19,10 @@ from harness.instruments.memory.caching_allocator import AllocatorSettings, repl
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.instruments.memory.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
-from harness.instruments.torch_internals import fsdp2_streams, sends_kept
+from harness.instruments.torch_internals import sends_kept
 from harness.records import Unavailable
 from suites.training import simulated_cuda
 from suites.training.simulated_cuda import (
@@ -33,6 +34,7 @@ from suites.training.simulated_cuda import (
     cuda_operations,
     cuda_workspace,
 )
+from suites.training.simulated_host import SimulatedHost
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients
 
@@ -185,10 +187,16 @@ def _two_steps(
     """Return the timeline of `trace`, and whether the first step was full or had as many gradients."""
     program = program_of(device)
     log = program.make_log()
-    with logged(log, program.random_states), program.operations(), fsdp2_streams(log.enter_stream):
+    host = SimulatedHost(log, device.name == "cuda")
+    with ExitStack() as entered:
+        entered.enter_context(logged(log, program.random_states))
+        entered.enter_context(program.operations())
+        entered.enter_context(fsdp2_streams(log.enter_stream))
+        if host.cuda:
+            entered.enter_context(fsdp2_copies_up(log.is_below))
         for size_B in program.kept_B:
             log.reserve(size_B)
-        trainer = Trainer(program.prepare(step), CPU, num_hidden_layers)
+        trainer = Trainer(program.prepare(step), CPU, num_hidden_layers, host=host)
         for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
             log.label(tensor, "parameters")
         gradients: list[int] = []  # how many, in each step
@@ -232,7 +240,8 @@ def program_of(device: Device) -> Program:
     """Return this host's operations, or CUDA's."""
     if device.name == "cuda":
         kept_B = (CUBLAS_WORKSPACE_B[device.architecture],) * CUBLAS_HANDLES
-        log = partial(StorageLog, cuda_workspace, line=CallingLine([simulated_cuda.__file__]))
+        line = CallingLine([simulated_cuda.__file__])
+        log = partial(StorageLog, cuda_workspace, line=line, computes_below=True)
         return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
     workspace = gloo_workspace if device.gloo else host_workspace
     log = partial(StorageLog, workspace, ask_host=device.measured)

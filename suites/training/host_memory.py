@@ -149,7 +149,7 @@ def states_on_host(optimizer: torch.optim.Optimizer, host: HostMemory) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = {
-                "step": torch.zeros((), dtype=torch.float32),
+                "step": torch.tensor(0.0),  # torch knows the value of a fake one
                 "exp_avg": on_host(torch.zeros_like(parameter), host),
                 "exp_avg_sq": on_host(torch.zeros_like(parameter), host),
             }

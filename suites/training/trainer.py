@@ -30,7 +30,8 @@ class Trainer:
     `model` is what is called; `plain` is the same model with the parameter names from before any wrapper.
     `mark` is called with what comes next: "forward 0", "backward 0", …, "clip", "optimizer", "zero_grad". Of
     a pipeline, "schedule" is first, and passes of several stages also name their stage.
-    `num_hidden_layers`: in place of the workload's. `folder`: where a technique's files are.
+    `num_hidden_layers`: in place of the workload's. `folder`: where a technique's files are. `host`: the tier
+    below `device`; None: this machine's.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Trainer:
         device: torch.device = CPU,
         num_hidden_layers: int | None = None,
         folder: str = "",
+        host: HostMemory | None = None,
     ) -> None:
         self.step, self.device = step, device
-        self.host = HostMemory(device, folder)
+        self.host = host or HostMemory(device, folder)
         self.mark: Callable[[str], None] = lambda phase: None
         resources = Resources(device, self.host, folder)
         with torch.device(device):

@@ -6,7 +6,7 @@ Nothing is allocated: the log has the allocations that a real run would request,
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -52,6 +52,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `ask_host`: the temporary memory of matrix products and attention is measured on this host (`workspaces`).
     `line`: returns the line of the model's code that is running. A storage gets its kind when it is known
     (`label`), for its entire life; what the forward pass makes and still keeps when it ends is an activation.
+    What is made inside `below` belongs to the memory tier below the device, and is not logged.
+    `computes_below`: nor are the results of operations that have arguments of that tier alone.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         workspace: Workspace = no_workspace,
         ask_host: bool = False,
         line: Callable[[], str] | None = None,
+        computes_below: bool = False,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
@@ -70,6 +73,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fresh: set[int] = set()  # made in the current forward pass, still alive
         self._place = OpSite(SET_UP, "", ())
         self._in_place: _InPlace | None = None
+        self._below: dict[int, weakref.ref[Any]] = {}  # storages by address
+        self._computes_below, self._making_below = computes_below, False
 
     # -- called by the dry run
 
@@ -90,6 +95,19 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def hold(self, tensor: torch.Tensor) -> None:
         """Log a tensor that was made outside of any operation."""
         self._see(tensor)
+
+    @contextmanager
+    def below(self) -> Iterator[None]:
+        """Put what operations make inside the block on the tier below the device."""
+        before, self._making_below = self._making_below, True
+        try:
+            yield
+        finally:
+            self._making_below = before
+
+    def is_below(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor's storage is on the tier below the device."""
+        return bool(self._below) and self._key(tensor) in self._below
 
     def reserve(self, size_B: int) -> None:
         """Log bytes that a library allocates and keeps."""
@@ -151,20 +169,32 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         shape = tuple(made[0].shape) if made else ()
         self._place = OpSite(self._phase, str(func), shape, self._line())
-        kind = "communication" if func.namespace in COLLECTIVE_NAMESPACES else None
-        for tensor in made:
-            for inner in torch_internals.inner_tensors(tensor):
-                self._see(inner, kind)
+        if self._computes_below and self._is_all_below(args):
+            with self.below():
+                self._see_all(made)
+            return
+        self._see_all(made, "communication" if func.namespace in COLLECTIVE_NAMESPACES else None)
         for tensor, role in collective_roles(func, args):
             number = self._see(tensor)
             if number is not None and self.ledger.kinds[number] == "temporaries":
                 self.label(tensor, role)
         self.ledger.record_transient(self._workspace(func, args, result), self._place)
 
+    def _is_all_below(self, args: Sequence[Any]) -> bool:
+        if not self._below:
+            return False
+        tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+        return bool(tensors) and all(map(self.is_below, tensors))
+
     # -- storages
 
+    def _see_all(self, tensors: Iterable[torch.Tensor], kind: str | None = None) -> None:
+        for tensor in tensors:
+            for inner in torch_internals.inner_tensors(tensor):
+                self._see(inner, kind)
+
     def _see(self, tensor: torch.Tensor, kind: str | None = None) -> int | None:
-        """Return the number of the tensor's storage, logged if it is new; None for one without storage."""
+        """Return the number of the tensor's storage, logged if new; None if it has none on the device."""
         if torch_internals.device_of(tensor).type == "meta":
             return None  # deepspeed keeps shapes so
         try:
@@ -175,6 +205,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._alive.get(key)
         if known is not None:
             return known[1]
+        if key in self._below:
+            return None
+        if self._making_below:
+            self._below[key] = weakref.ref(storage, lambda _: self._below.pop(key))
+            return None
         number = self.ledger.open(kind or "temporaries")
         if self._forward and kind is None:
             self._fresh.add(number)

@@ -31,8 +31,9 @@ from suites.training.activation_shelf import Shelf, Stored
 from suites.training.contract import EXACT, Contract
 from suites.training.host_memory import HostMemory
 from suites.training.model import blocks_of
+from suites.training.simulated_host import SimulatedHost
 from suites.training.step import Level, Role, TrainingStep
-from suites.training.transfer import AtOnce, CopyThread, SideStream
+from suites.training.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
 from suites.training.workload import Resources
 
 LEVEL = Level.ACTIVATIONS
@@ -62,21 +63,36 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         features=replace(step.features, activations_on=place),
         wraps=(*step.wraps, partial(wrap, settings)),
-        no_dry_run="fake tensors have one memory tier: host memory would count as device memory",
+        layers_alike=step.layers_alike and not settings.prefetch,  # whose last layer keeps its tensors
     )
 
 
 def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
     """Make the blocks of `model` put on the host what they save."""
     host = resources.host
-    cuda = host.device.type == "cuda"
     if settings.prefetch:
-        Ahead(model, Shelf(model, host, SideStream(host) if cuda else CopyThread(host)))
+        Ahead(model, Shelf(model, host, carrier_of(host)))
         return model
-    make = partial(on_cpu, host) if cuda else Shelf(model, host, AtOnce()).hooks
+    make = Shelf(model, host, AtOnce()).hooks
+    if isinstance(host, SimulatedHost) and host.cuda:
+        make = partial(saved_tensors_hooks, host.keep, copied_up)
+    elif host.device.type == "cuda":
+        make = partial(on_cpu, host)
     for block in blocks_of(model):
         block.forward = partial(within, make, block.forward)
     return model
+
+
+def carrier_of(host: HostMemory) -> Carrier:
+    """Return what copies alongside the computation; a simulated copy takes as long as it may."""
+    if isinstance(host, SimulatedHost):
+        return WhenNeeded()
+    return SideStream(host) if host.device.type == "cuda" else CopyThread(host)
+
+
+def copied_up(saved: Tensor) -> Tensor:
+    """Return a copy on the device."""
+    return torch.empty(saved.shape, dtype=saved.dtype).copy_(saved)
 
 
 def within(

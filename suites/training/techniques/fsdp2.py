@@ -155,7 +155,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     if settings.cpu_offload:
         if step.make_optimizer is not None:
             raise Unavailable("fsdp2 with cpu_offload updates fp32 shards with torch's own optimizer only")
-        changed = replace(changed, make_optimizer=optimizer_on_host, no_dry_run=ONE_TIER)
+        changed = replace(changed, make_optimizer=optimizer_on_host)
     return changed
 
 
@@ -174,9 +174,6 @@ def refuse_on_a_mesh(settings: Settings) -> None:
         if reason:
             given = getattr(settings, name)
             raise Unavailable(f"fsdp2 with {name}={given} does not combine with tensor_parallel: {reason}")
-
-
-ONE_TIER = "fake tensors have one memory tier: host memory would count as device memory"
 
 
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:

@@ -48,8 +48,8 @@ PRECISIONS = {"fp32": "fp32", "autocast": "bf16_grads", "bf16_grads": "bf16_grad
 """The precision of a step before it, and with it: deepspeed's mixed precision has bf16 gradients."""
 
 NOTE = (
-    "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} elements; "
-    "all on one stream, so that a GPU can reserve more"
+    "deepspeed's ZeRO stage {stage}, rank 0: flat buffers of the shards; buckets of at most {bucket} "
+    "elements; all on one stream, so that a GPU can reserve more"
 )
 
 
