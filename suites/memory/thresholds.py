@@ -38,12 +38,7 @@ def thresholds(subject: Subject, counts: ModelCounts, peak_of: PeakOf) -> Iterat
     """
     try:
         if is_sharded(subject.step) and is_quickly_run(subject.step):
-            yield from ranks_that_suffice(
-                subject,
-                lambda one: used_B(one, peak_of(one)),
-                subject.usable_B,
-                lower=lambda one: peak_of(one, reserved=one == subject).peak_B,
-            )
+            yield from ranks_that_suffice(subject, lambda one: used_B(one, peak_of(one)), subject.usable_B)
         elif is_sharded(subject.step):
             by_formula = partial(korthikanti_bytes, counts=counts)
             yield from ranks_that_suffice(
@@ -88,13 +83,11 @@ def ranks_that_suffice(
     capacity_B: float,
     origin: Origin = Origin.SIMULATED,
     method: str = "fake_step",
-    lower: Callable[[Subject], float] | None = None,
 ) -> Iterator[Reading | Note]:
     """Return the fewest ranks, and the smallest power of two, for which one rank's peak fits `capacity_B`.
 
     Assumed, as in the search: where N ranks fit, so do more. The power of two is tried too. On a mesh the
     number of data-parallel ranks varies, and each layer or sequence is shared by as many as before.
-    `lower`: bytes that are never more than the peak, in less time: fewer ranks than they need are not tried.
     """
 
     def on(ranks: int) -> Subject:
@@ -117,11 +110,7 @@ def ranks_that_suffice(
 
     allowed = allowed_ranks(subject)
     powers = [ranks for ranks in allowed if ranks & (ranks - 1) == 0]
-    if lower is None:
-        fewest = fewest_of(peak_at, capacity_B, allowed, evaluated=subject.step.ranks)
-    else:
-        least = fewest_of(lambda n: lower(on(n)), capacity_B, allowed, evaluated=subject.step.ranks)
-        fewest = None if least is None else fewest_from(peak_at, capacity_B, allowed[allowed.index(least) :])
+    fewest = fewest_of(peak_at, capacity_B, allowed, evaluated=subject.step.ranks)
     enough = [ranks for ranks in powers if fewest is not None and ranks >= fewest]
     power = fewest_of(peak_at, capacity_B, enough[:1]) if enough else None
     for metric, count in (("ranks_needed", fewest), ("ranks_needed_power_of_two", power)):
@@ -130,14 +119,6 @@ def ranks_that_suffice(
             yield Note(f"{metric}: none was found; one of {allowed[-1]} ranks takes {least_GB:.1f} GB")
         else:
             yield Reading(metric, "1", count, origin, method)
-
-
-def fewest_from(peak_at: Callable[[int], float], capacity_B: float, candidates: Sequence[int]) -> int | None:
-    """Return the fewest ranks among `candidates` that fit, where the first candidates are the likeliest."""
-    tried = 1
-    while tried < len(candidates) and peak_at(candidates[tried - 1]) > capacity_B:
-        tried *= 2
-    return fewest_of(peak_at, capacity_B, candidates[:tried])
 
 
 def allowed_ranks(subject: Subject) -> Sequence[int]:
