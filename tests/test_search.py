@@ -180,7 +180,7 @@ def test_one_sequence_is_shortened(
 
 
 def test_without_shorter_sequences_one_sequence_is_the_least() -> None:
-    found = tokens_at(lambda batch: 100.0 * batch, 50, 2048)
+    found = tokens_at(lambda batch: 100.0 * batch, 50, 2048, upper=64)
     assert found.tokens is None
     assert "2048 tokens already takes more" in found.how
 
@@ -189,6 +189,8 @@ def test_without_shorter_sequences_one_sequence_is_the_least() -> None:
 def test_what_a_7b_model_costs(target: int) -> None:
     """Real peaks: 112 GB of states and an optimizer's copies, then activations of 25 GB per sequence."""
     peak_at = Counted(lambda batch: max(126e9, 112e9 + 25e9 * batch, 85e9 + 31e9 * batch))
-    found = tokens_at(peak_at, target * 1e9, 4096, peak_at_length=lambda length: 112e9 + 1500.0 * length**2)
+    found = tokens_at(
+        peak_at, target * 1e9, 4096, 65_536, peak_at_length=lambda length: 112e9 + 1500.0 * length**2
+    )
     assert found.tokens is not None
     assert len(peak_at.asked) <= 8

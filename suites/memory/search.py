@@ -66,7 +66,7 @@ def tokens_at(
     peak_at_batch: Callable[[int], float],
     target_B: float,
     seq_len: int,
-    upper: int = 65_536,
+    upper: int,
     peak_at_length: Callable[[int], float] | None = None,
 ) -> Crossing:
     """Return how many tokens in a batch make the peak `target_B`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from math import gcd, lcm
+from math import ceil, gcd, inf, lcm
 from typing import Protocol
 
 from harness.records import Note, Origin, Reading, Unavailable
@@ -20,6 +20,7 @@ from suites.training.step import TrainingStep
 MOST_RANKS = 4096
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
 """Of a model whose ranks are searched by dry runs of deepspeed's engine, in case it shards the model."""
+MOST_SEQUENCES = 65_536
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""
 
@@ -141,21 +142,37 @@ def allowed_ranks(subject: Subject) -> Sequence[int]:
 def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Return the tokens per batch at which a full step takes 40 B per parameter, in full sequences.
 
-    Where one sequence takes more, it is shortened.
+    Where one sequence takes more, it is shortened. On CUDA also the tokens at which so much is reserved: no
+    more than those.
     """
 
-    @cache
-    def peak_with(batch: int, seq_len: int) -> float:
+    def with_batch(batch: int, seq_len: int) -> Subject:
         workload = replace(subject.step.workload, micro_batch_size=batch, seq_len=seq_len)
-        return peak_of(replace(subject, step=replace(subject.step, workload=workload)), reserved=False).peak_B
+        return replace(subject, step=replace(subject.step, workload=workload))
 
-    seq_len = subject.step.workload.seq_len
-    answer = tokens_at(
-        lambda batch: peak_with(batch, seq_len),
-        RULE_B_PER_PARAMETER * parameters,
-        seq_len,
-        peak_at_length=lambda length: peak_with(1, length),
-    )
-    if answer.tokens is not None:
-        yield Reading("tokens_at_40_B_per_parameter", "1", answer.tokens, Origin.SIMULATED, "fake_step")
-    yield Note(f"tokens at 40 B per parameter: {answer.how}")
+    def allocated_B(batch: int, seq_len: int) -> float:
+        return peak_of(with_batch(batch, seq_len), reserved=False).peak_B
+
+    def reserved_B(batch: int, seq_len: int) -> float:
+        return peak_of(with_batch(batch, seq_len)).reserved_B or inf
+
+    upper = MOST_SEQUENCES
+    searched = {"tokens_at_40_B_per_parameter": allocated_B}
+    if subject.simulated_device == "cuda":
+        searched["reserved_tokens_at_40_B_per_parameter"] = reserved_B
+    for metric, size_B in searched.items():
+        at_batch, at_length = tokens_by(size_B, subject.step.workload.seq_len)
+        target_B = RULE_B_PER_PARAMETER * parameters
+        answer = tokens_at(at_batch, target_B, subject.step.workload.seq_len, upper, at_length)
+        yield Note(f"{metric}: {answer.how}")
+        if answer.tokens is None:
+            return
+        yield Reading(metric, "1", answer.tokens, Origin.SIMULATED, "fake_step")
+        upper = max(1, ceil(answer.tokens / subject.step.workload.seq_len))
+
+
+def tokens_by(
+    size_B: Callable[[int, int], float], seq_len: int
+) -> tuple[Callable[[int], float], Callable[[int], float]]:
+    """Return the bytes of so many sequences of `seq_len` tokens, and of one sequence of so many tokens."""
+    return lambda batch: size_B(batch, seq_len), lambda length: size_B(1, length)
