@@ -248,6 +248,7 @@ def test_broken_assumptions_are_named() -> None:
     ("technique", "states", "activations"),
     [
         ("lora", "adapters alone", ""),
+        ("llama_adapter", "adapters alone", ""),
         ("bf16_states", "this step's are bf16", ""),
         ("optimizer_in_backward", "all gradients at once", ""),
         ({"loss": {"chunks": 8}}, "", "logits of all tokens"),

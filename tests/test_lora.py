@@ -13,7 +13,7 @@ from suites.training.correctness import check
 from suites.training.dry_run import among_ranks
 from suites.training.quantized_weights import BLOCK, NF4, Int8Linear, Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.techniques.lora import LoRALinear, Settings
+from suites.training.techniques.lora import DoRALinear, LoRALinear, Settings
 from suites.training.trainer import Trainer
 
 SHORT = replace(LLAMA, num_hidden_layers=2)
@@ -34,6 +34,11 @@ SET_UPS = {
     "updated in the backward pass": ["lora", "optimizer_in_backward"],
     "loss in chunks": ["lora", {"loss": {"chunks": 4, "chunked": "recompute"}}],
     "fused loss": ["lora", {"loss": {"fused": True}}],
+    "dora": [{"lora": {"dora": True}}],
+    "dora, autocast": [{"lora": {"dora": True, "dropout": 0.1}}, "mixed_precision"],
+    "dora, bf16 base": [{"lora": {"dora": True, "base": "bf16", "adapter_dtype": "fp32"}}],
+    "dora, nf4": [{"lora": {"dora": True, "base": "nf4", "targets": ["value", "head"]}}, "attention"],
+    "dora, int8": [{"lora": {"dora": True, "base": "int8"}}, "activation_checkpointing"],
 }
 
 
@@ -47,8 +52,18 @@ def test_a_dry_run_is_as_measured(name):
     [["fsdp2"], ["fsdp2", "mixed_precision"], [{"fsdp2": {"head": "apart"}}, "bf16_states"]],
     ids=str,
 )
-def test_a_dry_run_of_a_rank_is_as_measured(given):
-    step = build_step(replace(SHORT, num_hidden_layers=3, dp_size=4), ["lora", *given])
+@pytest.mark.parametrize("dora", [False, True])
+def test_a_dry_run_of_a_rank_is_as_measured(given, dora):
+    adapters = {"lora": {"dora": dora}}
+    step = build_step(replace(SHORT, num_hidden_layers=3, dp_size=4), [adapters, *given])
+    with among_ranks(step):
+        assert_as_measured(step)
+
+
+def test_a_dry_run_of_dora_is_as_measured_where_zero_gathers_weights():
+    """Weights above deepspeed's persistence threshold of 100,000 elements are gathered for the norm."""
+    workload = replace(SHORT, num_hidden_layers=3, hidden_size=512, dp_size=4)
+    step = build_step(workload, [{"lora": {"dora": True, "targets": ["query"]}}, "zero"])
     with among_ranks(step):
         assert_as_measured(step)
 
@@ -89,6 +104,40 @@ def test_an_adapted_layer_is_the_layer_with_merged_weights(bias):
     inputs = [x, layer.up.weight, layer.down.weight]
     found = torch.autograd.grad(layer(x).square().sum(), inputs)
     torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), inputs))
+
+
+@pytest.mark.parametrize("stored", ["fp64", "nf4", "int8"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dora_is_its_formula(bias, stored):
+    """m (W + s B A) x / |W + s B A|, row by row; the norm is a constant to autograd (section 4.3)."""
+    torch.manual_seed(1)
+    given = nn.Linear(64, 5, bias=bias).double().requires_grad_(False)
+    base = {"fp64": lambda: given, "nf4": lambda: Nf4Linear(given, True), "int8": lambda: Int8Linear(given)}
+    layer = DoRALinear(stored_as := base[stored](), given, Settings(rank=2, alpha=3.0, dora=True))
+    weight = (given.weight if stored == "fp64" else stored_as.weight()).double()
+    assert torch.equal(layer.magnitude, weight.norm(dim=1))
+    nn.init.normal_(layer.up.weight)
+    nn.init.normal_(layer.magnitude)
+    x = torch.randn(4, 3, 64, dtype=torch.float64, requires_grad=True)
+    merged = weight + 1.5 * layer.up.weight @ layer.down.weight
+    row = merged / merged.detach().square().sum(1, keepdim=True).sqrt()
+    expected = torch.einsum("btc,rc,r->btr", x, row, layer.magnitude)
+    expected = expected + layer.bias if bias else expected
+    exact = {} if stored == "fp64" else {"rtol": 3e-2, "atol": 0.1}  # products in bf16
+    torch.testing.assert_close(layer(x), expected, **exact)
+    inputs = [x, layer.up.weight, layer.down.weight, layer.magnitude]
+    found = torch.autograd.grad(layer(x).sum(), inputs)
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), inputs), **exact)
+
+
+def test_dora_starts_from_the_base_and_trains_magnitudes():
+    trainer, base = (Trainer(build_step(SHORT, given)) for given in ([{"lora": {"dora": True}}], []))
+    magnitudes = {
+        name: one.detach().clone() for name, one in trainer.parameters().items() if name.endswith("magnitude")
+    }
+    torch.testing.assert_close(trainer.train_step(), base.train_step())
+    assert len(magnitudes) == SHORT.num_hidden_layers * 7
+    assert not any(torch.equal(trainer.parameters()[name], one) for name, one in magnitudes.items())
 
 
 def linear(rows=24, columns=80):

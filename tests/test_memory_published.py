@@ -21,13 +21,13 @@ from harness.units import LEGEND, legend
 from harness.validation import ConfigError
 from suites import memory, memory_published
 from suites.memory.measure import measure_peak
-from suites.memory_published import litgpt, models
+from suites.memory_published import litgpt, litgpt_adapter, models
 from suites.memory_published.subject import Workload, not_built
 from suites.training.dry_run import Device, dry_run
 from suites.training.model import PositionTensors
 from suites.training.quantized_weights import Nf4Linear
 from suites.training.techniques import build_step
-from suites.training.trainer import CPU, Trainer
+from suites.training.trainer import CPU, Trainer, build_model
 from suites.training.workload import Workload as Trained
 
 (RUN,) = load(["suite=memory_published"])
@@ -121,9 +121,15 @@ def test_a_percentage_of_the_device_is_the_bytes_that_were_published():
 SCALAR_B = 64
 """The allocation of a Python number that the CPU makes a tensor of, while it adds or multiplies by it."""
 
+ADAPTERS = [
+    "lit_gpt_adapter", "lit_gpt_adapter_nf4", "lit_gpt_adapter_nf4_double",
+    "lit_gpt_adapter_v2", "lit_gpt_adapter_v2_nf4", "lit_gpt_adapter_v2_nf4_double",
+]  # fmt: skip
+STABLELM = {"norm": "layer", "mlp": "gelu", "bias": True}
+
 MODELS = [
     "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "lit_gpt_lora", "lit_gpt_nf4",
-    "lit_gpt_nf4_double", "litgpt_phi", "gpt2_from_scratch",
+    "lit_gpt_nf4_double", "litgpt_phi", "gpt2_from_scratch", *ADAPTERS,
 ]  # fmt: skip
 
 
@@ -135,16 +141,78 @@ def test_the_dry_run_of_each_model_is_the_real_steps_peak(model, given):
     if model == "gpt2_from_scratch":
         workload = replace(workload, num_key_value_heads=4, dropout=0.1)
     if model == "litgpt_phi":
-        workload = replace(workload, norm="layer", mlp="gelu", bias=True)
-    step = build_step(workload, given, 1)
+        workload = replace(workload, **STABLELM)
+    if model in ADAPTERS:  # the third layer has the first prompts
+        workload = replace(workload, num_hidden_layers=4)
+    assert_the_peak_of_a_real_step(build_step(workload, given, 1))
+
+
+def assert_the_peak_of_a_real_step(step):
     real = max(one.live_B for one in measure_peak(step, CPU, steady_steps=1).peaks)
     assert 0 <= real - dry_run(step, Device("host", measured=True)).peak_B <= SCALAR_B
+
+
+@pytest.mark.parametrize("model", ADAPTERS)
+def test_the_dry_run_of_stablelm_with_adapters_is_the_real_steps_peak(model):
+    model = f"suites.memory_published.models:{model}"
+    assert_the_peak_of_a_real_step(
+        build_step(replace(TINY, model=model, num_hidden_layers=4, **STABLELM), ["bf16_states"], 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "published"),
+    [
+        ("litgpt_llama2_7b_adapter", 1_229_760),
+        ("litgpt_llama2_7b_adapter_v2", 4_279_744),
+        ("litgpt_stablelm_3b_adapter", 573_888),
+        ("litgpt_stablelm_3b_adapter_v2", 2_125_248),
+    ],
+)
+def test_as_many_parameters_are_trained_as_litgpt_printed(row, published):
+    given = subject_of(row).step.given
+    assert trained_elements(build_step(given, [], 1)) == published
+    if row.startswith("litgpt_llama"):
+        adapter = {"llama_adapter": {"version": 2 if row.endswith("v2") else 1}}
+        assert trained_elements(build_step(replace(given, model=None), [adapter], 1)) == published
+
+
+def trained_elements(step):
+    with torch.device("meta"):
+        model = build_model(step)
+        for wrap in step.wraps:
+            model = wrap(model, None)
+    return sum(one.numel() for one in model.parameters() if one.requires_grad)
+
+
+def test_prompts_are_stored_as_keys_and_values_and_get_no_gradient():
+    named = "suites.memory_published.models:lit_gpt_adapter"
+    trainer = Trainer(build_step(replace(TINY, model=named, num_hidden_layers=4), (), 1))
+    trainer.accumulate(trainer.text_batches(), 1)
+    trained = {name: one.grad is None for name, one in trainer.plain.named_parameters() if one.requires_grad}
+    assert trained == {
+        f"blocks.{layer}.attention.{part}": part == "prompts_LD"
+        for layer in (2, 3)
+        for part in ("prompts_LD", "gate_H11")
+    }
+
+
+def test_attention_to_stored_prompts_is_added_with_a_gate_per_head():
+    shape = replace(TINY, num_key_value_heads=4).shape
+    attention = litgpt_adapter.PromptedAttention(shape).double()
+    torch.nn.init.normal_(attention.gate_H11)
+    q, k, v = torch.randn(3, 2, 4, 6, 8, dtype=torch.float64)
+    keys, values = attention.keys_values
+    prompted = torch.einsum("bhtk,xhlk->bhtl", q, keys).div(8**0.5).softmax(-1) @ values
+    expected = F.scaled_dot_product_attention(q, k, v, is_causal=True) + attention.gate_H11 * prompted
+    assert torch.allclose(attention.attend(q, k, v), expected, atol=1e-12)
 
 
 def test_the_norm_and_the_layer_norm_are_torchs():
     x = torch.randn(6, 32, dtype=torch.float64)
     weight = torch.randn(32, dtype=torch.float64)
     wide = torch.nn.functional.rms_norm(x, (32,), weight, models.EPSILON)
+    assert torch.allclose(litgpt_adapter.rms_norm_of_2024(x, weight), wide, atol=1e-6)
     assert torch.allclose(litgpt.rms_norm_in_fp32(x, weight).double(), wide, atol=1e-6)
     norm = models.UnfusedLayerNorm(32).double()
     assert torch.allclose(norm(x), F.layer_norm(x, (32,), eps=models.EPSILON), atol=1e-12)

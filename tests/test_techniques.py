@@ -44,7 +44,15 @@ SETTINGS = {
     ],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
     "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
-    "lora": [{}, {"targets": ["query", "value"], "dropout": 0.1}, {"base": "nf4"}, {"base": "int8"}],
+    "lora": [
+        {},
+        {"targets": ["query", "value"], "dropout": 0.1},
+        {"base": "nf4"},
+        {"base": "int8"},
+        {"dora": True},
+        {"dora": True, "base": "nf4"},
+    ],
+    "llama_adapter": [{}, {"version": 2}, {"version": 2, "base": "nf4"}],
     "loss": [
         {},
         {"chunks": 5, "chunked": "loss"},

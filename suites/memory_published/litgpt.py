@@ -75,8 +75,12 @@ class FusedAttention(nn.Module):
             one.expand(full).reshape(batch, -1, length, shape.head_size) for one in (q, k, v)
         )
         q_BHTK, k_BHTK = rotate(q_BHTK, positions), rotate(k_BHTK, positions)
-        mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
+        mixed_BHTK = self.attend(q_BHTK, k_BHTK, v_BHTK)
         return self.output(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def attend(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor) -> Tensor:
+        """Return causal attention. (B, H, T, K)."""
+        return F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
 
 
 RANK, ALPHA, DROPOUT, CHUNK = 8, 16, 0.05, 128

@@ -22,11 +22,25 @@ from suites.memory_published.litgpt import (
     litgpt_phi,
     rms_norm_in_fp32,
 )
+from suites.memory_published.litgpt_adapter import (
+    lit_gpt_adapter,
+    lit_gpt_adapter_nf4,
+    lit_gpt_adapter_nf4_double,
+    lit_gpt_adapter_v2,
+    lit_gpt_adapter_v2_nf4,
+    lit_gpt_adapter_v2_nf4_double,
+)
 from suites.training.model import EPSILON, Functions, Transformer
 from suites.training.workload import Workload
 
 __all__ = [
     "gpt2_from_scratch",
+    "lit_gpt_adapter",
+    "lit_gpt_adapter_nf4",
+    "lit_gpt_adapter_nf4_double",
+    "lit_gpt_adapter_v2",
+    "lit_gpt_adapter_v2_nf4",
+    "lit_gpt_adapter_v2_nf4_double",
     "lit_gpt_lora",
     "lit_gpt_nf4",
     "lit_gpt_nf4_double",

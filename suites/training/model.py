@@ -168,7 +168,8 @@ def causal_sdpa(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, dropout: float) 
 class Attention(nn.Module):
     """Causal self-attention; `kind` is "explicit" (scores stored as a tensor) or "sdpa".
 
-    `gather`: takes keys, or values, of part of a sequence and returns those of all of it.
+    `gather`: takes keys, or values, of part of a sequence and returns those of all of it. `prompts`: takes
+    queries and the layers of keys and values, and returns what is added, see `techniques/llama_adapter.py`.
     """
 
     def __init__(self, shape: ModelShape, kind: str, functions: Functions = NONE):
@@ -177,6 +178,7 @@ class Attention(nn.Module):
         self.attend = functions.get("attention")
         self.sdpa = causal_sdpa
         self.gather: Callable[[Tensor], Tensor] | None = None
+        self.prompts: nn.Module | None = None
         self.rotary = functions.get("rotary", rotary)
         self.head_size = shape.head_size
         self.dropout = shape.dropout
@@ -204,6 +206,8 @@ class Attention(nn.Module):
             attended_BHTK = self.sdpa(q_BHTK, k_BGTK, v_BGTK, dropout)
         else:
             attended_BHTK = explicit_attention(q_BHTK, k_BGTK, v_BGTK, positions.masked_TS, dropout)
+        if self.prompts is not None:
+            attended_BHTK = attended_BHTK + self.prompts(q_BHTK, self.key, self.value)
         return self.output(attended_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     def _heads(self, x_BTD: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 B A x times alpha / rank is added to the result of a layer, where A has `rank` rows and B as many columns.
 Gradients and optimizer states exist for adapters alone. The frozen base may be stored in fewer bits (QLoRA,
-arXiv 2305.14314, see `quantized_weights.py`).
+arXiv 2305.14314, see `quantized_weights.py`). With `dora` (DoRA, arXiv 2402.09353) the norm of each row of
+the sum of both weights is trained, too.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. A quantized base is not sharded.
@@ -11,10 +12,10 @@ and `apply` refuse. A quantized base is not sharded.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
 from suites.training.model import Transformer, blocks_of
-from suites.training.quantized_weights import Int8Linear, Nf4Linear
+from suites.training.quantized_weights import FrozenLinear, Int8Linear, Nf4Linear
 from suites.training.step import Level, TrainingStep
 from suites.training.trainer import build_model
 from suites.training.workload import Resources, Workload
@@ -36,6 +37,9 @@ EXCLUDES = {
 }
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
+"""Takes a layer's name, the layer as it is stored and as it was, and returns what takes its place."""
 
 LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
@@ -54,6 +58,7 @@ class Settings:
     4 or 8 bits and all else in bf16; None: in the step's type.
     `double_quantization`: under "nf4", whether the blocks' maxima are quantized too.
     `adapter_dtype`: the type of the adapters; None: that of the rest of the model.
+    `dora`: whether a magnitude per output is trained, too (DoRA).
     """
 
     rank: Annotated[int, Bounds(at_least=1)] = 8
@@ -63,6 +68,7 @@ class Settings:
     base: Literal["bf16", "nf4", "int8"] | None = None
     double_quantization: bool = True
     adapter_dtype: Literal["fp32", "bf16"] | None = None
+    dora: bool = False
 
 
 def contract(settings: Settings) -> Contract:
@@ -83,26 +89,29 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with a frozen model and adapters; raises `Unavailable` for unknown targets."""
-    for other in ("fsdp2", "zero"):
-        if settings.base in ("nf4", "int8") and step.settings_of(other) is not None:
-            raise Unavailable(
-                f"lora: {other} shards parameters, and a base in {settings.base} consists of buffers"
-            )
+    step = with_frozen_base("lora", step, settings.base)
     with torch.device("meta"):
         layers_to_adapt(build_model(step, 1), settings.targets)
-    unlike = (
-        *step.features.states_unlike,
-        "the formula trains all parameters; here adapters alone are trained",
-    )
     return replace(
         step,
-        features=replace(step.features, states_unlike=unlike),
-        model_dtype=step.model_dtype if settings.base is None else torch.bfloat16,
         wraps=(*step.wraps, partial(insert, settings, step.make_model is not None)),
         notes=(
             *step.notes,
             f"LoRA: gradients and optimizer states of adapters of rank {settings.rank} alone",
         ),
+    )
+
+
+def with_frozen_base(name: str, step: TrainingStep, base: str | None) -> TrainingStep:
+    """Return the step of the technique `name` with its base's type; raises `Unavailable` if it is sharded."""
+    for other in ("fsdp2", "zero"):
+        if base in ("nf4", "int8") and step.settings_of(other) is not None:
+            raise Unavailable(f"{name}: {other} shards parameters, and a base in {base} consists of buffers")
+    unlike = "the formula trains all parameters; here adapters alone are trained"
+    return replace(
+        step,
+        features=replace(step.features, states_unlike=(*step.features.states_unlike, unlike)),
+        model_dtype=step.model_dtype if base is None else torch.bfloat16,
     )
 
 
@@ -116,14 +125,23 @@ def insert(settings: Settings, foreign: bool, model: nn.Module, resources: Resou
     stands_in = foreign and isinstance(model, Transformer) and not there.issuperset(wanted)
     targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
+    kind = DoRALinear if settings.dora else LoRALinear
+
+    def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
+        return kind(base, layer, settings) if name in adapted else base
+
+    freeze(model, settings.base, settings.double_quantization, adapt)
+    return model
+
+
+def freeze(model: nn.Module, base: str | None, double: bool, adapt: Adapt) -> None:
+    """Freeze the model, store its layers' weights as `base`, and apply `adapt` to each linear layer."""
     inside = {id(one) for one in blocks_of(model).modules()}
     model.requires_grad_(False)
     for name, layer in linear_layers(model).items():
-        base = quantized(layer, settings) if id(layer) in inside else layer
+        stored = quantized(layer, base, double) if id(layer) in inside else layer
         parent, _, own = name.rpartition(".")
-        changed = LoRALinear(base, layer, settings) if name in adapted else base
-        setattr(model.get_submodule(parent), own, changed)
-    return model
+        setattr(model.get_submodule(parent), own, adapt(name, stored, layer))
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -151,11 +169,11 @@ def layers_to_adapt(model: nn.Module, targets: Sequence[str] | str) -> set[str]:
     return {name for name, last in own.items() if last in wanted}
 
 
-def quantized(layer: nn.Linear, settings: Settings) -> nn.Module:
+def quantized(layer: nn.Linear, base: str | None, double: bool) -> nn.Module:
     """Return a layer of the model's layers, as its base is stored."""
-    if settings.base == "nf4":
-        return Nf4Linear(layer, settings.double_quantization)
-    return Int8Linear(layer) if settings.base == "int8" else layer
+    if base == "nf4":
+        return Nf4Linear(layer, double)
+    return Int8Linear(layer) if base == "int8" else layer
 
 
 class LoRALinear(nn.Module):
@@ -174,6 +192,39 @@ class LoRALinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features), in the base's type."""
         result: Tensor = self.base(x)
+        return result + (self.product(x) * self.scale).to(result.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Return B A x, in the adapter's type."""
         x = F.dropout(x.to(self.down.weight.dtype), self.dropout, self.training)
-        change: Tensor = self.up(self.down(x)) * self.scale
-        return result + change.to(result.dtype)
+        return self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+class DoRALinear(LoRALinear):
+    """A frozen linear layer and its adapter, the rows of whose sum are scaled to trained norms.
+
+    The rows' own norms are constants to autograd (section 4.3). As in peft and torchtune, they are computed
+    from the full sum in every forward pass, and autograd keeps the results of both layers.
+    """
+
+    def __init__(self, base: Any, shape: nn.Linear, settings: Settings) -> None:
+        super().__init__(base, shape, settings)
+        self.bias, base.bias = base.bias, None  # it is not scaled
+        self.magnitude = nn.Parameter(self.norms())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features), in the base's type."""
+        result: Tensor = self.base(x)
+        share = self.magnitude / self.norms()
+        change = (share - 1) * result + share * self.product(x) * self.scale
+        result = result + change.to(result.dtype)
+        return result if self.bias is None else result + self.bias
+
+    @torch.no_grad()
+    def norms(self) -> Tensor:
+        """Return the norms of the rows of W + scale B A, in the adapter's type."""
+        base: Any = self.base
+        weight = base.weight() if isinstance(base, FrozenLinear) else base.weight
+        full = weight + self.scale * (self.up.weight @ self.down.weight)
+        norms: Tensor = torch.linalg.vector_norm(full, dim=1).to(self.up.weight.dtype)
+        return norms
