@@ -124,12 +124,8 @@ def _memory_record(workload: str, parameters: float, variant: str) -> Record:
         figures["ranks_needed", "fake_step"] = ("1", "simulated", (float(3 + parameters // 4e9),))
         figures["ranks_needed_power_of_two", "fake_step"] = ("1", "simulated", (64.0,))
     if not train and variant in ONE_RANK[3:]:
-        figures["tokens_at_40_B_per_parameter", "fake_step"] = ("1", "simulated", (parameters / 1e5,))
-        figures["reserved_tokens_at_40_B_per_parameter", "fake_step"] = (
-            "1",
-            "simulated",
-            (parameters / 2e5,),
-        )
+        for metric, tokens in (("", parameters / 1e5), ("reserved_", parameters / 2e5)):
+            figures[f"{metric}tokens_at_40_B_per_parameter", "fake_step"] = ("1", "simulated", (tokens,))
     conditions = {"device": "cpu" if train else "cuda", "optimizer": "adamw", "precision": "autocast"}
     fields = {**conf_workloads()[workload], "measurable": train}
     if (workload, variant) == ("gpt3_175b", "fsdp2"):
