@@ -55,7 +55,12 @@ def litgpt_phi(workload: dict[str, Any]) -> nn.Module:
 
 
 class FusedAttention(nn.Module):
-    """Causal attention whose queries, keys and values are parts of one linear layer's result."""
+    """Causal attention whose queries, keys and values are parts of one linear layer's result.
+
+    Queries and keys are joined with what was not rotated of them, by a copy in the order (B, H, T, K). SDPA's
+    flash kernel lays its result out as its queries (torch 2.1: ATen/native/transformers/cuda/attention.cu,
+    `_flash_attention_forward`, for one sequence), so that the output layer's input is a copy of it.
+    """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -74,7 +79,7 @@ class FusedAttention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = (
             one.expand(full).reshape(batch, -1, length, shape.head_size) for one in (q, k, v)
         )
-        q_BHTK, k_BHTK = rotate(q_BHTK, positions), rotate(k_BHTK, positions)
+        q_BHTK, k_BHTK = (rotate(one, positions).contiguous() for one in (q_BHTK, k_BHTK))
         mixed_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, is_causal=True)
         return self.output(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
