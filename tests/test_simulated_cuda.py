@@ -90,6 +90,19 @@ def test_a_pool_for_each_stream_reserves_more_under_fsdp2():
     assert replay(timeline.requests()).peak_B > together.peak_B
 
 
+def test_fsdp2_of_early_2024_allocates_what_it_reduces_on_the_reductions_stream():
+    """The input in fp32 takes as many bytes there as the gathered bf16 layer twice."""
+    step = build_step(replace(LLAMA_7B, num_hidden_layers=3, dp_size=8), ["fsdp2", "mixed_precision"])
+    largest_B = []
+    for apart in (False, True):
+        events = dry_run(step, CUDA._replace(fsdp2_copies_on_own_stream=apart)).timeline.events
+        of_stream = [[one.delta_B for one in events if one.stream == stream] for stream in (1, 2)]
+        largest_B.append([max(those) for those in of_stream])
+    (gathered_B, output_B), (same_B, input_B) = largest_B
+    assert gathered_B == same_B
+    assert input_B == 8 * output_B == 2 * gathered_B
+
+
 @pytest.mark.parametrize(("architecture", "workspace_B"), [("hopper", 32 * MiB), ("ampere", 8519680)])
 def test_cublas_keeps_two_workspaces_of_the_architectures_size(architecture, workspace_B):
     step = make_step(LLAMA, "flash", num_hidden_layers=1)

@@ -197,7 +197,12 @@ def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] |
     """
     cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
     if cuda:
-        device = Device("cuda", architecture=subject.architecture, allocator=subject.allocator)
+        device = Device(
+            "cuda",
+            architecture=subject.architecture,
+            allocator=subject.allocator,
+            fsdp2_copies_on_own_stream=subject.fsdp2_copies_on_own_stream,
+        )
     else:
         device = Device("host", measured=subject.measurable)
     return dry_run(subject.step, device, reserved=reserved, found=found)

@@ -32,6 +32,7 @@ class Workload(training.Workload):
     expandable_segments: bool = False  # as the next two, an option of PYTORCH_CUDA_ALLOC_CONF
     max_split_size_mb: Annotated[int, Bounds(at_least=21)] | None = None
     roundup_power2_divisions: Literal[1, 2, 4, 8, 16, 32, 64] | None = None
+    fsdp2_copies_on_own_stream: bool = False  # as torch until June 2024, on CUDA's simulated device
     # The paper's "7B"; None: the real count.
     nominal_parameters: Annotated[float, Bounds(at_least=1)] | None = None
     measurable: bool = False  # small enough to be trained here
@@ -57,6 +58,7 @@ class Subject:
     expandable_segments: bool = False
     max_split_size_mb: int | None = None
     roundup_power2_divisions: int | None = None
+    fsdp2_copies_on_own_stream: bool = False
 
     @property
     def allocator(self) -> AllocatorSettings:

@@ -51,10 +51,15 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     if subject.step is None:
         raise Unavailable(subject.missing)
     allocator = AllocatorSettings(expandable_segments=workload.expandable_segments)
-    device = Device("cuda", architecture=workload.architecture, allocator=allocator)
+    device = Device(
+        "cuda",
+        architecture=workload.architecture,
+        allocator=allocator,
+        fsdp2_copies_on_own_stream=workload.fsdp2_copies_on_own_stream,
+    )
     run = dry_run(subject.step, device)
     yield Note(f"fake_step: the peak is in {run.place.phase!r}, at {run.place.operation or 'its start'}")
-    peak_B = run.reserved_B if workload.kind == "reserved" else run.peak_B
+    peak_B = run.reserved_B if workload.kind == "reserved" else run.allocated_B
     assert peak_B is not None  # on CUDA
     yield Reading("peak_memory", "B", peak_B, Origin.SIMULATED, "fake_step")
     yield Reading("relative_error", "1", peak_B / published_B - 1, Origin.CALCULATED, "fake_step")

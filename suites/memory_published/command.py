@@ -31,7 +31,7 @@ def command_of(workload: Workload) -> str:
 KEPT = ("dp_size", "tp_size")
 """Fields whose default in the memory suite is another."""
 
-OF_THE_DEVICE = ("architecture", "expandable_segments")
+OF_THE_DEVICE = ("architecture", "expandable_segments", "fsdp2_copies_on_own_stream")
 """Fields that decide what the simulated GPU allocates and reserves."""
 
 

@@ -55,7 +55,12 @@ def litgpt_phi(workload: dict[str, Any]) -> nn.Module:
 
 
 class FusedAttention(nn.Module):
-    """Causal attention whose queries, keys and values are parts of one linear layer's result."""
+    """Causal attention whose queries, keys and values are parts of one linear layer's result.
+
+    Queries and keys are joined with what was not rotated of them, by a copy in the order (B, H, T, K). SDPA's
+    flash kernel lays its result out as its queries (torch 2.1: ATen/native/transformers/cuda/attention.cu,
+    `_flash_attention_forward`, for one sequence), so that the output layer's input is a copy of it.
+    """
 
     def __init__(self, shape: ModelShape):
         super().__init__()
@@ -74,7 +79,7 @@ class FusedAttention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = (
             one.expand(full).reshape(batch, -1, length, shape.head_size) for one in (q, k, v)
         )
-        q_BHTK, k_BHTK = rotate(q_BHTK, positions), rotate(k_BHTK, positions)
+        q_BHTK, k_BHTK = (rotate(one, positions).contiguous() for one in (q_BHTK, k_BHTK))
         mixed_BHTK = self.attend(q_BHTK, k_BHTK, v_BHTK)
         return self.output(mixed_BHTK.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
@@ -100,7 +105,7 @@ def litgpt_lora(workload: dict[str, Any]) -> nn.Module:
 def lit_gpt_lora(workload: dict[str, Any]) -> nn.Module:
     """Return Llama as Lit-GPT had it in 2023, with adapters on queries and values.
 
-    Facts: litgpt commit 8641822, lit_gpt/model.py, rmsnorm.py and lora.py, and finetune/lora.py, where the
+    Facts: litgpt commit 8641822, lit_gpt/model.py and lora.py, and finetune/lora.py, where the
     first micro-batch has the longest sample: nothing of an earlier one of that length is left.
     """
     return lit_gpt(workload, lambda layer: layer)
@@ -122,9 +127,12 @@ def lit_gpt_nf4_double(workload: dict[str, Any]) -> nn.Module:
 
 
 def lit_gpt(workload: dict[str, Any], stored: Callable[[nn.Linear], nn.Module]) -> nn.Module:
-    """Return Lit-GPT's Llama of 2023, its linear layers `stored`; logits go when a forward pass begins."""
+    """Return Lit-GPT's Llama of 2023, its linear layers `stored`; logits go when a forward pass begins.
+
+    Inferred from the published figures: the norm in fp32 (commit 6178c7cc). Commit 8641822 has it in bf16.
+    """
     shape = Workload(**workload).shape
-    model = Transformer(shape, "sdpa", {"rms_norm": rms_norm_in_its_type})
+    model = Transformer(shape, "sdpa", {"rms_norm": rms_norm_in_fp32})
     for block in model.blocks:
         block.attention = FusedAttention(shape)
     with default_dtype(torch.float32):
@@ -231,8 +239,3 @@ def rms_norm_in_fp32(x_ND: Tensor, weight_D: Tensor) -> Tensor:
     wide_ND = x_ND.float()
     scale_N1 = torch.rsqrt(wide_ND.pow(2).mean(-1, keepdim=True) + EPSILON)
     return (wide_ND * scale_N1).type_as(x_ND) * weight_D
-
-
-def rms_norm_in_its_type(x_ND: Tensor, weight_D: Tensor) -> Tensor:
-    """Return RMSNorm from operations in the type of its input, which autograd keeps."""
-    return weight_D * (x_ND * torch.rsqrt((x_ND * x_ND).mean(-1, keepdim=True) + EPSILON))

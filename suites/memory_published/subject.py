@@ -30,6 +30,7 @@ class Workload(training.Workload):
     gpu: str
     architecture: Architecture  # of the simulated GPU
     expandable_segments: bool = False  # of PYTORCH_CUDA_ALLOC_CONF
+    fsdp2_copies_on_own_stream: bool = False  # as torch until June 2024
     published_by: str
     source: str  # repository, commit, and the path or pull request
 

@@ -48,7 +48,8 @@ class Device(NamedTuple):
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
     ranks are real ones over gloo, which makes copies that count, and keeps what it sends. `architecture`: of
-    CUDA's device. `allocator`: the options of CUDA's caching allocator.
+    CUDA's device. `allocator`: the options of CUDA's caching allocator. `fsdp2_copies_on_own_stream`: see
+    `fsdp2_on_cuda.fsdp2_streams`.
     """
 
     name: str = "host"
@@ -56,6 +57,7 @@ class Device(NamedTuple):
     gloo: bool = False
     architecture: Architecture = "hopper"
     allocator: AllocatorSettings = AllocatorSettings()
+    fsdp2_copies_on_own_stream: bool = False
 
 
 HOST = Device()
@@ -65,8 +67,10 @@ class DryRun(NamedTuple):
     """The peak of the second step, the first that is steady; bytes by kind sum to `peak_B`.
 
     `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from the end of
-    set-up to that of the second step; None for other devices. Of the ranks that were run, it is the one that
-    takes the most: of reserved bytes where there are any.
+    set-up to that of the second step; None for other devices. `allocated_B`: the most bytes that its blocks
+    in use have then, which `max_memory_allocated` reports; a block can be larger than the tensor in it
+    (CUDACachingAllocator.cpp, should_split). Of the ranks that were run, it is the one that takes the most:
+    of reserved bytes where there are any.
     """
 
     peak_B: int
@@ -76,6 +80,7 @@ class DryRun(NamedTuple):
     timeline: Timeline | None  # of set-up and both steps; None where it is not kept
     rank: int = 0
     peaks_B: tuple[tuple[int, int], ...] = ()  # (rank, peak) of each rank that was run
+    allocated_B: int | None = None
 
 
 def dry_run(
@@ -102,9 +107,12 @@ def dry_run(
         timeline = timeline_of_step(step, device, full, reserved, found, one)
         peak = timeline.peak()
         by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
-        reserved_B = replay(timeline.requests(), device.allocator).peak_B if reserved else None
         place = timeline.events[peak.event].place
-        runs.append(DryRun(peak.total_B, by_kind_B, place, reserved_B, timeline, one))
+        run = DryRun(peak.total_B, by_kind_B, place, None, timeline, one)
+        if reserved:
+            blocks = replay(timeline.requests(), device.allocator)
+            run = run._replace(reserved_B=blocks.peak_B, allocated_B=blocks.allocated_B)
+        runs.append(run)
     most = max(runs, key=lambda run: run.peak_B if run.reserved_B is None else run.reserved_B)
     return most._replace(peaks_B=tuple((run.rank, run.peak_B) for run in runs))
 
@@ -191,7 +199,7 @@ def _two_steps(
     with ExitStack() as entered:
         entered.enter_context(logged(log, program.random_states))
         entered.enter_context(program.operations())
-        entered.enter_context(fsdp2_streams(log.enter_stream))
+        entered.enter_context(fsdp2_streams(log.enter_stream, device.fsdp2_copies_on_own_stream))
         if host.cuda:
             entered.enter_context(fsdp2_copies_up(log.is_below))
         for size_B in program.kept_B:

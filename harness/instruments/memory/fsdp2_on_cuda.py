@@ -17,13 +17,15 @@ ALL_GATHER_STREAM, REDUCE_SCATTER_STREAM = 1, 2
 
 
 @contextmanager
-def fsdp2_streams(enter: Callable[[int], None]) -> Iterator[None]:
+def fsdp2_streams(enter: Callable[[int], None], copies_on_own_stream: bool = False) -> Iterator[None]:
     """Call `enter` with the stream of FSDP2's allocations from there on; 0 is the computation's.
 
     As on CUDA (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py): what an implicit all-gather
     allocates is `ALL_GATHER_STREAM`'s; what a reduction allocates is `REDUCE_SCATTER_STREAM`'s, from its
-    output on. Its input is the computation's.
+    output on. Its input is the computation's; with `copies_on_own_stream` it is the reduction's, as before
+    pytorch's pull request 129721 of June 2024.
     """
+    noticed = 1 if copies_on_own_stream else 2
     require_tried_version()
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
@@ -40,7 +42,7 @@ def fsdp2_streams(enter: Callable[[int], None]) -> Iterator[None]:
     def reduced(*args: Any) -> Any:
         before, communicator, rest = args[:4], args[4], args[5:]
         try:
-            return reduce(*before, _Noticed(communicator, enter), *rest)
+            return reduce(*before, _Noticed(communicator, enter, noticed), *rest)
         finally:
             enter(0)
 
@@ -52,14 +54,15 @@ def fsdp2_streams(enter: Callable[[int], None]) -> Iterator[None]:
 
 
 class _Noticed:
-    """A reduce-scatter whose second allocation, the output, enters its stream."""
+    """A reduce-scatter that enters its stream with an allocation: 1, its input, or 2, its output."""
 
-    def __init__(self, communicator: Any, enter: Callable[[int], None]) -> None:
-        self._communicator, self._enter, self._allocations = communicator, enter, 0
+    def __init__(self, communicator: Any, enter: Callable[[int], None], noticed: int) -> None:
+        self._communicator, self._enter, self._noticed = communicator, enter, noticed
+        self._allocations = 0
 
     def allocate(self, *args: Any, **kwargs: Any) -> Any:
         self._allocations += 1
-        if self._allocations == 2:
+        if self._allocations == self._noticed:
             self._enter(REDUCE_SCATTER_STREAM)
         return self._communicator.allocate(*args, **kwargs)
 
