@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Json, Note, Origin, Reading, Unavailable
+from suites.memory_published import megatron
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
 from suites.training import correctness
 from suites.training.dry_run import Device, dry_run
+from suites.training.step import TrainingStep
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -41,15 +43,26 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def sample(subject: Subject) -> Iterator[Reading | Note]:
-    """Return the published peak, the dry run's, and the relative error.
+    """Return the published peak, the predicted one, and the relative error.
 
     Active bytes are compared with allocated ones; they also count freed blocks that another stream uses.
     Raises `Unavailable` where the step cannot be simulated.
     """
-    workload, published_B = subject.workload, subject.workload.published_B
-    yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")
-    if subject.step is None:
+    published_B = subject.workload.published_B
+    if published_B is not None:
+        yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")
+    if subject.missing:
         raise Unavailable(subject.missing)
+    for reading in by_formula(subject) if subject.step is None else simulated(subject, subject.step):
+        yield reading
+        if isinstance(reading, Reading) and reading.metric == "peak_memory" and published_B is not None:
+            error = reading.value / published_B - 1
+            yield Reading("relative_error", "1", error, Origin.CALCULATED, reading.method)
+
+
+def simulated(subject: Subject, step: TrainingStep) -> Iterator[Reading | Note]:
+    """Return the peak of the step's dry run, of the kind that was published."""
+    workload = subject.workload
     allocator = AllocatorSettings(expandable_segments=workload.expandable_segments)
     device = Device(
         "cuda",
@@ -57,12 +70,20 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
         allocator=allocator,
         fsdp2_copies_on_own_stream=workload.fsdp2_copies_on_own_stream,
     )
-    run = dry_run(subject.step, device)
+    run = dry_run(step, device)
     yield Note(f"fake_step: the peak is in {run.place.phase!r}, at {run.place.operation or 'its start'}")
     peak_B = run.reserved_B if workload.kind == "reserved" else run.allocated_B
     assert peak_B is not None  # on CUDA
     yield Reading("peak_memory", "B", peak_B, Origin.SIMULATED, "fake_step")
-    yield Reading("relative_error", "1", peak_B / published_B - 1, Origin.CALCULATED, "fake_step")
+
+
+def by_formula(subject: Subject) -> Iterator[Reading | Note]:
+    """Return the peak of Megatron-LM by the tensors that it keeps, in total and by part."""
+    peak = megatron.peak_of_rank(subject.workload)
+    yield Note(f"megatron: of a rank of stage {peak.stage + 1} of {subject.workload.pp_size}")
+    yield Reading("peak_memory", "B", peak.total_B, Origin.CALCULATED, "megatron")
+    for part in ("states", "activations", "logits", "workspaces"):
+        yield Reading(f"peak_memory/{part}", "B", getattr(peak, part), Origin.CALCULATED, "megatron")
 
 
 def close(subject: Subject) -> None:

@@ -14,7 +14,20 @@ NAME = "published"
 
 
 def command_of(workload: Workload) -> str:
-    """Return one line for a shell; what is not in it has the memory suite's default."""
+    """Return one line for a shell; what is not in it has the memory suite's default.
+
+    Megatron-LM's formula is of this suite, which gets the same layout without a published peak.
+    """
+    if workload.program == "megatron":
+        layout = {
+            one.name: value
+            for one in fields(Workload)
+            if one.name not in PUBLISHED and (value := getattr(workload, one.name)) != one.default
+        }
+        return (
+            f"python -m harness suite=memory_published workloads=[{NAME}] "
+            f"'+suite.workloads.{NAME}={word(layout)}'"
+        )
     given: dict[str, Any] = {
         one.name: value
         for one in fields(training.Workload)
@@ -27,6 +40,9 @@ def command_of(workload: Workload) -> str:
         f"python -m harness suite=memory workloads=[{NAME}] '+suite.workloads.{NAME}={word(given)}'{listed}"
     )
 
+
+PUBLISHED = ("techniques", "published", "unit", "kind", "gpu", "published_by", "source")
+"""Fields of a published peak that are no part of a layout."""
 
 KEPT = ("dp_size", "tp_size")
 """Fields whose default in the memory suite is another."""

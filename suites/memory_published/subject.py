@@ -24,25 +24,32 @@ class Workload(training.Workload):
     micro_batch_size: PositiveInt  # sequences of one micro-batch on one rank
     optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
-    published: Annotated[float, Bounds(at_least=0)]  # as it was published, in `unit`
-    unit: Literal["GiB", "GB"]
-    kind: Literal["allocated", "active", "reserved"]
-    gpu: str
+    program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by megatron.py's formula
+    sequence_parallel: bool = False  # as the next four, an argument of Megatron-LM
+    stages_per_rank: PositiveInt = 1  # more than 1: interleaved 1F1B
+    distributed_optimizer: bool = False
+    recompute: Literal["none", "selective", "full"] = "none"
+    attention: Literal["fused", "flash", "unfused"] = "fused"
+    # As it was published, in `unit`; None: nothing was.
+    published: Annotated[float, Bounds(at_least=0)] | None = None
+    unit: Literal["GiB", "GB"] = "GB"
+    kind: Literal["allocated", "active", "reserved"] = "allocated"
+    gpu: str = ""
     architecture: Architecture  # of the simulated GPU
     expandable_segments: bool = False  # of PYTORCH_CUDA_ALLOC_CONF
     fsdp2_copies_on_own_stream: bool = False  # as torch until June 2024
-    published_by: str
-    source: str  # repository, commit, and the path or pull request
+    published_by: str = ""
+    source: str = ""  # repository, commit, and the path or pull request
 
     @property
-    def published_B(self) -> float:
-        """Return the published peak in bytes."""
-        return self.published * UNITS_B[self.unit]
+    def published_B(self) -> float | None:
+        """Return the published peak in bytes; None where nothing was published."""
+        return None if self.published is None else self.published * UNITS_B[self.unit]
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A published peak and its step. `missing`: why there is no step."""
+    """A published peak and its step. `missing`: why there is none; Megatron-LM has none without a reason."""
 
     workload: Workload
     step: TrainingStep | None
@@ -51,6 +58,8 @@ class Subject:
 
 def subject_of(workload: Workload, seed: int) -> Subject:
     """Return the step of a published peak, or the first technique of its list that is not built."""
+    if workload.program == "megatron":
+        return Subject(workload, None)
     if reason := not_built(workload.techniques):
         return Subject(workload, None, reason)
     try:
