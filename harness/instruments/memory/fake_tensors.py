@@ -115,6 +115,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return False: nothing is compiled under a dry run, and to say so costs each operation time."""
         return False
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: torch.compile compiles under this mode, which sees what the compiled code runs."""
+        return True
+
     def __enter__(self) -> StorageLog:
         self._fake_mode = torch_internals.active_fake_mode()
         super().__enter__()  # type: ignore[no-untyped-call]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
+from harness.instruments import torch_internals
+from harness.instruments.memory.inductor_code import without_kernels
 from suites.training.contract import Contract, Within
 from suites.training.model import blocks_of
 from suites.training.step import Level, TrainingStep
@@ -45,13 +47,14 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),
-        no_dry_run="what compiled code keeps is decided by the compiler, which fake tensors do not run",
     )
 
 
 def compile_model(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
     """Compile the model or its layers in place: parameters keep their names."""
     parts = [model] if settings.scope == "model" else blocks_of(model)
+    fake = torch_internals.is_fake(next(model.parameters()))
+    how: dict[str, Any] = {"backend": without_kernels} if fake else {"mode": settings.mode}
     for part in parts:
-        part.compile(dynamic=False, mode=settings.mode)
+        part.compile(dynamic=False, **how)
     return model
