@@ -54,6 +54,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     (`label`), for its entire life; what the forward pass makes and still keeps when it ends is an activation.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         workspace: Workspace = no_workspace,
@@ -135,6 +137,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args)  # an attribute, read as often as everything else together
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # as in a real run; its fake version would make a new tensor
+        if torch_internals.is_higher_order(func):
+            with self:
+                return torch_internals.run_with_random_state(func, args, kwargs or {})
         self._in_place = None
         result = func(*args, **(kwargs or {}))
         if torch_internals.active_fake_mode() is self._fake_mode:
