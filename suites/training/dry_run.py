@@ -19,6 +19,7 @@ from harness.instruments.memory.caching_allocator import AllocatorSettings, repl
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.instruments.memory.inductor_code import many_compilations
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import fsdp2_streams, sends_kept
@@ -185,7 +186,13 @@ def _two_steps(
     """Return the timeline of `trace`, and whether the first step was full or had as many gradients."""
     program = program_of(device)
     log = program.make_log()
-    with logged(log, program.random_states), program.operations(), fsdp2_streams(log.enter_stream):
+    compiled = many_compilations() if step.settings_of("compile") is not None else nullcontext()
+    with (
+        logged(log, program.random_states),
+        program.operations(),
+        fsdp2_streams(log.enter_stream),
+        compiled,
+    ):
         for size_B in program.kept_B:
             log.reserve(size_B)
         trainer = Trainer(program.prepare(step), CPU, num_hidden_layers)

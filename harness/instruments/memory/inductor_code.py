@@ -1,19 +1,21 @@
-"""What torch.compile's code allocates, without its kernels: a backend for steps on fake tensors.
+"""Run what torch.compile generates without its kernels: a backend for steps on fake tensors.
 
-Inductor partitions the graph, fuses operations and generates the code that allocates buffers and calls kernels,
-as it does for real tensors. Here no kernel is built: a call of one does nothing, and buffers are made by torch
-operations, which dry runs log.
+Inductor partitions and fuses a graph and generates the Python code that allocates buffers and calls kernels, as
+for real tensors. No kernel is built: a call of one does nothing. Buffers are made by torch's operations, which
+a dry run logs (`fake_tensors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+
+MOST_COMPILATIONS = 10_000
 
 
 def without_kernels(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -22,44 +24,55 @@ def without_kernels(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Calla
     from torch._inductor.compile_fx import compile_fx
 
     with config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, inputs, inner_compile=_inner)
+        return compile_fx(graph, inputs, inner_compile=_generate)  # type: ignore[no-any-return]
 
 
-def _inner(graph, inputs, **kwargs):
+def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """Return the code of a forward or backward graph; the latter is generated when it is first needed."""
+    from torch._inductor import config, cpu_vec_isa
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import PyCodeCache
     from torch._inductor.compile_fx import compile_fx_inner
 
-    with _no_kernels():
-        return compile_fx_inner(graph, inputs, **kwargs)
+    guards = torch._C._dynamo.guards
+    replaced = (
+        (AsyncCompile, "cpp_pybinding", lambda *_: _run_nothing),
+        (cpu_vec_isa, "valid_vec_isa_list", list),  # found by a C++ compiler, and only of use for kernels
+        (PyCodeCache, "modules", []),
+        (PyCodeCache, "modules_no_attr", {}),  # by source, which is that of a real step
+        (guards, "_empty_strided_cpu", _empty_strided),
+        (guards, "_reinterpret_tensor", _reinterpret),
+    )
+    with ExitStack() as stack:
+        stack.enter_context(config.patch(fx_graph_cache=False, compile_threads=1))
+        for owner, name, stand_in in replaced:
+            stack.enter_context(patch.object(owner, name, stand_in))
+        return compile_fx_inner(graph, inputs, **options)
 
 
-def _empty(size, stride, dtype):
-    return torch.empty_strided(size, stride, dtype=dtype)
+def _run_nothing(*arguments: Any) -> None:
+    """Take a kernel's place: kernels write into their arguments and allocate nothing."""
 
 
-def _reinterpret(tensor, size, stride, offset=0):
-    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+def _empty_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype)
 
 
-def _nothing(*args):
-    return None
-
-
-def _stub(self, argtypes, source):
-    return _nothing
+def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:
+    return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
 
 
 @contextmanager
-def _no_kernels():
-    from torch._inductor import config
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codecache import PyCodeCache
+def many_compilations() -> Iterator[None]:
+    """Let torch.compile generate code for any number of shapes inside the block.
 
-    guards = torch._C._dynamo.guards
-    with ExitStack() as s:
-        s.enter_context(config.patch(fx_graph_cache=False, fx_graph_remote_cache=False, compile_threads=1))
-        s.enter_context(patch.object(AsyncCompile, "cpp_pybinding", _stub))
-        s.enter_context(patch.object(PyCodeCache, "modules", []))
-        s.enter_context(patch.object(PyCodeCache, "modules_no_attr", {}))
-        s.enter_context(patch.object(guards, "_empty_strided_cpu", _empty))
-        s.enter_context(patch.object(guards, "_reinterpret_tensor", _reinterpret))
+    It would otherwise run a function as it is after eight of them.
+    """
+    from torch._dynamo import config
+
+    with config.patch(
+        recompile_limit=MOST_COMPILATIONS,
+        accumulated_recompile_limit=MOST_COMPILATIONS,
+        fail_on_recompile_limit_hit=True
+    ):
         yield

@@ -24,6 +24,14 @@ LEVEL = Level.COMPILER
 TOLERANCE = 1e-4
 """Share of the first loss: generated kernels sum in another order, thousands of roundings of 2^-24 each."""
 
+PRIVATE_POOL = "CUDA graphs keep their buffers in a private pool, whose size the dry run does not predict"
+NO_DRY_RUN = {
+    "reduce-overhead": PRIVATE_POOL,
+    "max-autotune": PRIVATE_POOL,
+    "max-autotune-no-cudagraphs": "autotuning chooses kernels, and with them buffers, by their times on a GPU",
+}
+"""Why a step compiled in this mode has no dry run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -47,11 +55,15 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),
+        no_dry_run=step.no_dry_run or NO_DRY_RUN.get(settings.mode),
     )
 
 
 def compile_model(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Compile the model or its layers in place: parameters keep their names."""
+    """Compile the model or its layers in place: parameters keep their names.
+
+    On fake tensors no kernel is built.
+    """
     parts = [model] if settings.scope == "model" else blocks_of(model)
     fake = torch_internals.is_fake(next(model.parameters()))
     how: dict[str, Any] = {"backend": without_kernels} if fake else {"mode": settings.mode}
