@@ -31,6 +31,10 @@ from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dr
 from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
+COMPILED_FOR_CPU = (
+    "fake_step: of the compiled code, what is kept for the backward pass and which buffers it has are Inductor's "
+    "choice for a CPU; it fuses operations differently for a GPU, so temporaries can differ"
+)
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
     "bf16; the resident memory includes 12 MB for that"
@@ -159,6 +163,8 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
     else:
         yield from gpus_of(subject, peak.reserved_B, Origin.SIMULATED, "fake_step", room_B(subject))
     yield from reserved(subject, peak)
+    if peak.reserved_B is not None and subject.step.settings_of("compile") is not None:
+        yield Note(COMPILED_FOR_CPU)
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
     if peak.timeline is not None:
