@@ -19,7 +19,7 @@ from harness.instruments.memory.caching_allocator import AllocatorSettings, repl
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
-from harness.instruments.memory.inductor_code import many_compilations
+from harness.instruments.memory.inductor_code import unbuilt_kernels
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import fsdp2_streams, sends_kept
@@ -186,7 +186,7 @@ def _two_steps(
     """Return the timeline of `trace`, and whether the first step was full or had as many gradients."""
     program = program_of(device)
     log = program.make_log()
-    compiled = many_compilations() if step.settings_of("compile") is not None else nullcontext()
+    compiled = unbuilt_kernels() if step.settings_of("compile") is not None else nullcontext()
     with (
         logged(log, program.random_states),
         program.operations(),

@@ -114,7 +114,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled under a dry run, and to say so costs each operation time."""
+        """Return False: torch's wrapper that keeps Dynamo out costs each operation time."""
         return False
 
     @classmethod

@@ -1,13 +1,13 @@
 """Run what torch.compile generates without its kernels: a backend for steps on fake tensors.
 
-Inductor partitions and fuses a graph and generates the Python code that allocates buffers and calls kernels, as
-for real tensors. No kernel is built: a call of one does nothing. Buffers are made by torch's operations, which
-a dry run logs (`fake_tensors`).
+As for real tensors, Inductor partitions and fuses a graph and generates the Python code that allocates buffers
+and calls kernels. No kernel is built: a call of one does nothing. Buffers are made by torch's operations,
+which a dry run logs (`fake_tensors`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -18,13 +18,13 @@ from torch import Tensor
 MOST_COMPILATIONS = 10_000
 
 
-def without_kernels(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _without_kernels(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
     """Return Inductor's code for a graph; a backend of torch.compile."""
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx
 
     with config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, inputs, inner_compile=_generate)  # type: ignore[no-any-return]
+        return compile_fx(graph, inputs, inner_compile=_generate)
 
 
 def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -35,7 +35,7 @@ def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any
     from torch._inductor.compile_fx import compile_fx_inner
 
     guards = torch._C._dynamo.guards
-    replaced = (
+    replaced: tuple[tuple[Any, str, Any], ...] = (
         (AsyncCompile, "cpp_pybinding", lambda *_: _run_nothing),
         (cpu_vec_isa, "valid_vec_isa_list", list),  # found by a C++ compiler, and only of use for kernels
         (PyCodeCache, "modules", []),
@@ -63,16 +63,17 @@ def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], of
 
 
 @contextmanager
-def many_compilations() -> Iterator[None]:
-    """Let torch.compile generate code for any number of shapes inside the block.
+def unbuilt_kernels() -> Iterator[None]:
+    """Let torch.compile generate code without kernels inside the block, for any number of shapes.
 
     It would otherwise run a function as it is after eight of them.
     """
     from torch._dynamo import config
 
-    with config.patch(
+    unlimited = config.patch(
         recompile_limit=MOST_COMPILATIONS,
         accumulated_recompile_limit=MOST_COMPILATIONS,
-        fail_on_recompile_limit_hit=True
-    ):
+        fail_on_recompile_limit_hit=True,
+    )
+    with unlimited, torch.compiler.set_stance(force_backend=_without_kernels):
         yield

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
-from harness.instruments import torch_internals
-from harness.instruments.memory.inductor_code import without_kernels
 from suites.training.contract import Contract, Within
 from suites.training.model import blocks_of
 from suites.training.step import Level, TrainingStep
@@ -28,7 +26,7 @@ PRIVATE_POOL = "CUDA graphs keep their buffers in a private pool, whose size the
 NO_DRY_RUN = {
     "reduce-overhead": PRIVATE_POOL,
     "max-autotune": PRIVATE_POOL,
-    "max-autotune-no-cudagraphs": "autotuning chooses kernels, and with them buffers, by their times on a GPU",
+    "max-autotune-no-cudagraphs": "autotuning chooses kernels by their times on a device, and buffers with them",
 }
 """Why a step compiled in this mode has no dry run."""
 
@@ -60,13 +58,8 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 
 
 def compile_model(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Compile the model or its layers in place: parameters keep their names.
-
-    On fake tensors no kernel is built.
-    """
+    """Compile the model or its layers in place: parameters keep their names."""
     parts = [model] if settings.scope == "model" else blocks_of(model)
-    fake = torch_internals.is_fake(next(model.parameters()))
-    how: dict[str, Any] = {"backend": without_kernels} if fake else {"mode": settings.mode}
     for part in parts:
-        part.compile(dynamic=False, **how)
+        part.compile(dynamic=False, mode=settings.mode)
     return model
