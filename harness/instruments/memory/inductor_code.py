@@ -1,8 +1,8 @@
 """Run what torch.compile generates without its kernels: a backend for steps on fake tensors.
 
-As for real tensors, Inductor partitions and fuses a graph and generates the Python code that allocates buffers
-and calls kernels. No kernel is built: a call of one does nothing. Buffers are made by torch's operations,
-which a dry run logs (`fake_tensors`).
+As for real tensors, Inductor partitions a graph, fuses operations and generates the Python code that
+allocates buffers and calls kernels. No kernel is built: a call of one does nothing. Buffers are made by
+torch's operations, which a dry run logs (`fake_tensors`).
 """
 
 from __future__ import annotations

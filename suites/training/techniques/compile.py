@@ -26,7 +26,7 @@ PRIVATE_POOL = "CUDA graphs keep their buffers in a private pool, whose size the
 NO_DRY_RUN = {
     "reduce-overhead": PRIVATE_POOL,
     "max-autotune": PRIVATE_POOL,
-    "max-autotune-no-cudagraphs": "autotuning chooses kernels by their times on a device, and buffers with them",
+    "max-autotune-no-cudagraphs": "autotuning chooses kernels, and with them buffers, by their times",
 }
 """Why a step compiled in this mode has no dry run."""
 

@@ -1,0 +1,91 @@
+"""The dry run of compiled steps against the allocator's own events of steps that Inductor really compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from random_steps import assert_as_measured
+from small_steps import CUDA, HOST, LLAMA
+
+from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.instruments.memory.inductor_code import unbuilt_kernels
+from harness.records import Note, Unavailable
+from suites import memory
+from suites.memory.subject import Subject
+from suites.training.dry_run import among_ranks, dry_run
+from suites.training.techniques import build_step
+
+FEW_KERNELS = replace(
+    LLAMA,
+    num_hidden_layers=2,
+    mlp="gelu",
+    position="learned",
+    vocab_size=50,
+    seq_len=128,
+    micro_batch_size=4,
+    dp_size=2,
+)
+"""The peak is in the backward pass of a layer, not in the loss."""
+
+BLOCKS = {"compile": {"scope": "blocks"}}
+SET_UPS = {
+    "as one graph": ["compile"],
+    "autocast, fused attention": [BLOCKS, "mixed_precision", "attention"],
+    "full checkpointing": [BLOCKS, "activation_checkpointing", "attention"],
+    "per_op checkpointing, FSDP2": [
+        BLOCKS,
+        "fsdp2",
+        "mixed_precision",
+        "attention",
+        {"activation_checkpointing": {"mode": "per_op"}},
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+def test_as_measured(name):
+    step = build_step(FEW_KERNELS, SET_UPS[name])
+    found = dry_run(step, HOST)
+    assert found.place.operation == "aten.empty_strided.default"  # made by generated code
+    assert found.place.line.startswith(("training/", "techniques/"))  # which is not named itself
+    eager = [one for one in SET_UPS[name] if one not in ("compile", BLOCKS)]
+    assert found.peak_B != pytest.approx(dry_run(build_step(FEW_KERNELS, eager), HOST).peak_B, rel=0.02)
+    with among_ranks(step):
+        assert_as_measured(step, found)
+
+
+def test_any_number_of_shapes_and_real_kernels_afterwards():
+    function = torch.compile(lambda x: (x * 2).sin().cos(), dynamic=False)
+    log = StorageLog()
+    with logged(log), unbuilt_kernels():
+        for size in range(100, 112):
+            before = len(log.ledger.events)
+            kept = function(torch.empty(size))
+            made = [one.delta_B for one in log.ledger.events[before:] if one.delta_B > 0]
+            assert made == [4 * size, 4 * size]  # the argument, and one result of three operations
+            del kept
+    x = torch.arange(100.0)
+    assert torch.allclose(function(x), (x * 2).sin().cos())
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_whose_buffers_are_not_known_have_a_reason(mode):
+    with pytest.raises(Unavailable, match="private pool|autotuning"):
+        dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
+
+
+def test_cudas_dry_run_says_for_what_the_code_was_generated():
+    def notes(techniques):
+        subject = Subject(build_step(FEW_KERNELS, techniques), 80e9, simulated_device="cuda")
+        return [one.text for one in memory.sample(subject) if isinstance(one, Note)]
+
+    assert memory.COMPILED_FOR_CPU in notes([BLOCKS, "attention"])
+    assert memory.COMPILED_FOR_CPU not in notes(["attention"])
