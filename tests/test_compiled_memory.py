@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from random_steps import assert_as_measured
+from random_steps import ALLOWED, assert_as_measured
 from small_steps import CUDA, HOST, LLAMA
 
 from harness.instruments.memory.fake_tensors import StorageLog, logged
@@ -20,6 +20,7 @@ from suites.training.techniques import build_step
 FEW_KERNELS = replace(
     LLAMA,
     num_hidden_layers=2,
+    norm="layer",
     mlp="gelu",
     position="learned",
     vocab_size=50,
@@ -27,14 +28,13 @@ FEW_KERNELS = replace(
     micro_batch_size=4,
     dp_size=2,
 )
-"""The peak is in the backward pass of a layer, not in the loss."""
+"""Logits are small next to what layers keep and take."""
 
 BLOCKS = {"compile": {"scope": "blocks"}}
 SET_UPS = {
-    "as one graph": ["compile"],
-    "autocast, fused attention": [BLOCKS, "mixed_precision", "attention"],
-    "full checkpointing": [BLOCKS, "activation_checkpointing", "attention"],
-    "per_op checkpointing, FSDP2": [
+    "fused attention": [BLOCKS, "attention"],
+    "autocast, full checkpointing": [BLOCKS, "mixed_precision", "activation_checkpointing"],
+    "FSDP2, per_op checkpointing": [
         BLOCKS,
         "fsdp2",
         "mixed_precision",
@@ -54,10 +54,11 @@ def forget_compiled_code():
 def test_as_measured(name):
     step = build_step(FEW_KERNELS, SET_UPS[name])
     found = dry_run(step, HOST)
-    assert found.place.operation == "aten.empty_strided.default"  # made by generated code
-    assert found.place.line.startswith(("training/", "techniques/"))  # which is not named itself
+    lines = {one.place.line for one in found.timeline.events if one.place.operation == "aten.mm.out"}
+    assert {line.partition("/")[0] for line in lines} <= {"training", "techniques"}  # generated code has none
     eager = [one for one in SET_UPS[name] if one not in ("compile", BLOCKS)]
-    assert found.peak_B != pytest.approx(dry_run(build_step(FEW_KERNELS, eager), HOST).peak_B, rel=0.02)
+    eager_B = dry_run(build_step(FEW_KERNELS, eager), HOST).peak_B
+    assert abs(found.peak_B / eager_B - 1) > 10 * ALLOWED
     with among_ranks(step):
         assert_as_measured(step, found)
 
@@ -78,7 +79,7 @@ def test_any_number_of_shapes_and_real_kernels_afterwards():
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
 def test_modes_whose_buffers_are_not_known_have_a_reason(mode):
-    with pytest.raises(Unavailable, match="private pool|autotuning"):
+    with pytest.raises(Unavailable, match=r"private pool|autotuning"):
         dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
 
 
