@@ -32,9 +32,9 @@ FEW_KERNELS = replace(
 
 BLOCKS = {"compile": {"scope": "blocks"}}
 SET_UPS = {
-    "fused attention": [BLOCKS, "attention"],
-    "autocast, full checkpointing": [BLOCKS, "mixed_precision", "activation_checkpointing"],
-    "FSDP2, per_op checkpointing": [
+    "autocast": [BLOCKS, "mixed_precision", "attention"],
+    "full checkpointing": [BLOCKS, "activation_checkpointing", "attention"],
+    "per_op checkpointing, FSDP2": [
         BLOCKS,
         "fsdp2",
         "mixed_precision",
