@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from small_steps import CUDA, HOST, LLAMA
 
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.inductor_code import unbuilt_kernels
-from harness.records import Note, Unavailable
+from harness.records import Note, Reading, Unavailable
 from suites import memory
 from suites.memory.subject import Subject
 from suites.training.dry_run import among_ranks, dry_run
@@ -83,10 +84,17 @@ def test_modes_whose_buffers_are_not_known_have_a_reason(mode):
         dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
 
 
-def test_cudas_dry_run_says_for_what_the_code_was_generated():
-    def notes(techniques):
-        subject = Subject(build_step(FEW_KERNELS, techniques), 80e9, simulated_device="cuda")
-        return [one.text for one in memory.sample(subject) if isinstance(one, Note)]
+def test_a_note_bounds_what_a_gpu_takes():
+    """The graphs of the same step run operation by operation: no fusion takes more."""
 
-    assert memory.COMPILED_FOR_CPU in notes([BLOCKS, "attention"])
-    assert memory.COMPILED_FOR_CPU not in notes(["attention"])
+    def of_subject(techniques):
+        subject = Subject(build_step(FEW_KERNELS, techniques), 80e9, simulated_device="cuda")
+        taken = list(memory.sample(subject))
+        peaks = [one.value for one in taken if isinstance(one, Reading) and one.method == "fake_step"]
+        notes = [one.text for one in taken if isinstance(one, Note) and "an upper bound" in one.text]
+        return peaks[0], [float(re.search(r"([\d.e-]+) GB", text)[1]) * 1e9 for text in notes]
+
+    techniques = ["attention", "activation_checkpointing"]
+    assert of_subject(techniques)[1] == []
+    fused_B, (unfused_B,) = of_subject([BLOCKS, *techniques])
+    assert fused_B + 5e5 < unfused_B

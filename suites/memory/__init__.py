@@ -32,8 +32,8 @@ from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
 COMPILED_FOR_CPU = (
-    "fake_step: Inductor chose for a CPU what compiled code keeps for the backward pass and which buffers it "
-    "has; it fuses operations differently for a GPU, so temporaries can differ"
+    "fake_step: compiled code has the buffers that Inductor chose for a CPU; for a GPU it fuses operations "
+    "differently, so temporaries can differ. Without fusion the peak would be {peak_GB:.4g} GB, an upper bound"
 )
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
@@ -165,7 +165,8 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
         yield from gpus_of(subject, peak.reserved_B, Origin.SIMULATED, "fake_step", room_B(subject))
     yield from reserved(subject, peak)
     if peak.reserved_B is not None and subject.step.settings_of("compile") is not None:
-        yield Note(COMPILED_FOR_CPU)
+        unfused = dry_run(subject.step, device_of(subject)._replace(fused=False), reserved=False)
+        yield Note(COMPILED_FOR_CPU.format(peak_GB=unfused.peak_B / 1e9))
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
     if peak.timeline is not None:
@@ -202,12 +203,14 @@ def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] |
 
     `reserved` and `found`: see `dry_run`.
     """
-    cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
-    if cuda:
-        device = Device("cuda", architecture=subject.architecture, allocator=subject.allocator)
-    else:
-        device = Device("host", measured=subject.measurable)
-    return dry_run(subject.step, device, reserved=reserved, found=found)
+    return dry_run(subject.step, device_of(subject), reserved=reserved, found=found)
+
+
+def device_of(subject: Subject) -> Device:
+    """Return the simulated device, or CUDA where this host has a GPU."""
+    if subject.simulated_device == "cuda" or device_here().type == "cuda":
+        return Device("cuda", architecture=subject.architecture, allocator=subject.allocator)
+    return Device("host", measured=subject.measurable)
 
 
 def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:

@@ -55,6 +55,7 @@ class Device(NamedTuple):
     gloo: bool = False
     architecture: Architecture = "hopper"
     allocator: AllocatorSettings = AllocatorSettings()
+    fused: bool = True
 
 
 HOST = Device()
@@ -186,7 +187,7 @@ def _two_steps(
     """Return the timeline of `trace`, and whether the first step was full or had as many gradients."""
     program = program_of(device)
     log = program.make_log()
-    compiled = unbuilt_kernels() if step.settings_of("compile") is not None else nullcontext()
+    compiled = unbuilt_kernels(device.fused) if step.settings_of("compile") is not None else nullcontext()
     with (
         logged(log, program.random_states),
         program.operations(),

@@ -7,7 +7,7 @@ torch's operations, which a dry run logs (`fake_tensors`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -18,13 +18,32 @@ from torch import Tensor
 MOST_COMPILATIONS = 10_000
 
 
-def _without_kernels(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+def _fused(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
     """Return Inductor's code for a graph; a backend of torch.compile."""
+    return _compiled(graph, inputs, _generate)
+
+
+def _unfused(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+    """Return Inductor's graphs run operation by operation; a backend of torch.compile."""
+    return _compiled(graph, inputs, _interpret)
+
+
+def _compiled(graph: torch.fx.GraphModule, inputs: Sequence[Any], inner: Callable[..., Any]) -> Any:
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx
 
     with config.patch(enable_autograd_cache=False):
-        return compile_fx(graph, inputs, inner_compile=_generate)
+        return compile_fx(graph, inputs, inner_compile=inner)
+
+
+def _interpret(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """Return a forward or backward graph as a function that releases arguments after their last use."""
+
+    def run(arguments: list[Any]) -> Any:
+        return torch.fx.Interpreter(graph).boxed_run(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
@@ -63,10 +82,11 @@ def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], of
 
 
 @contextmanager
-def unbuilt_kernels() -> Iterator[None]:
+def unbuilt_kernels(fused: bool = True) -> Iterator[None]:
     """Let torch.compile generate code without kernels inside the block, for any number of shapes.
 
-    It would otherwise run a function as it is after eight of them.
+    It would otherwise run a function as it is after eight of them. `fused`: operations are fused as Inductor
+    does it for a CPU; else none is, which takes at least as much memory as on any device.
     """
     from torch._dynamo import config
 
@@ -75,5 +95,5 @@ def unbuilt_kernels() -> Iterator[None]:
         accumulated_recompile_limit=MOST_COMPILATIONS,
         fail_on_recompile_limit_hit=True,
     )
-    with unlimited, torch.compiler.set_stance(force_backend=_without_kernels):
+    with unlimited, torch.compiler.set_stance(force_backend=_fused if fused else _unfused):
         yield
