@@ -112,8 +112,8 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
 def checkpointed(forward: Callable[..., Any], selective: Mapping[str, Any]) -> Callable[..., Any]:
     """Return a layer's forward pass under `checkpoint`, as a function that torch.compile can trace."""
 
-    def forward_checkpointed(*args: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **selective)
+    def forward_checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **selective, **kwargs)
 
     return forward_checkpointed
 

@@ -22,6 +22,7 @@ LEVEL = Level.COMPILER
 TOLERANCE = 1e-4
 """Share of the first loss: generated kernels sum in another order, thousands of roundings of 2^-24 each."""
 
+PARTITIONED = "the formula counts what eager layers keep; compiled ones keep what Inductor chooses"
 PRIVATE_POOL = "CUDA graphs keep their buffers in a private pool, whose size the dry run does not predict"
 NO_DRY_RUN = {
     "reduce-overhead": PRIVATE_POOL,
@@ -50,9 +51,11 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with its model compiled for its one shape, at its first call."""
+    unlike = (*step.features.activations_unlike, PARTITIONED)
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),
+        features=replace(step.features, activations_unlike=unlike),
         no_dry_run=step.no_dry_run or NO_DRY_RUN.get(settings.mode),
     )
 
