@@ -28,8 +28,8 @@ STARTS = {
         test_real_cluster test_routing_rules test_run_queue test_tensor_parallel test_zero
     """,
     "compilers": """
-        test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step test_triton_attention
-        test_triton_loss_and_optimizer test_triton_rowwise
+        test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step
+        test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn

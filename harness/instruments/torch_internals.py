@@ -45,6 +45,27 @@ def active_fake_mode() -> Any:
     return active_fake_mode()
 
 
+def is_higher_order(operation: Any) -> bool:
+    """Return whether the operation takes another operation as an argument."""
+    return isinstance(operation, torch._ops.HigherOrderOperator)
+
+
+def run_with_random_state(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a compiled graph's random operation, with the random states that it takes on the CPU.
+
+    The forward pass also returns the state, for the recomputation; that one keeps the state from before it.
+    """
+    name = operation.name()
+    if name == "run_and_save_rng_state":
+        return torch.get_rng_state(), args[0](*args[1:], **kwargs)
+    if name == "run_with_rng_state":
+        before = torch.get_rng_state()
+        result = args[1](*args[2:], **kwargs)
+        del before
+        return result
+    raise Unavailable(f"compiled code calls {name}, which fake tensors cannot show")
+
+
 def last_autograd_node() -> int:
     """Return the sequence number of the autograd node that was made last, by the operation that runs now."""
     return torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]

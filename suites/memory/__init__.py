@@ -31,6 +31,10 @@ from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dr
 from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
+COMPILED_FOR_CPU = (
+    "fake_step: compiled code has the buffers that Inductor chose for a CPU; for a GPU it fuses operations "
+    "differently, so temporaries can differ. Without fusion the peak is {peak_GB:.4g} GB, an upper bound"
+)
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "
     "bf16; the resident memory includes 12 MB for that"
@@ -55,7 +59,8 @@ def apply_techniques(subject: Subject, chosen: Sequence[tuple[str, Mapping[str, 
 
 def check(subject: Subject) -> None:
     """Compare the step's losses with plain PyTorch's; raises `WrongResult`."""
-    correctness.check(subject.step)
+    check_step = correctness.check if subject.measurable else correctness.check_as_traced
+    check_step(subject.step)
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:
@@ -159,6 +164,9 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
     else:
         yield from gpus_of(subject, peak.reserved_B, Origin.SIMULATED, "fake_step", room_B(subject))
     yield from reserved(subject, peak)
+    if peak.reserved_B is not None and subject.step.settings_of("compile") is not None:
+        unfused = dry_run(subject.step, device_of(subject)._replace(fused=False), reserved=False)
+        yield Note(COMPILED_FOR_CPU.format(peak_GB=unfused.peak_B / 1e9))
     for kind, size_B in peak.by_kind_B.items():
         yield Reading(f"peak_memory/{kind}", "B", size_B, Origin.SIMULATED, "fake_step")
     if peak.timeline is not None:
@@ -195,17 +203,19 @@ def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] |
 
     `reserved` and `found`: see `dry_run`.
     """
-    cuda = subject.simulated_device == "cuda" or device_here().type == "cuda"
-    if cuda:
-        device = Device(
+    return dry_run(subject.step, device_of(subject), reserved=reserved, found=found)
+
+
+def device_of(subject: Subject) -> Device:
+    """Return the simulated device, or CUDA where this host has a GPU."""
+    if subject.simulated_device == "cuda" or device_here().type == "cuda":
+        return Device(
             "cuda",
             architecture=subject.architecture,
             allocator=subject.allocator,
             fsdp2_copies_on_own_stream=subject.fsdp2_copies_on_own_stream,
         )
-    else:
-        device = Device("host", measured=subject.measurable)
-    return dry_run(subject.step, device, reserved=reserved, found=found)
+    return Device("host", measured=subject.measurable)
 
 
 def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Reading | Note]:

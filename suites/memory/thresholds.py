@@ -58,9 +58,13 @@ def is_quickly_run(step: TrainingStep) -> bool:
 
 
 def is_under_the_rule(step: TrainingStep) -> bool:
-    """Return whether the rule is about such a step: one rank, mixed precision, a batch taken at once."""
+    """Return whether the rule is about such a step: one rank, mixed precision, a batch taken at once.
+
+    Compiled steps are left out: their code is generated anew for each number of tokens, which takes minutes.
+    """
     at_once = step.workload.gradient_accumulation_steps == 1
-    return step.ranks == 1 and step.features.precision == "autocast" and at_once
+    eager = step.settings_of("compile") is None
+    return step.ranks == 1 and step.features.precision == "autocast" and at_once and eager
 
 
 def korthikanti_bytes(subject: Subject, counts: ModelCounts) -> float:

@@ -26,7 +26,7 @@ def build(workload: Json, seed: int) -> Subject:
 def check(subject: Subject) -> None:
     """Compare the step's losses with plain PyTorch's; raises `WrongResult`."""
     if subject.step is not None:
-        correctness.check(subject.step)
+        correctness.check_as_traced(subject.step)
 
 
 def conditions(subject: Subject) -> Mapping[str, str]:

@@ -86,6 +86,15 @@ def check(step: TrainingStep) -> None:
         compare(losses, theirs, step.contract.relative, f"probing {probed}")
 
 
+def check_as_traced(step: TrainingStep) -> None:
+    """Check a step of which bytes alone are simulated: compiled graphs run in eager, no kernel is built."""
+    if step.settings_of("compile") is None:
+        check(step)
+        return
+    with torch.compiler.set_stance(force_backend="aot_eager"):
+        check(step)
+
+
 PROBED = ("max_grad_norm", "learning_rate", "adam_epsilon", "dropout")
 """Fields that a check sets for itself."""
 

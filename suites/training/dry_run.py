@@ -20,6 +20,7 @@ from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
 from harness.instruments.memory.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
+from harness.instruments.memory.inductor_code import unbuilt_kernels
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
 from harness.instruments.torch_internals import sends_kept
@@ -58,6 +59,7 @@ class Device(NamedTuple):
     architecture: Architecture = "hopper"
     allocator: AllocatorSettings = AllocatorSettings()
     fsdp2_copies_on_own_stream: bool = False
+    fused: bool = True
 
 
 HOST = Device()
@@ -200,6 +202,8 @@ def _two_steps(
         entered.enter_context(logged(log, program.random_states))
         entered.enter_context(program.operations())
         entered.enter_context(fsdp2_streams(log.enter_stream, device.fsdp2_copies_on_own_stream))
+        if step.settings_of("compile") is not None:
+            entered.enter_context(unbuilt_kernels(device.fused))
         if host.cuda:
             entered.enter_context(fsdp2_copies_up(log.is_below))
         for size_B in program.kept_B:

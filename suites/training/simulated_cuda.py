@@ -125,9 +125,14 @@ def first(results: Sequence[Any]) -> Tensor:
 def rms_norm(
     input: Tensor, normalized_shape: list[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Apply one kernel that keeps its input and one number per row, in fp32 under autocast."""
+    """Apply one kernel that keeps its input and one number per row, in fp32 under autocast.
+
+    Of a compiled step Inductor takes the kernel apart.
+    """
     if torch.is_autocast_enabled("cpu"):
         input, weight = _widen(input), _widen(weight)
+    if torch.compiler.is_compiling():
+        return first(torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps))
     result: Tensor = FusedRMSNorm.apply(input, weight)  # type: ignore[no-untyped-call]
     return result
 

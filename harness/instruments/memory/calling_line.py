@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -45,10 +46,15 @@ class CallingLine:
         frame = sys._getframe(2)
         while frame is not None:
             file = frame.f_code.co_filename
-            if file not in self._skipped and not _is_library(file):
+            if file not in self._skipped and not _is_library(file) and not _is_generated(frame):
                 return f"{_shown(file)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return ""
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Return whether torch.compile generated the code."""
+    return str(frame.f_globals.get("__name__")).startswith("torch._inductor.")
 
 
 @cache

@@ -56,6 +56,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `computes_below`: nor are the results of operations that have arguments of that tier alone.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         workspace: Workspace = no_workspace,
@@ -130,8 +132,13 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: nothing is compiled under a dry run, and to say so costs each operation time."""
+        """Return False: torch's wrapper that keeps Dynamo out costs each operation time."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: torch.compile compiles under this mode, which sees what the compiled code runs."""
+        return True
 
     def __enter__(self) -> StorageLog:
         self._fake_mode = torch_internals.active_fake_mode()
@@ -148,6 +155,9 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args)  # an attribute, read as often as everything else together
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # as in a real run; its fake version would make a new tensor
+        if torch_internals.is_higher_order(func):
+            with self:
+                return torch_internals.run_with_random_state(func, args, kwargs or {})
         self._in_place = None
         result = func(*args, **(kwargs or {}))
         if torch_internals.active_fake_mode() is self._fake_mode:

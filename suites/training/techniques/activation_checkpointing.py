@@ -11,7 +11,7 @@ and `apply` refuse.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -105,8 +105,17 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
     contexts = CONTEXTS[settings.mode]
     selective: dict[str, Any] = {} if contexts is None else {"context_fn": contexts}
     for block in list(blocks_of(model))[settings.every - 1 :: settings.every]:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **selective)
+        block.forward = checkpointed(block.forward, selective)
     return model
+
+
+def checkpointed(forward: Callable[..., Any], selective: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a layer's forward pass under `checkpoint`, as a function that torch.compile can trace."""
+
+    def forward_checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **selective, **kwargs)
+
+    return forward_checkpointed
 
 
 def keep_if_matmul(

@@ -22,6 +22,15 @@ LEVEL = Level.COMPILER
 TOLERANCE = 1e-4
 """Share of the first loss: generated kernels sum in another order, thousands of roundings of 2^-24 each."""
 
+PARTITIONED = "the formula counts what eager layers keep; compiled ones keep what Inductor chooses"
+PRIVATE_POOL = "CUDA graphs keep their buffers in a private pool, whose size the dry run does not predict"
+NO_DRY_RUN = {
+    "reduce-overhead": PRIVATE_POOL,
+    "max-autotune": PRIVATE_POOL,
+    "max-autotune-no-cudagraphs": "autotuning chooses kernels, and with them buffers, by their times",
+}
+"""Why a step compiled in this mode has no dry run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -42,10 +51,12 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with its model compiled for its one shape, at its first call."""
+    unlike = (*step.features.activations_unlike, PARTITIONED)
     return replace(
         step,
         wraps=(*step.wraps, partial(compile_model, settings)),
-        no_dry_run="what compiled code keeps is decided by the compiler, which fake tensors do not run",
+        features=replace(step.features, activations_unlike=unlike),
+        no_dry_run=step.no_dry_run or NO_DRY_RUN.get(settings.mode),
     )
 
 
