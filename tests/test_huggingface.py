@@ -20,10 +20,11 @@ from suites.memory.formulas import estimates
 from suites.memory.measure import measure_peak
 from suites.memory.subject import Subject
 from suites.training import huggingface_config
+from suites.training.correctness import check
 from suites.training.dry_run import Device, among_ranks, dry_run
 from suites.training.estimates import count
 from suites.training.huggingface import build, complete, unlike_layers
-from suites.training.huggingface_config import with_layers
+from suites.training.huggingface_config import is_encoder, with_layers
 from suites.training.step import TrainingStep
 from suites.training.techniques import apply_techniques, build_step, mixed_precision
 from suites.training.workload import Workload
@@ -104,12 +105,18 @@ def test_parameters_as_published(name: str) -> None:
 
 @BY_NAME
 def test_the_loss_is_transformers_own(file: Path) -> None:
-    """Its `labels` shift by one: predicting tokens 1 to T from 0 to T - 1, as ours are handed in."""
+    """Its `labels` shift by one: predicting tokens 1 to T from 0 to T - 1, as ours are handed in.
+
+    An encoder's do not; here it predicts all tokens, as if all were masked.
+    """
     torch.manual_seed(0)
     model = build(read_workload_file(file)).eval()
     drawn = torch.randint(3, 256, (2, 25))
     ours = model(drawn[:, :-1], drawn[:, 1:])
-    theirs = model.model(input_ids=drawn, labels=drawn, use_cache=False).loss
+    if is_encoder(model.model.config):
+        theirs = model.model(input_ids=drawn[:, :-1], labels=drawn[:, 1:].contiguous()).loss
+    else:
+        theirs = model.model(input_ids=drawn, labels=drawn, use_cache=False).loss
     assert ours.shape == ()
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
     ours.backward()
@@ -209,6 +216,16 @@ def test_the_shape_is_read_off_the_config(file: Path) -> None:
     assert any(one.peak_B for one in estimates(Subject(step, 80e9), counts))
 
 
+@pytest.mark.parametrize("name", ["bert", "gemma", "gpt2", "llama", "opt", "qwen2"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_config_passes_the_check_of_its_step(name: str, tied: bool) -> None:
+    """With its embedding shared or not, as the plain step that it is compared with."""
+    config = read_workload_file(DATA / f"{name}.json") | {"tie_word_embeddings": tied}
+    step = build_step(a_workload(config), ["mixed_precision", "attention"])
+    assert step.given.tie_word_embeddings is step.workload.tie_word_embeddings is tied
+    check(step)
+
+
 def test_nothing_is_allocated() -> None:
     """Mixtral 8x7B's 47 B parameters, on fake tensors, in some megabytes."""
     config = SEVEN_B | {"model_type": "mixtral", "num_key_value_heads": 8}
@@ -239,10 +256,9 @@ LLAMA = json.loads((DATA / "llama.json").read_text())
     ("config", "refusal", "said"),
     [
         ({"model_type": "no_such_model"}, Unavailable, "no_such_model"),
-        ({"model_type": "bert"}, Unavailable, "encoder"),
-        ({"model_type": "t5"}, Unavailable, "no causal language model"),
+        ({"model_type": "t5"}, Unavailable, "encoder with a decoder"),
         ({"model_type": "bart"}, Unavailable, "encoder with a decoder"),
-        ({"model_type": "vit"}, Unavailable, "no causal language model"),
+        ({"model_type": "vit"}, Unavailable, "no causal or masked language model"),
         (LLAMA | {"hidden_size": 65}, ValueError, "multiple"),
         (LLAMA | {"hidden_size": "64"}, ValueError, "hidden_size"),
         (LLAMA | {"num_attention_heads": 0}, ValueError, "ZeroDivision"),

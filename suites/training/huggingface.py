@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.head_loss import HeadLoss
-from suites.training.huggingface_config import guarded, parse, values_not_needed, version, with_layers
+from suites.training.huggingface_config import (
+    guarded,
+    is_encoder,
+    parse,
+    values_not_needed,
+    version,
+    with_layers,
+)
 from suites.training.layers_alike import difference
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
@@ -31,8 +38,11 @@ LAST_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
 """Attributes for the norm after the last layer."""
 
 
-class CausalLM(nn.Module):
-    """A transformers model with its loss, like `Transformer`. Shapes: B batch, T tokens."""
+class LanguageModel(nn.Module):
+    """A transformers model with its loss, like `Transformer`. Shapes: B batch, T tokens.
+
+    An encoder's loss is that of all positions: its library computes the logits of all, masked or not.
+    """
 
     def __init__(self, model: nn.Module, num_hidden_layers: int):
         super().__init__()
@@ -60,7 +70,7 @@ class CausalLM(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """Return the decoder's layers."""
+        """Return the layers."""
         module = self.model.get_submodule(self._path)
         assert isinstance(module, nn.ModuleList)
         return module
@@ -77,7 +87,8 @@ class CausalLM(nn.Module):
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
     def _logits(self, tokens_BT: Tensor) -> Tensor:
-        return self.model(input_ids=tokens_BT, use_cache=False).logits  # type: ignore[no-any-return]
+        cache = {} if is_encoder(self.model.config) else {"use_cache": False}
+        return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
 
 
 def adopt(step: TrainingStep) -> TrainingStep:
@@ -91,6 +102,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     return replace(
         step,
         workload=complete(step.workload),
+        given=complete(step.given),
         make_model=make_model,
         features=replace(step.features, model_code=model_code(config)),
         layers_alike=unlike_layers(config) is None,
@@ -100,9 +112,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
 
 def model_code(config: Mapping[str, Any]) -> str:
     """Return the library, its version and the class that the model is built from."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
-
-    return f"transformers {version()}: {CAUSAL[config['model_type']]}"
+    return f"transformers {version()}: {_class_of(parse(config)).__name__}"
 
 
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
@@ -115,25 +125,30 @@ def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
 
 def build(
     config: Mapping[str, Any], num_hidden_layers: int | None = None, attention: str = "explicit"
-) -> CausalLM:
+) -> LanguageModel:
     """Return the model of `config` with `num_hidden_layers` (None: all), in the default dtype and device.
 
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
-    causal language model or attention, ValueError where it refuses the values; one line each.
+    language model or attention, ValueError where it refuses the values; one line each.
     """
     parsed = parse(config if num_hidden_layers is None else with_layers(config, num_hidden_layers))
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
-
-    made_of = MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
+    made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
         raise Unavailable(f"transformers {version()} has no SDPA attention for {made_of.__name__}")
     model = guarded(
         config,
-        lambda: AutoModelForCausalLM.from_config(
+        lambda: made_of._from_config(
             parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
         ),
     )
-    return CausalLM(model, parsed.num_hidden_layers)
+    return LanguageModel(model, parsed.num_hidden_layers)
+
+
+def _class_of(parsed: Any) -> Any:
+    """Return the class of the language model, causal or of an encoder's masked tokens."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    return (MODEL_FOR_MASKED_LM_MAPPING if is_encoder(parsed) else MODEL_FOR_CAUSAL_LM_MAPPING)[type(parsed)]
 
 
 def complete(workload: Workload) -> Workload:

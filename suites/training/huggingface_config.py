@@ -55,7 +55,7 @@ def parse(config: Mapping[str, Any]) -> Any:
         raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}")
     values = {key: value for key, value in config.items() if key not in IGNORED}
     parsed = guarded(config, lambda: AutoConfig.for_model(model_type, use_cache=False, **values))
-    _refuse_other_than_causal(model_type, parsed)
+    _refuse_other_than_language_models(model_type, parsed)
     return parsed
 
 
@@ -79,24 +79,24 @@ def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, 
     return shorter | {name: num_hidden_layers}
 
 
-def _refuse_other_than_causal(model_type: str, parsed: Any) -> None:
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
-    )
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED,
-    )
+def is_encoder(parsed: Any) -> bool:
+    """Return whether the model is an encoder: it is trained to predict masked tokens."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
-    if model_type not in CAUSAL:
-        raise Unavailable(
-            f"transformers {version()} has no causal language model for model_type {model_type!r}"
-        )
+    return parsed.model_type in MASKED and not getattr(parsed, "is_decoder", False)
+
+
+def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
     if getattr(parsed, "is_encoder_decoder", False):
         raise Unavailable(
-            f"model_type {model_type!r} is an encoder with a decoder; a decoder alone is needed"
+            f"model_type {model_type!r} is an encoder with a decoder; one of them alone is needed"
         )
-    if model_type in MASKED and not getattr(parsed, "is_decoder", False):
-        raise Unavailable(f"model_type {model_type!r} is an encoder; a causal language model is needed")
+    if model_type not in CAUSAL and not is_encoder(parsed):
+        raise Unavailable(
+            f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
+        )
     if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
         raise Unavailable(f"model_type {model_type!r} does not state its number of layers")
 
