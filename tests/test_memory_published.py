@@ -148,7 +148,8 @@ STABLELM = {"norm": "layer", "mlp": "gelu", "bias": True}
 
 MODELS = [
     "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "lit_gpt_lora", "lit_gpt_nf4",
-    "lit_gpt_nf4_double", "litgpt_phi", "gpt2_from_scratch", *ADAPTERS,
+    "lit_gpt_nf4_double", "lit_gpt_phi_lora", "lit_gpt_phi_nf4", "lit_gpt_phi_nf4_double", "litgpt_phi",
+    "gpt2_from_scratch", *ADAPTERS,
 ]  # fmt: skip
 
 

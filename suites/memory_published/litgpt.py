@@ -103,36 +103,70 @@ def litgpt_lora(workload: dict[str, Any]) -> nn.Module:
 
 
 def lit_gpt_lora(workload: dict[str, Any]) -> nn.Module:
-    """Return Llama as Lit-GPT had it in 2023, with adapters on queries and values.
+    """Return Llama or StableLM Alpha as Lit-GPT had it in 2023, with adapters on queries and values.
 
-    Facts: litgpt commit 8641822, lit_gpt/model.py and lora.py, and finetune/lora.py, where the
+    Facts: litgpt commit 8641822, lit_gpt/model.py, config.py and lora.py, and finetune/lora.py, where the
     first micro-batch has the longest sample: nothing of an earlier one of that length is left.
     """
     return lit_gpt(workload, lambda layer: layer)
 
 
 def lit_gpt_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_lora` with every linear layer in nf4.
-
-    Facts: bitsandbytes 0.41.1. autograd/_functions.py: `MatMul4Bit` keeps its input, which its backward pass
-    does not need (pull request 1270 removed that). nn/modules.py: weights are quantized from fp16 and so
-    widened to it first. Lightning's plugin converts all of nn.Linear, the output layer too.
-    """
-    return lit_gpt(workload, lambda layer: InputKeeping(Nf4Linear(layer, double=False)))
+    """Return `lit_gpt_lora` with every linear layer in nf4, the output layer too, as Lightning's plugin does."""
+    return lit_gpt(workload, nf4)
 
 
 def lit_gpt_nf4_double(workload: dict[str, Any]) -> nn.Module:
     """Return `lit_gpt_nf4` with double quantization."""
-    return lit_gpt(workload, lambda layer: InputKeeping(Nf4Linear(layer, double=True)))
+    return lit_gpt(workload, nf4_double)
 
 
-def lit_gpt(workload: dict[str, Any], stored: Callable[[nn.Linear], nn.Module]) -> nn.Module:
-    """Return Lit-GPT's Llama of 2023, its linear layers `stored`; logits go when a forward pass begins.
+def lit_gpt_phi_lora(workload: dict[str, Any]) -> nn.Module:
+    """Return phi-1.5, whose attention and MLP share a norm, as `lit_gpt_lora` returns other models."""
+    return lit_gpt(workload, lambda layer: layer, ParallelBlock)
 
-    Inferred from the published figures: the norm in fp32 (commit 6178c7cc). Commit 8641822 has it in bf16.
+
+def lit_gpt_phi_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `lit_gpt_phi_lora` with every linear layer in nf4."""
+    return lit_gpt(workload, nf4, ParallelBlock)
+
+
+def lit_gpt_phi_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `lit_gpt_phi_nf4` with double quantization."""
+    return lit_gpt(workload, nf4_double, ParallelBlock)
+
+
+def nf4(layer: nn.Linear) -> nn.Module:
+    """Return a linear layer in nf4, as bitsandbytes 0.41.1 runs it.
+
+    autograd/_functions.py: `MatMul4Bit` keeps its input, which its backward pass does not need (pull request
+    1270 removed that). nn/modules.py: weights are quantized from fp16 and so widened to it first.
+    """
+    return InputKeeping(Nf4Linear(layer, double=False))
+
+
+def nf4_double(layer: nn.Linear) -> nn.Module:
+    """Return a linear layer in nf4 with double quantization."""
+    return InputKeeping(Nf4Linear(layer, double=True))
+
+
+def lit_gpt(
+    workload: dict[str, Any],
+    stored: Callable[[nn.Linear], nn.Module],
+    parallel: Callable[[ModelShape], nn.Module] | None = None,
+) -> nn.Module:
+    """Return a model of Lit-GPT in 2023, its linear layers `stored`; logits go when a forward pass begins.
+
+    `parallel`: its layers, where attention and MLP take the same input; None: `TwoNormBlock` for those with
+    layer norm, and Llama's for others. Inferred from the published figures: Llama's norm in fp32 (commit
+    6178c7cc). Commit 8641822 has it in bf16.
     """
     shape = Workload(**workload).shape
     model = Transformer(shape, "sdpa", {"rms_norm": rms_norm_in_fp32})
+    if parallel is None and shape.norm == "layer":
+        parallel = TwoNormBlock
+    if parallel is not None:
+        model.blocks = nn.ModuleList(parallel(shape) for _ in model.blocks)
     for block in model.blocks:
         block.attention = FusedAttention(shape)
     with default_dtype(torch.float32):
@@ -232,6 +266,21 @@ class ParallelBlock(nn.Module):
         """Map (B, T, D) to (B, T, D)."""
         normal_BTD = self.norm(x_BTD)
         return self.mlp(normal_BTD) + self.attention(normal_BTD, positions) + x_BTD  # type: ignore[no-any-return]
+
+
+class TwoNormBlock(nn.Module):
+    """One layer whose attention and MLP take the same input, each by its own norm."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = make_norm(shape), make_norm(shape)
+        self.attention: nn.Module = nn.Identity()
+        self.mlp = GELUMLP(shape)
+
+    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        attended_BTD = self.attention(self.attention_norm(x_BTD), positions)
+        return self.mlp(self.mlp_norm(x_BTD)) + attended_BTD + x_BTD  # type: ignore[no-any-return]
 
 
 def rms_norm_in_fp32(x_ND: Tensor, weight_D: Tensor) -> Tensor:

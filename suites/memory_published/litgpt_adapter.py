@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suites.memory_published.litgpt import CHUNK, FusedAttention, InputKeeping
+from suites.memory_published.litgpt import CHUNK, FusedAttention, TwoNormBlock, nf4, nf4_double
 from suites.training.head_loss import HeadLoss
-from suites.training.model import EPSILON, GELUMLP, ModelShape, PositionTensors, Transformer, make_norm
-from suites.training.quantized_weights import Nf4Linear
+from suites.training.model import EPSILON, ModelShape, Transformer
 from suites.training.techniques.llama_adapter import NORMS, ScaledLinear
 from suites.training.techniques.lora import linear_layers
 from suites.training.trainer import default_dtype
@@ -60,16 +59,6 @@ def lit_gpt_adapter_v2_nf4(workload: dict[str, Any]) -> nn.Module:
 def lit_gpt_adapter_v2_nf4_double(workload: dict[str, Any]) -> nn.Module:
     """Return `lit_gpt_adapter_v2_nf4` with double quantization."""
     return adapted(workload, 2, nf4_double)
-
-
-def nf4(layer: nn.Linear) -> nn.Module:
-    """Return a linear layer in nf4, as bitsandbytes 0.41.1 runs it."""
-    return InputKeeping(Nf4Linear(layer, double=False))
-
-
-def nf4_double(layer: nn.Linear) -> nn.Module:
-    """Return a linear layer in nf4 with double quantization."""
-    return InputKeeping(Nf4Linear(layer, double=True))
 
 
 def adapted(workload: dict[str, Any], version: int, stored: Stored) -> nn.Module:
@@ -119,21 +108,6 @@ class PromptedAttention(FusedAttention):
         k_BHLK, v_BHLK = self.keys_values.expand(-1, len(q_BHTK), -1, -1, -1)
         mask_TL = torch.ones(q_BHTK.shape[2], PROMPTS, dtype=torch.bool, device=q_BHTK.device)
         return mixed_BHTK + self.gate_H11 * F.scaled_dot_product_attention(q_BHTK, k_BHLK, v_BHLK, mask_TL)
-
-
-class TwoNormBlock(nn.Module):
-    """One layer whose attention and MLP take the same input, each by its own norm."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__()
-        self.attention_norm, self.mlp_norm = make_norm(shape), make_norm(shape)
-        self.attention: nn.Module = nn.Identity()
-        self.mlp = GELUMLP(shape)
-
-    def forward(self, x_BTD: Tensor, positions: PositionTensors) -> Tensor:
-        """Map (B, T, D) to (B, T, D)."""
-        attended_BTD = self.attention(self.attention_norm(x_BTD), positions)
-        return self.mlp(self.mlp_norm(x_BTD)) + attended_BTD + x_BTD  # type: ignore[no-any-return]
 
 
 def rms_norm_of_2024(x_ND: Tensor, weight_D: Tensor) -> Tensor:
