@@ -112,7 +112,7 @@ def lit_gpt_lora(workload: dict[str, Any]) -> nn.Module:
 
 
 def lit_gpt_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_lora` with every linear layer in nf4, the output layer too, as Lightning's plugin does."""
+    """Return `lit_gpt_lora` with every linear layer in nf4, also the output layer, as Lightning does."""
     return lit_gpt(workload, nf4)
 
 
