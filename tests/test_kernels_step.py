@@ -158,8 +158,7 @@ def test_the_fused_optimizer_of_a_step_is_torchs(part):
 ONE_PROCESS = [
     (name, given)
     for name, given in ALONE
-    if techniques.role_of(name) not in (Role.PARALLELISM, Role.TENSOR_PARALLELISM, Role.CONTEXT_PARALLELISM)
-    and not hasattr(techniques.load(name), "NEEDS")
+    if techniques.role_of(name) in (None, Role.ACTIVATIONS) and not hasattr(techniques.load(name), "NEEDS")
 ]
 
 

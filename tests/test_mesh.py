@@ -185,7 +185,7 @@ def test_another_strategy_is_refused(other):
     [
         ({"cpu_offload": True}, {}, "fsdp2 with cpu_offload=True does not combine with tensor_parallel"),
         ({"shard_within": 1}, {}, "fsdp2 with shard_within=1 does not combine with tensor_parallel"),
-        ({"reshard_after_forward": 2}, {"dp_size": 4}, "reshards distributed tensors to all ranks or not"),
+        ({"reshard_after_forward": 2}, {"dp_size": 4}, "resharding to some ranks is not built for a mesh"),
         ({}, {"tp_size": 1}, "needs several ranks per layer, and this step has tp_size=1"),
     ],
 )

@@ -37,7 +37,7 @@ WRONG = {
     "zeroed": lambda gradient: 0 * gradient,
     "three times": lambda gradient: 3 * gradient,
 }
-SHARED = ("fsdp2", "tensor", "context", "zero")
+SHARED = ("fsdp2", "tensor", "context", "pipeline", "zero")
 ONE_DEVICE = [variant for variant in RUN.variants if not variant.name.startswith(SHARED)]
 
 
@@ -109,7 +109,9 @@ def test_the_sum_of_a_tied_embeddings_gradients_is_no_write_in_place():
 
 def test_the_step_of_a_subject_is_made_again_from_plain_data():
     for variant in RUN.variants:
-        step = a_subject(variant, "llama_12m", cp_size=2, seq_len=16).step
+        stages = 2 if "pipeline" in variant.name else 1
+        changes = {"cp_size": 2, "pp_size": stages, "gradient_accumulation_steps": stages}
+        step = a_subject(variant, "llama_12m", seq_len=16, **changes).step
         again = suite.techniques.build_step(**step.described)
         assert again.described == step.described
         assert replace(again, wraps=(), make_optimizer=None) == replace(step, wraps=(), make_optimizer=None)

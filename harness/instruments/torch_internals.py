@@ -168,6 +168,21 @@ def unseen_propagation() -> Iterator[None]:
         ShardingPropagator._propagate_tensor_meta_non_cached = original  # type: ignore[method-assign]
 
 
+@contextmanager
+def own_sharding_cache() -> Iterator[None]:
+    """Let DTensor use no cached operation of another rank inside the block, and leave none behind.
+
+    Meshes of one shape are equal to it on all ranks, which are processes of their own in a real run.
+    """
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
 class ChunksWhenAsked:
     """The result of `torch.chunk`, each chunk made on access; empty ones beyond the last."""
 

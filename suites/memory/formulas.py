@@ -36,6 +36,7 @@ STAGES = {
     "context": 0,
     "zero3, context": 3,
     "pipeline": 0,
+    "zero3, pipeline": 3,
 }
 """ZeRO's stage over the ranks that can spread states, by `Features.sharding`; 0 spreads nothing."""
 
@@ -188,6 +189,8 @@ def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
     stage = _stage(step)
     if step.tensor_ranks > 1:
         raise NotDefinedError("deepspeed's estimators know no tensor parallelism")
+    if step.pipeline_ranks > 1:
+        raise NotDefinedError("deepspeed's estimators know no pipeline parallelism")
     if stage == 1:
         raise NotDefinedError("deepspeed has no estimator for ZeRO stage 1")
     if stage == 0:

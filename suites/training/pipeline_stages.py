@@ -14,42 +14,55 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
 from harness.instruments import torch_internals
 from suites.training.model import Transformer
-from suites.training.optimizers import RankOptimizer
+from suites.training.optimizers import RankOptimizer, full
 from suites.training.step import MakeOptimizer, no_context
 from suites.training.trainer import Batch, live_gradients
 from suites.training.workload import Resources, Workload
+
+EMBEDDINGS, OUTPUT = ("token_embedding", "position_embedding"), ("norm", "head")
+"""The model's attributes of its first and of its last stage."""
 
 
 class StageModule(nn.Module):
     """Layers in a row. The first stage begins with the embedding, the last ends with the loss.
 
-    Each forward pass enters `around`.
+    Its modules are this stage's alone, so that FSDP2 can shard it. Each forward pass enters `around`.
     """
 
     def __init__(self, model: Transformer, number: int, stages: int) -> None:
         super().__init__()
-        self.model, self.number = model, number
+        self.full, self.number = (model,), number  # in a tuple the model is no submodule
         self.is_first, self.is_last = number == 0, number == stages - 1
         layers = len(model.blocks)
         self.layers = range(layers * number // stages, layers * (number + 1) // stages)
+        self.blocks = nn.ModuleList(model.blocks[layer] for layer in self.layers)
+        names = (EMBEDDINGS if self.is_first else ()) + (OUTPUT if self.is_last else ())
+        self.outside_blocks = nn.ModuleList(filter(None, (getattr(model, name) for name in names)))
         self.around: Callable[[], AbstractContextManager[Any]] = partial(no_context, "")
 
     def forward(self, given: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """Map tokens (B, T) or a layer's input (B, T, D) to a layer's output, or to the mean loss."""
+        (model,) = self.full
         with self.around():
-            positions = self.model.positions(given)
-            x_BTD = self.model.embed(given) if self.is_first else given
-            for layer in self.layers:
-                x_BTD = self.model.blocks[layer](x_BTD, positions)
+            positions = model.positions(given)
+            x_BTD = model.embed(given) if self.is_first else given
+            for block in self.blocks:
+                x_BTD = block(x_BTD, positions)
             if not self.is_last:
                 return x_BTD
             assert targets_BT is not None
-            x_BTD = self.model.norm(x_BTD)
-            return self.model.loss(x_BTD, targets_BT)
+            x_BTD = model.norm(x_BTD)
+            return model.loss(x_BTD, targets_BT)
+
+    def ends(self) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
+        """Return the token embedding, the last norm and the output layer, each None on other stages."""
+        embedding, norm, head = self.full[0].ends()
+        return embedding if self.is_first else None, *((norm, head) if self.is_last else (None, None))
 
 
 class MarkedStage(PipelineStage):
@@ -83,12 +96,14 @@ class Pipeline(nn.Module):
     The parameters keep their names. Gradients are summed over micro-batches and divided by their number.
     """
 
-    def __init__(self, model: Transformer, stages_per_rank: int) -> None:
+    def __init__(
+        self, model: Transformer, stages_per_rank: int, mesh: DeviceMesh, dtype: torch.dtype
+    ) -> None:
         super().__init__()
-        rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.mesh, self.group = mesh, mesh.get_group()
+        rank, self.ranks = mesh.get_local_rank(), mesh.size()
         count = self.ranks * stages_per_rank
-        self.model = model
-        self.dtype = model.token_embedding.weight.dtype
+        self.model, self.dtype = model, dtype
         # In a tuple they are no submodules, so that the model's parameters have one path.
         self.stages = tuple(StageModule(model, number, count) for number in range(rank, count, self.ranks))
         self.is_first, self.is_last = self.stages[0].is_first, self.stages[-1].is_last
@@ -102,7 +117,7 @@ class Pipeline(nn.Module):
         around: Callable[[], AbstractContextManager[Any]],
         mark: Callable[[str], None],
     ) -> Tensor:
-        """Run the passes of all micro-batches; return their mean loss, the same on each rank."""
+        """Run the passes of all micro-batches; return their mean loss, the same on each of its ranks."""
         like_BT = batches[0][0]
         stages, schedule = self.scheduled(len(batches), like_BT.shape, like_BT.device)
         for stage, marked in zip(self.stages, stages, strict=True):
@@ -115,7 +130,7 @@ class Pipeline(nn.Module):
         loss = torch.zeros((), device=like_BT.device)
         for one in losses:
             loss += one.detach()
-        dist.broadcast(loss, src=self.ranks - 1)
+        dist.broadcast(loss, group=self.group, group_src=self.ranks - 1)
         return loss
 
     def scheduled(
@@ -141,6 +156,7 @@ class Pipeline(nn.Module):
                 device,
                 input_args=tokens_BT if stage.is_first else inner_BTD,
                 output_args=loss if stage.is_last else inner_BTD,
+                group=self.group,
                 alone=len(self.stages) == 1,
             )
             for stage in self.stages
@@ -167,8 +183,8 @@ def keep_only(layers: Collection[int], pipeline: Pipeline) -> None:
         if index not in layers:
             model.blocks[index] = nn.Identity()
             released(block)
-    absent = [] if pipeline.is_first else ["token_embedding", "position_embedding"]
-    absent += [] if pipeline.is_last else ["norm", "head", "head_loss"]
+    absent: list[str] = [] if pipeline.is_first else [*EMBEDDINGS]
+    absent += [] if pipeline.is_last else [*OUTPUT, "head_loss"]
     for name in absent:
         released(getattr(model, name))
         setattr(model, name, None)
@@ -194,6 +210,7 @@ class StagesOptimizer(RankOptimizer):
     def __init__(
         self, make: MakeOptimizer, model: nn.Module, workload: Workload, resources: Resources
     ) -> None:
+        assert isinstance(model, Pipeline)
         self.inner, self.model = make(model, workload, resources), model
 
     def step(self) -> None:
@@ -211,8 +228,8 @@ class StagesOptimizer(RankOptimizer):
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the gradients of all ranks together, as torch's `clip_grad_norm_` does on one."""
         gradients = live_gradients(self.model)
-        squared = torch.nn.utils.get_total_norm(gradients).float().square()
-        dist.all_reduce(squared)
+        squared = full(torch.nn.utils.get_total_norm(gradients)).float().square()
+        dist.all_reduce(squared, group=self.model.group)
         scale = torch.clamp(max_norm / (squared.sqrt() + 1e-6), max=1.0)
         for gradient in gradients:
             gradient.mul_(scale)
@@ -223,16 +240,16 @@ class StagesOptimizer(RankOptimizer):
 
     def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the parameters of all stages by name; a collective."""
-        return of_all_ranks(self.inner.full_parameters(model))
+        return of_all_stages(self.inner.full_parameters(model), self.model.group)
 
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the gradients of all stages by name; a collective."""
-        return of_all_ranks(self.inner.full_gradients(model))
+        return of_all_stages(self.inner.full_gradients(model), self.model.group)
 
 
-def of_all_ranks(own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of all ranks on this rank's device."""
-    each: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(each, {name: tensor.cpu() for name, tensor in own.items()})
+def of_all_stages(own: dict[str, Tensor], group: dist.ProcessGroup) -> dict[str, Tensor]:
+    """Return the tensors of all ranks of a pipeline on this rank's device."""
+    each: list[Any] = [None] * group.size()
+    dist.all_gather_object(each, {name: tensor.cpu() for name, tensor in own.items()}, group)
     device = next(iter(own.values())).device
     return {name: tensor.to(device) for one in each for name, tensor in one.items()}

@@ -30,9 +30,10 @@ class Level(IntEnum):
     COMPILER = 3
     TENSOR_PARALLELISM = 4  # how ranks share each layer
     CONTEXT_PARALLELISM = 5  # how ranks share each sequence
-    PARALLELISM = 6  # how ranks share the model
-    COMMUNICATION = 7  # how the parallelism's messages are changed
-    UPDATE = 8  # when parameters are updated
+    PIPELINE_PARALLELISM = 6  # how ranks share the layers among them
+    PARALLELISM = 7  # how ranks share the model
+    COMMUNICATION = 8  # how the parallelism's messages are changed
+    UPDATE = 9  # when parameters are updated
 
 
 class Role(StrEnum):
@@ -41,6 +42,7 @@ class Role(StrEnum):
     ACTIVATIONS = "what becomes of activations"
     TENSOR_PARALLELISM = "how ranks share each layer"
     CONTEXT_PARALLELISM = "how ranks share each sequence"
+    PIPELINE_PARALLELISM = "how ranks share the layers among them"
     PARALLELISM = "how ranks share the model"
 
 
@@ -51,7 +53,7 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    # none | ddp | zero1 | zero2 | zero3 | tensor | context | pipeline | zero3, tensor | zero3, context
+    # none | ddp | zero1 | zero2 | zero3 | tensor | context | pipeline, or "zero3, " before one of these three
     sharding: str = "none"
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched
@@ -91,9 +93,10 @@ class TrainingStep:
     - `tensor_ranks`: how many neighbouring ranks share each layer, and so take the same data.
     - `context_ranks`: how many neighbouring ranks share each sequence, and so take the same data, too.
     - `shard_within`: how many neighbouring ranks have one copy of the states together (hybrid sharding);
-      None: all ranks that have the same part of each layer.
+      None: all ranks that have the same layers, or the same part of each.
     - `ranks_multiple_of`: what divides `ranks`, whatever their number.
-    - `pipeline_ranks`: how many share the layers among them; each has `stages_per_rank` stages.
+    - `pipeline_ranks`: how many neighbouring ranks share the layers, and so take the same data, too;
+      each has `stages_per_rank` stages.
     - `contract`: how closely its losses follow plain PyTorch's.
     - `attention`: "explicit" or "sdpa"; `functions`: replacements for parts of it, see `model.Functions`.
     - `model_dtype`: the type in which parameters are built.

@@ -6,7 +6,7 @@ Suites shard a model over `rank_mesh` inside `fake_process_group`; the same code
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -33,6 +33,7 @@ def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
             torch_internals.own_chunks_alone(),
             torch_internals.real_fsdp2_meshes(),
             torch_internals.allocated_by_size(),
+            torch_internals.own_sharding_cache() if rank else nullcontext(),
         ):
             yield
     finally:

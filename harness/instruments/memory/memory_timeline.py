@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain, groupby, takewhile
+from itertools import groupby
 from typing import NamedTuple
 
 from harness.instruments.memory.workspaces import OperationCall, workspaces
@@ -47,6 +47,9 @@ class Timeline(NamedTuple):
     Storages are numbered as they are allocated; each is allocated once, and released at most once. A storage
     that was resized in the run is another one from then on. Of several that one operation releases, the
     oldest is the first: in a run their order can depend on addresses (autocast's copies of weights).
+
+    Of set-up there is what is still live at its end: scripts build models on the host or without data
+    (`device="meta"`), and put their shards on the device.
     """
 
     events: list[MemoryEvent]
@@ -63,15 +66,8 @@ class Timeline(NamedTuple):
         ]
 
     def requests(self) -> Iterator[tuple[int, int, int]]:
-        """Return what a device's allocator gets, as (storage, bytes, stream).
-
-        Of set-up it gets what is still live at its end: scripts build models on the host or without data
-        (`device="meta"`), and put their shards on the device.
-        """
-        set_up = list(takewhile(lambda event: event.place.phase == SET_UP, self.events))
-        released = {event.storage for event in set_up if event.delta_B < 0}
-        kept = (event for event in set_up if event.storage not in released)
-        for storage, delta_B, _, stream in chain(kept, self.events[len(set_up) :]):
+        """Return what a device's allocator gets, as (storage, bytes, stream)."""
+        for storage, delta_B, _, stream in self.events:
             yield storage, delta_B, stream
 
     def peak(self) -> PeakByKind:
@@ -147,7 +143,8 @@ class Ledger:
             if before_B:
                 events.append(MemoryEvent(number, -before_B, place, on_stream))
         start = len(events) if start is None else start
-        return Timeline(_in_order(events[:start]) + _in_order(events[start:]), kinds, start, round_to_B)
+        before, kinds, steady = _kept_by_set_up(events[:start], kinds, events[start:])
+        return Timeline(_in_order(before) + _in_order(steady), kinds, len(before), round_to_B)
 
     def _with_workspaces(self) -> list[MemoryEvent]:
         """Return the events, with the measured workspace of each call."""
@@ -156,6 +153,22 @@ class Ledger:
             events[index] = events[index]._replace(delta_B=answers[call])
             events[index + 1] = events[index]._replace(delta_B=-answers[call])
         return events
+
+
+def _kept_by_set_up(
+    before: Sequence[MemoryEvent], kinds: Sequence[str], steady: Sequence[MemoryEvent]
+) -> tuple[list[MemoryEvent], list[str], list[MemoryEvent]]:
+    """Return all three without the storages that set-up releases, and the others numbered anew."""
+    released = {event.storage for event in before if event.place.phase == SET_UP and event.delta_B < 0}
+    left = [storage for storage in range(len(kinds)) if storage not in released]
+    numbers = {storage: number for number, storage in enumerate(left)}
+
+    def renumbered(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
+        return [
+            event._replace(storage=numbers[event.storage]) for event in events if event.storage in numbers
+        ]
+
+    return renumbered(before), [kinds[storage] for storage in left], renumbered(steady)
 
 
 def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:

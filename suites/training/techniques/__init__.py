@@ -174,7 +174,7 @@ def build_step(
                 raise Unavailable(f"{replaced_by[replaced]} and {name} both replace the model's {replaced}")
             replaced_by[replaced] = name
         step = changed
-    if given.pp_size > 1 and step.features.sharding not in ("none", "pipeline"):
+    if given.pp_size > step.pipeline_ranks and step.features.sharding != "none":
         raise Unavailable(f"pp_size={given.pp_size} needs the technique pipeline; else set pp_size=1")
     return replace(step, contract=loosest(contracts))
 

@@ -107,10 +107,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         context_ranks=cp_size,
         features=replace(step.features, sharding="context", activations_unlike=unlike),
         wraps=(*step.wraps, partial(parallelize, cp_size if with_fsdp2 else None)),
+        notes=(*step.notes, NOTE),
     )
     if with_fsdp2:
         return changed
-    return replace(changed, reducing=average_with_the_last, notes=(*step.notes, REPLICATED, NOTE))
+    return replace(changed, reducing=average_with_the_last, notes=(*changed.notes, REPLICATED))
 
 
 def parallelize(row_ranks: int | None, model: nn.Module, resources: Resources) -> nn.Module:

@@ -8,7 +8,9 @@ host, and each gradient as soon as it is reduced, which is when FSDP2's own poli
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. `compile` needs `scope: blocks`. Its mixed precision takes the place of autocast. With
 `tensor_parallel` ranks are a mesh: each shards its part of a layer over the ranks that have the same part.
-With `context_parallel` all ranks shard the model, those too that share a sequence.
+With `context_parallel` all ranks shard the model, those too that share a sequence. With `pipeline` each
+shards its stages over the ranks that have the same ones, and torch reduces gradients after the last
+micro-batch.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from suites.training.host_memory import on_host, states_on_host
 from suites.training.model import blocks_of
 from suites.training.optimizers import RankOptimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
 from suites.training.step import Level, Role, TrainingStep, no_context
-from suites.training.techniques import context_parallel
+from suites.training.techniques import mixed_precision
 from suites.training.workload import Resources, Workload
 
 LEVEL = Level.PARALLELISM
@@ -47,6 +49,8 @@ DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
 BF16_REDUCTION = 1e-3
 """See `ddp.BF16_REDUCTION`."""
 
+STAY_GATHERED = "the formula has sharded parameters; this step's stay gathered until the backward pass"
+LATE_REDUCTION = "the formula has sharded gradients; this step's are reduced after the last micro-batch"
 NOTE = "FSDP2, rank 0: shards of parameters, gradients and states, and gathered blocks, in the type as built"
 BF16_NOTE = (
     "FSDP2, rank 0: shards of parameters, gradients and states in fp32; gathered blocks and their "
@@ -62,10 +66,12 @@ class Settings:
     `shard_within`: shard within groups of so many neighbouring ranks and average gradients between groups
     (hybrid sharding); None: over all ranks.
     `forward_prefetch`: gather a block while the one before it computes; on CUDA torch always does.
-    `reduce_every_micro_batch`: torch's default; else gradients are reduced with an update's last micro-batch.
+    `reduce_every_micro_batch`: torch's default; else, and in any pipeline, gradients are reduced with an
+    update's last micro-batch.
     `cpu_offload`: keep shards, their gradients and states on the host.
     `reshard_after_forward`: True reshards the rest of the model too; False keeps all gathered until the
-    backward pass; a number reshards blocks to groups of so many ranks; None: torch's default, blocks alone.
+    backward pass; a number reshards blocks to groups of so many ranks; None: torch's default, blocks alone,
+    and False in a pipeline, as in torchtitan.
     `keep_last_block`: the last block stays gathered, as in torchtitan until July 2025.
     `head`: "together" gathers embedding, last norm and output layer as one group; "apart" gathers the
     embedding alone, and last norm and output layer as a second group, which stays gathered, as torchtitan
@@ -124,31 +130,38 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
     refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
-    sharding = "zero3"
-    if step.settings_of("context_parallel") is not None:
-        sharding = "zero3, context"
-    if step.settings_of("tensor_parallel") is not None:
-        refuse_on_a_mesh(settings)
-        sharding = "zero3, tensor"
+    for other in ("tensor_parallel", "pipeline"):
+        if step.settings_of(other) is not None:
+            refuse_on_a_mesh(settings, other)
+    unlike, sharding = step.features.states_unlike, shard
+    if step.settings_of("pipeline") is not None:
+        sharding = shard_stages
+        settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
+        unlike = (*unlike, LATE_REDUCTION)
+    if settings.reshard_after_forward is False:
+        unlike = (*unlike, STAY_GATHERED)
     mixed = step.features.precision == "autocast"
     policy = policy_of(settings, mixed)
     place = "host" if settings.cpu_offload else "device"
-    features = replace(step.features, sharding=sharding, optimizer_on=place, parameters_on=place)
-    if settings.reshard_after_forward is False:
-        unlike = "the formula has sharded parameters; this step's stay gathered until the backward pass"
-        features = replace(features, states_unlike=(*features.states_unlike, unlike))
-    notes = (BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32"),) if mixed else (*step.notes, NOTE)
-    if step.context_ranks > 1:
-        notes = (*notes, context_parallel.NOTE)
+    others = step.features.sharding
+    features = replace(
+        step.features,
+        sharding="zero3" if others == "none" else f"zero3, {others}",
+        optimizer_on=place,
+        parameters_on=place,
+        states_unlike=unlike,
+    )
+    replaced = mixed_precision.NOTES["autocast"] if mixed else ()
+    note = BF16_NOTE.format(reduced=settings.reduce_dtype or "fp32") if mixed else NOTE
     changed = replace(
         step,
-        ranks=step.workload.dp_size * step.tensor_ranks * step.context_ranks,
+        ranks=step.workload.dp_size * step.same_data_ranks,
         shard_within=settings.shard_within,
         ranks_multiple_of=lcm(settings.shard_within or 1, int(settings.reshard_after_forward or 1)),
         features=features,
         around=no_context if mixed else step.around,
-        wraps=(*step.wraps, partial(shard, settings, policy)),
-        notes=notes,
+        wraps=(*step.wraps, partial(sharding, settings, policy)),
+        notes=(*(one for one in step.notes if one not in replaced), note),
     )
     if not settings.reduce_every_micro_batch:
         changed = replace(changed, reducing=reduce_with_the_last)
@@ -159,8 +172,8 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return changed
 
 
-def refuse_on_a_mesh(settings: Settings) -> None:
-    """Raise `Unavailable` for settings that are not built for a mesh with tensor-parallel ranks."""
+def refuse_on_a_mesh(settings: Settings, other: str) -> None:
+    """Raise `Unavailable` for settings that are not built for a mesh of ranks with the `other` technique."""
     reshards_to = settings.reshard_after_forward
     reasons = {
         "cpu_offload": settings.cpu_offload and "offload is not checked on a mesh of ranks",
@@ -168,12 +181,12 @@ def refuse_on_a_mesh(settings: Settings) -> None:
         and "the mesh of ranks would have a third dimension",
         "reshard_after_forward": reshards_to is not None
         and not isinstance(reshards_to, bool)
-        and "torch reshards distributed tensors to all ranks or not at all",
+        and "resharding to some ranks is not built for a mesh",
     }
     for name, reason in reasons.items():
         if reason:
             given = getattr(settings, name)
-            raise Unavailable(f"fsdp2 with {name}={given} does not combine with tensor_parallel: {reason}")
+            raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
 
 
 def policy_of(settings: Settings, mixed: bool) -> MixedPrecisionPolicy:
@@ -192,28 +205,52 @@ def shard(
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
     mesh = mesh_of(settings, next(model.parameters()))
-    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
-    of_blocks, of_rest = resharding(settings)
-    blocks = blocks_of(model)
-    if settings.head == "apart":
-        embedding, norm, head = ends_of(model)
-        with_all(embedding, reshard_after_forward=of_blocks)
-        with_all([norm, head], reshard_after_forward=bool(of_rest))
-    for block in blocks:
-        kept = settings.keep_last_block and block is blocks[-1]
-        with_all(block, reshard_after_forward=False if kept else of_blocks)
-    sharded: Any = with_all(model, reshard_after_forward=of_rest)
-    if settings.forward_prefetch:
-        sharded._set_unshard_async_op(True)
-        for block, following in pairwise(blocks):
-            ahead: Any = block
-            ahead.set_modules_to_forward_prefetch([following])
+    sharded = shard_over(mesh, settings, policy, offload, model)
     if settings.cpu_offload and real:
         for parameter in sharded.parameters():
             resources.host.note(parameter.to_local())
     elif settings.cpu_offload:
         put_on_host(sharded, resources)
     return sharded  # type: ignore[no-any-return]
+
+
+def shard_stages(
+    settings: Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
+) -> nn.Module:
+    """Shard each of a pipeline's stages on this rank over the column of its mesh."""
+    mesh = torch_internals.root_mesh(model.mesh)["dp"]
+    for stage in model.stages:
+        shard_over(mesh, settings, policy, OffloadPolicy(), stage)
+    return model  # type: ignore[no-any-return]
+
+
+def shard_over(
+    mesh: DeviceMesh,
+    settings: Settings,
+    policy: MixedPrecisionPolicy,
+    offload: OffloadPolicy,
+    model: nn.Module,
+) -> Any:
+    """Shard each block of a model, or of a stage, then the rest of it; return it."""
+    with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
+    of_blocks, of_rest = resharding(settings)
+    blocks = blocks_of(model)
+    if settings.head == "apart":
+        embedding, norm, head = ends_of(model)
+        if embedding is not None:
+            with_all(embedding, reshard_after_forward=of_blocks)
+        if norm is not None:
+            with_all([norm, head], reshard_after_forward=bool(of_rest))
+    for block in blocks:
+        kept = settings.keep_last_block and block is blocks[-1]
+        with_all(block, reshard_after_forward=False if kept else of_blocks)
+    sharded = with_all(model, reshard_after_forward=of_rest)
+    if settings.forward_prefetch:
+        sharded._set_unshard_async_op(True)
+        for block, following in pairwise(blocks):
+            ahead: Any = block
+            ahead.set_modules_to_forward_prefetch([following])
+    return sharded
 
 
 def resharding(settings: Settings) -> tuple[bool | int | None, bool | None]:
@@ -227,8 +264,11 @@ def resharding(settings: Settings) -> tuple[bool | int | None, bool | None]:
     return (given if dist.get_world_size() > 1 else True), None
 
 
-def ends_of(model: nn.Module) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """Return a model's embedding, last norm and output layer; raises `Unavailable` for an unknown model."""
+def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
+    """Return the embedding, the last norm and the output layer, each None where a stage has none.
+
+    Raises `Unavailable` for an unknown model.
+    """
     find = getattr(model, "ends", None)
     if find is None:
         raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")

@@ -5,6 +5,9 @@ has several, and the schedule is the interleaved one (arXiv 2104.04473, section 
 first rank; the last norm, the output layer and the loss are on the last. Micro-batches are the workload's
 `gradient_accumulation_steps`.
 
+With `fsdp2` ranks are a mesh of `dp_size` rows of `pp_size` neighbours: a row is a pipeline, and a column
+shards its stages.
+
 Ranks have different peaks. The first keeps the activations of the most micro-batches, the last has the
 logits, and those between receive activations and gradients, into buffers for every micro-batch. A dry run
 shows the rank that takes the most.
@@ -22,9 +25,11 @@ from typing import Annotated
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from harness.bounds import Bounds
 from harness.instruments import torch_internals
+from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from suites.training.contract import EXACT, Contract
 from suites.training.model import Transformer
 from suites.training.optimizers import torch_optimizer
@@ -32,10 +37,15 @@ from suites.training.pipeline_stages import Pipeline, StagesOptimizer, run_passe
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
-LEVEL = Level.PARALLELISM
-ROLE = Role.PARALLELISM
+LEVEL = Level.PIPELINE_PARALLELISM
+ROLE = Role.PIPELINE_PARALLELISM
 EXCLUDES = {
     "tensor_parallel": "the mesh of ranks would have a further dimension, which is not built",
+    "ddp": "ranks form a mesh with fsdp2 alone",
+    "fsdp1": "ranks form a mesh with fsdp2 alone",
+    "zero": "ranks form a mesh with fsdp2 alone",
+    "host_update": "ranks form a mesh with fsdp2 alone",
+    "local_sgd": "ranks form a mesh with fsdp2 alone",
     "compile": "stages run parts of the model, which one graph of the model does not have",
     "activation_offload": "it expects a micro-batch's backward pass before the next one's forward pass",
     "lora": "adapters over stages are not checked",
@@ -88,21 +98,37 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
-    """Return one of `pp_size` ranks' step."""
+    """Return one of `pp_size` ranks' step; `fsdp2` is applied later."""
+    pp_size, with_fsdp2 = step.workload.pp_size, step.settings_of("fsdp2") is not None
+    in_bf16 = with_fsdp2 and step.features.precision == "autocast"
+    dtype = torch.bfloat16 if in_bf16 else step.model_dtype
     return replace(
         step,
-        ranks=step.workload.pp_size,
-        pipeline_ranks=step.workload.pp_size,
+        ranks=pp_size,
+        pipeline_ranks=pp_size,
         stages_per_rank=settings.stages_per_rank,
         features=replace(step.features, sharding="pipeline"),
-        wraps=(*step.wraps, partial(split, settings)),
+        wraps=(*step.wraps, partial(split, settings, pp_size if with_fsdp2 else None, dtype)),
         passes=run_passes,
         make_optimizer=partial(StagesOptimizer, step.make_optimizer or torch_optimizer),
         notes=(*step.notes, NOTE),
     )
 
 
-def split(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Return this rank's stages."""
+def split(
+    settings: Settings, row_ranks: int | None, dtype: torch.dtype, model: nn.Module, resources: Resources
+) -> nn.Module:
+    """Return this rank's stages in the pipeline of all ranks, or of a row of `row_ranks` neighbours.
+
+    `dtype`: of what stages send each other.
+    """
     assert isinstance(model, Transformer)
-    return Pipeline(model, settings.stages_per_rank)
+    mesh = mesh_of(row_ranks, next(model.parameters()).device.type)
+    return Pipeline(model, settings.stages_per_rank, mesh, dtype)
+
+
+def mesh_of(row_ranks: int | None, device_type: str) -> DeviceMesh:
+    """Return the ranks of this pipeline: all, or one row of the mesh whose columns `fsdp2` takes."""
+    if row_ranks is None:
+        return rank_mesh(device_type)
+    return mesh_of_rows(device_type, row_ranks, ("dp", "pp"))["pp"]
