@@ -17,6 +17,11 @@ VOCAB = ("vocab_size",)
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Names under which config.json files give a size; transformers' config classes map each to one attribute."""
 
+AFTER_PADDING = frozenset(
+    ["camembert", "data2vec-text", "ibert", "longformer", "roberta", "roberta-prelayernorm", "xlm-roberta"]
+)
+"""Architectures whose positions begin after the padding token's number: 1 unless a config says more."""
+
 USUAL_SEQ_LEN = 2048
 """Sequence length where `suite.hf_defaults.seq_len` is not given."""
 
@@ -90,6 +95,13 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "null")
 
 
+def positions_unused(model_type: str, pad_token_id: Any) -> int:
+    """Return how many of a model's positions no token can have."""
+    if model_type not in AFTER_PADDING:
+        return 0
+    return (pad_token_id if isinstance(pad_token_id, int) else 1) + 1
+
+
 def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
     """Return a name for the workload that the file describes, and its fields: the config and its sizes.
 
@@ -103,6 +115,9 @@ def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
     hidden_size = _size(file, config, HIDDEN) or 1
     num_attention_heads = _size(file, config, HEADS) or 1
     max_position_embeddings = _size(file, config, POSITIONS) or 2**20
+    longest = max_position_embeddings - positions_unused(
+        str(config["model_type"]), config.get("pad_token_id")
+    )
     fields = {
         "num_hidden_layers": _size(file, config, LAYERS),
         "hidden_size": hidden_size,
@@ -115,7 +130,7 @@ def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
         or 4 * hidden_size,
         "vocab_size": _size(file, config, VOCAB),
         "max_position_embeddings": max_position_embeddings,
-        "seq_len": min(USUAL_SEQ_LEN, max_position_embeddings),
+        "seq_len": min(USUAL_SEQ_LEN, longest),
         "hf_config": config,
         "source": f"config.json of {config['model_type']}, given by the user",
     }

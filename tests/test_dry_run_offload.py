@@ -25,6 +25,7 @@ ON_HOST = {"fsdp2": {"cpu_offload": True}}
         [ON_HOST],
         [ON_HOST, "mixed_precision", "attention"],
         [ON_HOST, "activation_offload"],
+        [ON_HOST, "lora"],
     ],
     ids=str,
 )

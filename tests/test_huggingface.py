@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 
-from harness.hf_config import read_workload_file
+from harness.hf_config import read_workload_file, workload_from_file
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.memory.formulas import estimates
@@ -224,6 +224,19 @@ def test_a_config_passes_the_check_of_its_step(name: str, tied: bool) -> None:
     step = build_step(a_workload(config), ["mixed_precision", "attention"])
     assert step.given.tie_word_embeddings is step.workload.tie_word_embeddings is tied
     check(step)
+
+
+def test_robertas_positions_begin_after_padding(tmp_path: Path) -> None:
+    """Of 34 positions 32 are for tokens, as its own code finds."""
+    config = read_workload_file(DATA / "bert.json") | {"model_type": "roberta", "max_position_embeddings": 34}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert workload_from_file(tmp_path)[1]["seq_len"] == 32
+    model = build(config)
+    model.model(input_ids=torch.full((1, 32), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model.model(input_ids=torch.full((1, 33), 5))
+    with pytest.raises(ValueError, match="33 tokens is longer than the 32 positions"):
+        model(torch.full((1, 33), 5), torch.full((1, 33), 5))
 
 
 def test_nothing_is_allocated() -> None:

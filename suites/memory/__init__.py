@@ -33,7 +33,8 @@ from suites.training.trainer import build_model
 
 COMPILED_FOR_CPU = (
     "fake_step: compiled code has the buffers that Inductor chose for a CPU; for a GPU it fuses operations "
-    "differently, so temporaries can differ. Without fusion the peak is {peak_GB:.4g} GB, an upper bound"
+    "differently and pads matrix products, so temporaries can differ. Without any fusion, and without "
+    "padding, the peak is {peak_GB:.4g} GB"
 )
 IN_FP32 = (
     "measured: this CPU is slow at bf16, so matrix products were computed in fp32, with the allocations of "

@@ -8,22 +8,31 @@ heads, t tensor-parallel and p pipeline-parallel ranks, v vocabulary. All counts
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.records import Unavailable
 from suites.memory_published.subject import Workload
+from suites.training.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 
 VOCABULARY_MULTIPLE = 128
 """The default of --make-vocab-size-divisible-by: what the vocabulary's part of each rank is a multiple of."""
-
-CUBLAS_WORKSPACES_B = 2 * 32 * 2**20
-"""One per thread, under CUBLAS_WORKSPACE_CONFIG=:4096:8, which Megatron-LM's tests set."""
 
 TRANSFORMER_ENGINE_WORKSPACE_B = {"hopper": 32 * 2**20 + 1024, "blackwell": 32 * 2**20 + 1024}
 """By architecture, 4 MiB for others: transformer_engine/pytorch/cpp_extensions/gemm.py."""
 
 LOGIT_B = 6
 """Of each logit: in bf16, and an fp32 copy, which the loss overwrites (tensor_parallel/cross_entropy.py)."""
+
+
+FIXED: dict[str, Any] = {
+    "optimizer": "adamw",
+    "techniques": [],
+    "model": None,
+    "hf_config": None,
+    "kind": "allocated",
+    "expandable_segments": False,
+}
+"""Fields of a workload of which the formula has one value."""
 
 
 class MegatronPeak(NamedTuple):
@@ -42,7 +51,15 @@ class MegatronPeak(NamedTuple):
 
 
 def refuse(workload: Workload) -> None:
-    """Raise `Unavailable` for a layout that Megatron-LM refuses."""
+    """Raise `Unavailable` for a layout or a field that this formula does not cover."""
+    given = [name for name, value in FIXED.items() if getattr(workload, name) != value]
+    if given:
+        name = given[0]
+        raise Unavailable(
+            f"{name}={getattr(workload, name)!r}: the formula of Megatron-LM is for {FIXED[name]!r} alone"
+        )
+    if workload.stages_per_rank > 1 and workload.pp_size == 1:
+        raise Unavailable("stages_per_rank needs pp_size of at least 2")
     ranks, stages = workload.tp_size, workload.pp_size * workload.stages_per_rank
     heads, groups = workload.num_attention_heads, workload.num_key_value_heads
     if workload.num_hidden_layers % stages:
@@ -75,24 +92,44 @@ def peak_of_rank(workload: Workload) -> MegatronPeak:
 
 
 def peak_of_stage(workload: Workload, stage: int) -> MegatronPeak:
-    """Return the peak of one rank of a stage: where the loss is computed, or one layer again."""
-    chunk = workload.num_hidden_layers / (workload.pp_size * workload.stages_per_rank)
-    layers = chunk * passes_kept(workload, stage)
+    """Return the peak of one rank of a stage: where the loss is computed, or one layer's backward pass.
+
+    Of other parts than the loss it has what one backward pass makes: what is recomputed, and gradients of the
+    layer's result and of the MLP's inner results.
+    """
+    waiting = passes_kept(workload, stage)
+    layers = workload.num_hidden_layers / (workload.pp_size * workload.stages_per_rank) * waiting
     kept_B = layers * (input_B(workload) if workload.recompute == "full" else layer_B(workload))
-    if stage == 0:
-        kept_B += masks_B(workload) / 2
-    logits_B = 0.0
+    if stage == 0:  # of the embedding's dropout
+        kept_B += min(waiting, workload.pp_size) * masks_B(workload) / 2
+    backward_B = input_B(workload) + 2 * tokens_of_rank(workload) * inner_size(workload) / workload.tp_size
+    if workload.recompute == "full":
+        backward_B += layer_B(workload)
+    elif workload.recompute == "selective" and workload.attention == "unfused":
+        backward_B += scores_B(workload)
+    loss_B = 0.0
     if stage == workload.pp_size - 1:
-        tokens = tokens_of_rank(workload)
-        logits_B = 2 * input_B(workload) + LOGIT_B * tokens * padded_vocabulary(workload) / workload.tp_size
-    again_B = layer_B(workload) if workload.recompute == "full" else 0.0
-    if again_B > logits_B:
-        kept_B, logits_B = kept_B + again_B, 0.0
+        loss_B = logits_B(workload)
+    if backward_B > loss_B:
+        kept_B, loss_B = kept_B + backward_B, 0.0
     data_ranks = workload.dp_size * workload.cp_size
     each_B = 6 + 12 / data_ranks if workload.distributed_optimizer else 18
+    each_workspace_B = workload.cublas_workspace_B or CUBLAS_WORKSPACE_B[workload.architecture]
     engine_B = TRANSFORMER_ENGINE_WORKSPACE_B.get(workload.architecture, 4 * 2**20)
-    states_B = each_B * parameters_of(workload, stage)
-    return MegatronPeak(stage, states_B, kept_B, logits_B, CUBLAS_WORKSPACES_B + engine_B)
+    workspaces_B = CUBLAS_HANDLES * each_workspace_B + engine_B
+    return MegatronPeak(stage, each_B * parameters_of(workload, stage), kept_B, loss_B, workspaces_B)
+
+
+def logits_B(workload: Workload) -> float:
+    """Return what the last stage has where the loss is computed: the last norm, its result and the logits.
+
+    With sequence parallelism, the output layer's input is also gathered into a buffer that stays.
+    """
+    tokens = tokens_of_rank(workload)
+    gathered_B = 2 * tokens * workload.hidden_size if workload.sequence_parallel else 0
+    return (
+        2 * input_B(workload) + gathered_B + LOGIT_B * tokens * padded_vocabulary(workload) / workload.tp_size
+    )
 
 
 def passes_kept(workload: Workload, stage: int) -> int:
@@ -141,13 +178,25 @@ def layer_B(workload: Workload) -> float:
     size = workload.hidden_size
     keys = size * workload.num_key_value_heads // heads
     results = 2 if workload.attention == "flash" and workload.micro_batch_size > 1 else 1
-    wide = workload.intermediate_size * (3 if workload.mlp == "swiglu" else 2)
-    shared_B = 2 * tokens * (size + 2 * keys + results * size + wide)
-    if workload.attention != "unfused":
+    shared_B = 2 * tokens * (size + 2 * keys + results * size + inner_size(workload))
+    if workload.attention != "unfused" and workload.recompute != "selective":
         shared_B += 4 * tokens * heads  # fp32 sums of rows
-    elif workload.recompute != "selective":
-        shared_B += (5 if workload.dropout else 2) * tokens * heads * workload.seq_len
-    return 4 * input_B(workload) + masks_B(workload) + shared_B / workload.tp_size
+    kept_B = 4 * input_B(workload) + masks_B(workload) + shared_B / workload.tp_size
+    if workload.attention == "unfused" and workload.recompute != "selective":
+        kept_B += scores_B(workload)
+    return kept_B
+
+
+def inner_size(workload: Workload) -> int:
+    """Return the elements per token of the MLP's first result and of its activation."""
+    return workload.intermediate_size * (3 if workload.mlp == "swiglu" else 2)
+
+
+def scores_B(workload: Workload) -> float:
+    """Return what unfused attention keeps of one layer's scores, 5as²b/t with dropout."""
+    each_B = 5 if workload.dropout else 2
+    scores = tokens_of_rank(workload) * workload.num_attention_heads * workload.seq_len
+    return each_B * scores / workload.tp_size
 
 
 def padded_vocabulary(workload: Workload) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
@@ -25,13 +25,15 @@ class Workload(training.Workload):
     optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
     program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by megatron.py's formula
-    sequence_parallel: bool = False  # as the next four, an argument of Megatron-LM
+    sequence_parallel: bool = False  # as the next four, an argument of Megatron-LM's
     stages_per_rank: PositiveInt = 1  # more than 1: interleaved 1F1B
     distributed_optimizer: bool = False
     recompute: Literal["none", "selective", "full"] = "none"
     attention: Literal["fused", "flash", "unfused"] = "fused"
+    # By CUBLAS_WORKSPACE_CONFIG, per handle; None: torch's default for the architecture.
+    cublas_workspace_B: PositiveInt | None = None
     # As it was published, in `unit`; None: nothing was.
-    published: Annotated[float, Bounds(at_least=0)] | None = None
+    published: Annotated[float, Bounds(above=0)] | None = None
     unit: Literal["GiB", "GB"] = "GB"
     kind: Literal["allocated", "active", "reserved"] = "allocated"
     gpu: str = ""
@@ -60,12 +62,34 @@ def subject_of(workload: Workload, seed: int) -> Subject:
     """Return the step of a published peak, or the first technique of its list that is not built."""
     if workload.program == "megatron":
         return Subject(workload, None)
+    if (reason := of_megatron(workload)) is not None:
+        return Subject(workload, None, reason)
     if reason := not_built(workload.techniques):
         return Subject(workload, None, reason)
     try:
         return Subject(workload, techniques.build_step(asdict(workload), workload.techniques, seed))
     except Unavailable as reason_of_step:
         return Subject(workload, None, str(reason_of_step))
+
+
+MEGATRONS = (
+    "sequence_parallel",
+    "stages_per_rank",
+    "distributed_optimizer",
+    "recompute",
+    "attention",
+    "cublas_workspace_B",
+)
+"""Fields that Megatron-LM's formula alone reads."""
+
+
+def of_megatron(workload: Workload) -> str | None:
+    """Return which field a step of torch does not read, though it is set; None for none."""
+    defaults = {one.name: one.default for one in fields(Workload)}
+    for name in MEGATRONS:
+        if getattr(workload, name) != defaults[name]:
+            return f"{name}={getattr(workload, name)!r} is read with program=megatron alone"
+    return None
 
 
 def not_built(listed: Sequence[Any]) -> str:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from harness.hf_config import positions_unused
 from harness.records import Unavailable
 from suites.training.head_loss import HeadLoss
 from suites.training.huggingface_config import (
@@ -50,6 +51,8 @@ class LanguageModel(nn.Module):
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        if self._positions is not None:
+            self._positions -= positions_unused(self._model_type, getattr(model.config, "pad_token_id", None))
         self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
 
     def output_layer(self) -> nn.Module:

@@ -304,7 +304,8 @@ def put_on_host(model: nn.Module, resources: Resources) -> None:
         parameter.grad = below[parameter]
 
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
 
 
 def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
