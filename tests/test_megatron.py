@@ -78,11 +78,11 @@ def test_ranks_share_the_parameters_and_pad_the_vocabulary():
 @pytest.mark.parametrize(("ranks", "each"), [(2, 1), (4, 1), (2, 2), (4, 2), (2, 4)])
 def test_the_first_stage_keeps_as_many_passes_as_the_paper_says(ranks, each):
     workload = replace(GPT, pp_size=ranks, stages_per_rank=each, gradient_accumulation_steps=16)
-    layers = megatron.passes_kept(workload, 0) * 8 / (ranks * each)
+    layers = megatron.passes_in_flight(workload, 0) * 8 / (ranks * each)
     assert layers == pytest.approx(8 * interleaving_penalty(ranks, each))
-    assert megatron.passes_kept(workload, ranks - 1) < megatron.passes_kept(workload, 0)
+    assert megatron.passes_in_flight(workload, ranks - 1) < megatron.passes_in_flight(workload, 0)
     few = replace(workload, gradient_accumulation_steps=ranks)
-    assert megatron.passes_kept(few, 0) <= ranks * each
+    assert megatron.passes_in_flight(few, 0) <= ranks * each
 
 
 def test_the_rank_that_takes_the_most_is_reported_where_nothing_was_published():

@@ -142,15 +142,15 @@ SCALAR_B = 64
 """The allocation of a Python number that the CPU makes a tensor of, while it adds or multiplies by it."""
 
 ADAPTERS = [
-    "lit_gpt_adapter", "lit_gpt_adapter_nf4", "lit_gpt_adapter_nf4_double",
-    "lit_gpt_adapter_v2", "lit_gpt_adapter_v2_nf4", "lit_gpt_adapter_v2_nf4_double",
+    "litgpt_2024_adapter", "litgpt_2024_adapter_nf4", "litgpt_2024_adapter_nf4_double",
+    "litgpt_2024_adapter_v2", "litgpt_2024_adapter_v2_nf4", "litgpt_2024_adapter_v2_nf4_double",
 ]  # fmt: skip
 STABLELM = {"norm": "layer", "mlp": "gelu", "bias": True}
 
 MODELS = [
-    "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "lit_gpt_lora", "lit_gpt_nf4",
-    "lit_gpt_nf4_double", "lit_gpt_phi_lora", "lit_gpt_phi_nf4", "lit_gpt_phi_nf4_double", "litgpt_phi",
-    "gpt2_from_scratch", *ADAPTERS,
+    "torchtitan_llama", "torchtune_llama", "litgpt_llama", "litgpt_lora", "litgpt_2023_lora",
+    "litgpt_2023_nf4", "litgpt_2023_nf4_double", "litgpt_2023_phi_lora", "litgpt_2023_phi_nf4",
+    "litgpt_2023_phi_nf4_double", "litgpt_phi", "gpt2_from_scratch", *ADAPTERS,
 ]  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def assert_the_peak_of_a_real_step(step):
     assert 0 <= real - dry_run(step, Device("host", measured=True)).peak_B <= SCALAR_B
 
 
-@pytest.mark.parametrize("model", [*ADAPTERS, "lit_gpt_lora", "lit_gpt_nf4"])
+@pytest.mark.parametrize("model", [*ADAPTERS, "litgpt_2023_lora", "litgpt_2023_nf4"])
 def test_the_dry_run_of_stablelm_is_the_real_steps_peak(model):
     model = f"suites.memory_published.models:{model}"
     assert_the_peak_of_a_real_step(
@@ -207,7 +207,7 @@ def trained_elements(step):
 
 
 def test_prompts_are_stored_as_keys_and_values_and_get_no_gradient():
-    named = "suites.memory_published.models:lit_gpt_adapter"
+    named = "suites.memory_published.models:litgpt_2024_adapter"
     trainer = Trainer(build_step(replace(TINY, model=named, num_hidden_layers=4), (), 1))
     trainer.accumulate(trainer.text_batches(), 1)
     trained = {name: one.grad is None for name, one in trainer.plain.named_parameters() if one.requires_grad}
@@ -265,7 +265,7 @@ def test_a_layer_in_nf4_keeps_its_input_and_gives_what_one_without_gives():
 
 
 def test_logits_of_an_earlier_forward_pass_are_gone_when_one_begins():
-    workload = replace(TINY, model="suites.memory_published.models:lit_gpt_lora")
+    workload = replace(TINY, model="suites.memory_published.models:litgpt_2023_lora")
     trainer = Trainer(build_step(workload, ["bf16_states"], 1))
     held = trainer.plain.head_loss
     trainer.train_step()
@@ -298,7 +298,7 @@ def test_complex_rotary_turns_each_pair_by_its_angle():
 def test_turning_queries_and_keys_together_is_turning_each(heads):
     shape = replace(TINY, num_key_value_heads=heads).shape
     plain = Attention(shape, "sdpa", models.IN_FP32)
-    together = models.TurnedTogether(shape, "sdpa", models.IN_FP32)
+    together = models.RotatedTogether(shape, "sdpa", models.IN_FP32)
     together.load_state_dict(plain.state_dict())
     x, positions = torch.randn(2, 6, 32), PositionTensors(*rotary_tables(6, 8), None)
     assert torch.allclose(together(x, positions), plain(x, positions), atol=1e-6)

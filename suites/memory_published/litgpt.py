@@ -102,38 +102,38 @@ def litgpt_lora(workload: dict[str, Any]) -> nn.Module:
     return model
 
 
-def lit_gpt_lora(workload: dict[str, Any]) -> nn.Module:
+def litgpt_2023_lora(workload: dict[str, Any]) -> nn.Module:
     """Return Llama or StableLM Alpha as Lit-GPT had it in 2023, with adapters on queries and values.
 
     Facts: litgpt commit 8641822, lit_gpt/model.py, config.py and lora.py, and finetune/lora.py, where the
     first micro-batch has the longest sample: nothing of an earlier one of that length is left.
     """
-    return lit_gpt(workload, lambda layer: layer)
+    return litgpt_2023(workload, lambda layer: layer)
 
 
-def lit_gpt_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_lora` with every linear layer in nf4, also the output layer, as Lightning does."""
-    return lit_gpt(workload, nf4)
+def litgpt_2023_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2023_lora` with every linear layer in nf4, also the output layer, as Lightning does."""
+    return litgpt_2023(workload, nf4)
 
 
-def lit_gpt_nf4_double(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_nf4` with double quantization."""
-    return lit_gpt(workload, nf4_double)
+def litgpt_2023_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2023_nf4` with double quantization."""
+    return litgpt_2023(workload, nf4_double)
 
 
-def lit_gpt_phi_lora(workload: dict[str, Any]) -> nn.Module:
-    """Return phi-1.5, whose attention and MLP share a norm, as `lit_gpt_lora` returns other models."""
-    return lit_gpt(workload, lambda layer: layer, ParallelBlock)
+def litgpt_2023_phi_lora(workload: dict[str, Any]) -> nn.Module:
+    """Return phi-1.5, whose attention and MLP share a norm, as `litgpt_2023_lora` returns other models."""
+    return litgpt_2023(workload, lambda layer: layer, ParallelBlock)
 
 
-def lit_gpt_phi_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_phi_lora` with every linear layer in nf4."""
-    return lit_gpt(workload, nf4, ParallelBlock)
+def litgpt_2023_phi_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2023_phi_lora` with every linear layer in nf4."""
+    return litgpt_2023(workload, nf4, ParallelBlock)
 
 
-def lit_gpt_phi_nf4_double(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_phi_nf4` with double quantization."""
-    return lit_gpt(workload, nf4_double, ParallelBlock)
+def litgpt_2023_phi_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2023_phi_nf4` with double quantization."""
+    return litgpt_2023(workload, nf4_double, ParallelBlock)
 
 
 def nf4(layer: nn.Linear) -> nn.Module:
@@ -150,7 +150,7 @@ def nf4_double(layer: nn.Linear) -> nn.Module:
     return InputKeeping(Nf4Linear(layer, double=True))
 
 
-def lit_gpt(
+def litgpt_2023(
     workload: dict[str, Any],
     stored: Callable[[nn.Linear], nn.Module],
     parallel: Callable[[ModelShape], nn.Module] | None = None,

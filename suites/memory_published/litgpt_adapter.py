@@ -31,33 +31,33 @@ Stored = Callable[[nn.Linear], nn.Module]
 """Returns a linear layer as its weight is stored."""
 
 
-def lit_gpt_adapter(workload: dict[str, Any]) -> nn.Module:
+def litgpt_2024_adapter(workload: dict[str, Any]) -> nn.Module:
     """Return Lit-GPT's model of January 2024 with LLaMA-Adapter."""
     return adapted(workload, 1, lambda layer: layer)
 
 
-def lit_gpt_adapter_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_adapter` with every linear layer in nf4, see `litgpt.lit_gpt_nf4`."""
+def litgpt_2024_adapter_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2024_adapter` with every linear layer in nf4, see `litgpt.litgpt_2023_nf4`."""
     return adapted(workload, 1, nf4)
 
 
-def lit_gpt_adapter_nf4_double(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_adapter_nf4` with double quantization."""
+def litgpt_2024_adapter_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2024_adapter_nf4` with double quantization."""
     return adapted(workload, 1, nf4_double)
 
 
-def lit_gpt_adapter_v2(workload: dict[str, Any]) -> nn.Module:
+def litgpt_2024_adapter_v2(workload: dict[str, Any]) -> nn.Module:
     """Return Lit-GPT's model of January 2024 with LLaMA-Adapter's version 2."""
     return adapted(workload, 2, lambda layer: layer)
 
 
-def lit_gpt_adapter_v2_nf4(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_adapter_v2` with every linear layer in nf4."""
+def litgpt_2024_adapter_v2_nf4(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2024_adapter_v2` with every linear layer in nf4."""
     return adapted(workload, 2, nf4)
 
 
-def lit_gpt_adapter_v2_nf4_double(workload: dict[str, Any]) -> nn.Module:
-    """Return `lit_gpt_adapter_v2_nf4` with double quantization."""
+def litgpt_2024_adapter_v2_nf4_double(workload: dict[str, Any]) -> nn.Module:
+    """Return `litgpt_2024_adapter_v2_nf4` with double quantization."""
     return adapted(workload, 2, nf4_double)
 
 

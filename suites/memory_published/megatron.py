@@ -97,7 +97,7 @@ def peak_of_stage(workload: Workload, stage: int) -> MegatronPeak:
     Of other parts than the loss it has what one backward pass makes: what is recomputed, and gradients of the
     layer's result and of the MLP's inner results.
     """
-    waiting = passes_kept(workload, stage)
+    waiting = passes_in_flight(workload, stage)
     layers = workload.num_hidden_layers / (workload.pp_size * workload.stages_per_rank) * waiting
     kept_B = layers * (input_B(workload) if workload.recompute == "full" else layer_B(workload))
     if stage == 0:  # of the embedding's dropout
@@ -132,7 +132,7 @@ def logits_B(workload: Workload) -> float:
     )
 
 
-def passes_kept(workload: Workload, stage: int) -> int:
+def passes_in_flight(workload: Workload, stage: int) -> int:
     """Return how many forward passes of one of a rank's stages await their backward pass at most.
 
     core/pipeline_parallel/schedules.py: p - stage of 1F1B, 2(p - stage - 1) + (m - 1)p + 1 of interleaved

@@ -14,42 +14,42 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suites.memory_published.litgpt import (
-    lit_gpt_lora,
-    lit_gpt_nf4,
-    lit_gpt_nf4_double,
-    lit_gpt_phi_lora,
-    lit_gpt_phi_nf4,
-    lit_gpt_phi_nf4_double,
+    litgpt_2023_lora,
+    litgpt_2023_nf4,
+    litgpt_2023_nf4_double,
+    litgpt_2023_phi_lora,
+    litgpt_2023_phi_nf4,
+    litgpt_2023_phi_nf4_double,
     litgpt_llama,
     litgpt_lora,
     litgpt_phi,
     rms_norm_in_fp32,
 )
 from suites.memory_published.litgpt_adapter import (
-    lit_gpt_adapter,
-    lit_gpt_adapter_nf4,
-    lit_gpt_adapter_nf4_double,
-    lit_gpt_adapter_v2,
-    lit_gpt_adapter_v2_nf4,
-    lit_gpt_adapter_v2_nf4_double,
+    litgpt_2024_adapter,
+    litgpt_2024_adapter_nf4,
+    litgpt_2024_adapter_nf4_double,
+    litgpt_2024_adapter_v2,
+    litgpt_2024_adapter_v2_nf4,
+    litgpt_2024_adapter_v2_nf4_double,
 )
 from suites.training.model import EPSILON, Attention, Functions, PositionTensors, Transformer
 from suites.training.workload import Workload
 
 __all__ = [
     "gpt2_from_scratch",
-    "lit_gpt_adapter",
-    "lit_gpt_adapter_nf4",
-    "lit_gpt_adapter_nf4_double",
-    "lit_gpt_adapter_v2",
-    "lit_gpt_adapter_v2_nf4",
-    "lit_gpt_adapter_v2_nf4_double",
-    "lit_gpt_lora",
-    "lit_gpt_nf4",
-    "lit_gpt_nf4_double",
-    "lit_gpt_phi_lora",
-    "lit_gpt_phi_nf4",
-    "lit_gpt_phi_nf4_double",
+    "litgpt_2023_lora",
+    "litgpt_2023_nf4",
+    "litgpt_2023_nf4_double",
+    "litgpt_2023_phi_lora",
+    "litgpt_2023_phi_nf4",
+    "litgpt_2023_phi_nf4_double",
+    "litgpt_2024_adapter",
+    "litgpt_2024_adapter_nf4",
+    "litgpt_2024_adapter_nf4_double",
+    "litgpt_2024_adapter_v2",
+    "litgpt_2024_adapter_v2_nf4",
+    "litgpt_2024_adapter_v2_nf4_double",
     "litgpt_llama",
     "litgpt_lora",
     "litgpt_phi",
@@ -63,17 +63,17 @@ def torchtitan_llama(workload: dict[str, Any]) -> nn.Module:
 
     Facts: torchtitan commit 83c879f18, torchtrain/models/llama/model.py (the same in commit 5940ddeb5). The
     norm widens its input and rounds its result before the weight. Rotary embedding multiplies complex64
-    tensors, see `TurnedTogether`.
+    tensors, see `RotatedTogether`.
     """
     shape = Workload(**workload).shape
     model = Transformer(shape, "sdpa", IN_FP32)
     for block in model.blocks:
-        block.attention = TurnedTogether(shape, "sdpa", IN_FP32)
+        block.attention = RotatedTogether(shape, "sdpa", IN_FP32)
     return model
 
 
-class TurnedTogether(Attention):
-    """Attention that makes queries, keys and values, and then turns queries and keys side by side.
+class RotatedTogether(Attention):
+    """Attention that makes queries, keys and values, and then rotates queries and keys side by side.
 
     More is fp32 at once, which changes how far the allocator's memory is fragmented.
     """
@@ -82,7 +82,7 @@ class TurnedTogether(Attention):
         """Map (B, T, D) to (B, T, D)."""
         rows = (*x_BTD.shape[:2], -1, self.head_size)
         q_BTHK, k_BTGK, v_BTGK = (layer(x_BTD).view(rows) for layer in (self.query, self.key, self.value))
-        q_BTHK, k_BTGK = turned_together([q_BTHK, k_BTGK], positions)
+        q_BTHK, k_BTGK = rotated_together([q_BTHK, k_BTGK], positions)
         groups = q_BTHK.shape[2] // k_BTGK.shape[2]
         if groups > 1:
             k_BTGK, v_BTGK = (one.repeat_interleave(groups, dim=2) for one in (k_BTGK, v_BTGK))
@@ -99,7 +99,7 @@ def torchtune_llama(workload: dict[str, Any]) -> nn.Module:
     return Transformer(Workload(**workload).shape, "sdpa", IN_FP32)
 
 
-def turned_together(those: list[Tensor], positions: PositionTensors) -> list[Tensor]:
+def rotated_together(those: list[Tensor], positions: PositionTensors) -> list[Tensor]:
     """Return tensors of (B, T, heads, K) with each step of the rotary embedding done to all before the next.
 
     What a step makes exists until all are done.
