@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from harness.applicability import applies
 from harness.config import load
 from harness.instruments.memory.allocator import memory_events, memory_profile
 from harness.instruments.memory.bf16_products import (
@@ -132,6 +133,8 @@ def steps() -> Iterator[tuple[str, Any]]:
         small = {**run.workloads[workload], **shape}
         for variant in run.variants:
             if variants is not None and variant.name not in variants:
+                continue
+            if not applies(variant.applies_to, small, gpu=False):
                 continue
             step = build_step(small, variant.techniques)
             if step.features.precision != "fp32":

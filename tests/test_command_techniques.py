@@ -70,7 +70,7 @@ def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
         ("[3]", "expected a name, or {name: {setting: value}}"),
         ("[fsdp2,fsdp2.bf16]", "fsdp2 is listed twice"),
         ("[fsdp2,zero.2]", "fsdp2 and zero both decide how ranks share the model; choose one of them"),
-        ("[fsdp2,pipeline]", "fsdp2 and pipeline both decide how ranks share the model"),
+        ("[ddp,pipeline]", "pipeline does not combine with ddp"),
         ("[zero,compile]", "zero does not combine with compile: deepspeed's engine"),
         ("fsdp2", "expected a list, as in techniques=[fsdp2]"),
         ("fsdp2,attention", "use techniques=[fsdp2,attention]"),

@@ -27,7 +27,7 @@ from suites.training.workload import Workload
 PROMPTS, FIRST = 10, 2
 """Prompts per layer, and the first layer that has some."""
 
-Stored = Callable[[nn.Linear], nn.Module]
+StoreLayer = Callable[[nn.Linear], nn.Module]
 """Returns a linear layer as its weight is stored."""
 
 
@@ -61,7 +61,7 @@ def litgpt_2024_adapter_v2_nf4_double(workload: dict[str, Any]) -> nn.Module:
     return adapted(workload, 2, nf4_double)
 
 
-def adapted(workload: dict[str, Any], version: int, stored: Stored) -> nn.Module:
+def adapted(workload: dict[str, Any], version: int, stored: StoreLayer) -> nn.Module:
     """Return the model with adapters, its linear layers `stored`; logits go when a forward pass begins.
 
     With RMSNorm it is Llama, with layer norm a model whose attention and MLP take the same input.
