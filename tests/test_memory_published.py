@@ -168,6 +168,21 @@ def test_the_dry_run_of_each_model_is_the_real_steps_peak(model, given):
     assert_the_peak_of_a_real_step(build_step(workload, given, 1))
 
 
+def test_a_norm_in_bf16_would_make_llama_2_with_lora_too_low(monkeypatch):
+    """What the norm in fp32 is inferred from, for 7B with one sequence; the docs have all seven."""
+
+    def in_bf16(x_ND, weight_D):
+        return weight_D * (x_ND * torch.rsqrt((x_ND * x_ND).mean(-1, keepdim=True) + 1e-5))
+
+    row = subject_of("litgpt_llama2_7b_lora")
+    errors = []
+    for norm in (litgpt.rms_norm_in_fp32, in_bf16):
+        monkeypatch.setattr(litgpt, "rms_norm_in_fp32", norm)
+        run = dry_run(row.step, Device("cuda", architecture="ampere"))
+        errors.append(run.allocated_B / row.workload.published_B - 1)
+    assert errors == [pytest.approx(0, abs=0.006), pytest.approx(-0.032, abs=0.003)]
+
+
 def assert_the_peak_of_a_real_step(step):
     real = max(one.live_B for one in measure_peak(step, CPU, steady_steps=1).peaks)
     assert 0 <= real - dry_run(step, Device("host", measured=True)).peak_B <= SCALAR_B
