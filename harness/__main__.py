@@ -41,6 +41,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def command_line() -> None:
+    """Run the command `throughput-harness`."""
+    sys.exit(main(sys.argv[1:]))
+
+
 def shown(command: Command) -> Iterator[str]:
     """Yield the lines that a command prints which runs nothing; raises ConfigError."""
     match command.shown:
@@ -148,4 +153,4 @@ def _version(distribution: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    command_line()

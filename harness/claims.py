@@ -15,11 +15,9 @@ import yaml
 from harness.claim_model import Claim
 from harness.dataclass_fields import workload_fields
 from harness.interpretations import Context, read_interpretations
-from harness.optimizations import SUITES, titles
+from harness.optimizations import CONF, SUITES, titles
 from harness.records import UNITS
 from harness.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
-
-CONF = Path(__file__).resolve().parent.parent / "conf"
 
 _TEXT = {"type": "str"}
 FILE: Fields = {

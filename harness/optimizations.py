@@ -35,7 +35,7 @@ from harness.validation import (
 )
 
 SUITES = ROOT / "suites"
-CONF = ROOT / "conf"
+CONF = (Path(__file__).parent / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
 
 BASELINE = "baseline"
 AGAIN = "baseline_again"

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims import read_yaml
+from harness.optimizations import CONF
 from harness.report.training_metrics import Datasheet, PeakRates
-
-CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 
 
 def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> PeakRates:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims import read_yaml
+from harness.optimizations import CONF
 from harness.report.schema import AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
 from harness.validation import ConfigError, as_mapping, check_fields
 
-REPORTS = Path(__file__).resolve().parent.parent.parent / "conf" / "report"
+REPORTS = CONF / "report"
 
 
 class ReportBlock(NamedTuple):
