@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.command_line import USAGE, Command, read
+from harness.command_line import START, USAGE, Command, read
 from harness.executors import ExecutorError
 from harness.executors.start import executor_context
 from harness.store import StoreError
@@ -28,6 +28,9 @@ def main(argv: Sequence[str]) -> int:
     """Run a command and return its exit status: 0 done, 1 the store failed, 2 a mistake, 128 + N a signal."""
     logging.basicConfig(format="harness: %(message)s", level=logging.WARNING)
     logging.getLogger("harness.progress").setLevel(logging.INFO)
+    if not argv:
+        print(START)
+        return 2
     try:
         command = read(argv)
         if command.shown:
@@ -83,11 +86,12 @@ def run_command(words: Sequence[str]) -> None:
         return
     from harness.config import load
     from harness.progress import announce
-    from harness.sweep import planned_sweep, refuse_incomplete, stages, sweep, total_line
+    from harness.sweep import planned_sweep, refuse_incomplete, refuse_other_suite, stages, sweep, total_line
 
     runs = load(words)
     for run in runs:
         refuse_incomplete(run)
+        refuse_other_suite(run)
     if runs[0].plan_only or len(runs) > 1:
         plans = [planned_sweep(run) for run in runs]
         total = [total_line([estimate for _, estimate in plans])] if len(runs) > 1 else []

@@ -9,6 +9,15 @@ from typing import NamedTuple
 
 from harness.validation import ConfigError
 
+START = """\
+python -m harness suite=memory selection=quick        how much memory do training steps take? 3 minutes
+python -m harness.fit model=config.json devices=4     does my model fit, and at which batch?
+python -m harness list                                suites, hardware; list suite=NAME: its workloads
+
+python -m harness --help                              everything else
+"""
+"""What a command without words prints."""
+
 USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing

@@ -85,6 +85,8 @@ class HardwareSchema:
     architecture: str = ""  # of a GPU: see suites.training.simulated_cuda.Architecture
     device: str = ""  # a pattern of the name that the driver reports
     matmul_FLOP_per_s: dict[str, float] = field(default_factory=dict)  # dense, by precision
+    memory_bandwidth_B_per_s: float | None = None
+    link_B_per_s: float | None = None  # to its peers in a node, each way
     source: str = MISSING
 
 

@@ -8,12 +8,11 @@ from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 
-import yaml
-
 from harness import techniques
 from harness.code_fingerprint import ROOT, parsed
 from harness.config import Run, load_suite, names
-from harness.optimizations import CONF, SUITES, question_of
+from harness.optimizations import CONF, SUITES, question_of, read_yaml
+from harness.units import human
 from harness.validation import ConfigError, describe, shown, unknown
 
 WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
@@ -50,8 +49,9 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield names with a description of each."""
     if kind in ("hardware", "executors"):
         group = kind.removesuffix("s")
+        describe_file = _device if kind == "hardware" else _first_comment
         for name in names(group):
-            yield name, _first_comment(CONF / group / f"{name}.yaml")
+            yield name, describe_file(CONF / group / f"{name}.yaml")
         return
     if kind == "techniques":
         for name in techniques.names():
@@ -94,12 +94,24 @@ def _about(file: Path) -> str:
     return (ast.get_docstring(parsed(file)) or "").partition("\n")[0]
 
 
+def _device(file: Path) -> str:
+    """Return a device's name and what conf/hardware/ has of it."""
+    sheet = read_yaml(file)
+    memory_B = float(sheet["memory_B"])
+    usable_B = float(sheet.get("usable_memory_B") or memory_B)
+    parts = [f"{memory_B / 1e9:g} GB ({usable_B / 2**30:.1f} GiB usable)"]
+    if rate := sheet.get("matmul_FLOP_per_s", {}).get("bf16"):
+        parts.append(f"bf16 {human(float(rate), 'FLOP/s')}")
+    if bandwidth := sheet.get("memory_bandwidth_B_per_s"):
+        parts.append(f"{human(float(bandwidth), 'B/s')}")
+    if link := sheet.get("link_B_per_s"):
+        parts.append(f"link {human(float(link), 'B/s')}")
+    return f"{sheet['name']}: {', '.join(parts)}"
+
+
 def _first_comment(file: Path) -> str:
-    """Return a YAML file's first comment, or the name and memory of a device's."""
-    text = file.read_text()
-    if text.startswith("# "):
-        return text.removeprefix("# ").partition("\n")[0]
-    return str((yaml.safe_load(text) or {}).get("name", ""))
+    """Return a YAML file's first comment, which says what it is."""
+    return file.read_text().removeprefix("# ").partition("\n")[0]
 
 
 def _cut(line: str) -> str:

@@ -24,6 +24,7 @@ from omegaconf import (
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from harness.config_schema import NOT_IN_YAML
+from harness.renamed import present_name
 from harness.validation import ConfigError, describe, shown, unknown
 
 WORKLOADS = ["suite", "workloads"]
@@ -92,6 +93,8 @@ def apply_override(config: DictConfig, override: Override) -> None:
         if not isinstance(holder, DictConfig) or part not in holder:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
+    if holder is config and leaf not in holder and (meant := _field(config.suite, leaf)):
+        raise ConfigError(f"{key}: is a field of a workload; use {meant}={shown(value)}")
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
         raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
     if override.is_add() and not adds:
@@ -102,8 +105,9 @@ def apply_override(config: DictConfig, override: Override) -> None:
             if name not in config.suite.fields:
                 raise unknown(f"{key}.{name}", name, keys_of(config.suite.fields))
     if isinstance(OmegaConf.select(config, key), ListConfig) and not isinstance(value, list):
-        example = value if isinstance(value, str) else "a,b"
-        raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[{example}]")
+        if not isinstance(value, str):
+            raise ConfigError(f"{key}={shown(value)}: expected a list, as in {key}=[a,b]")
+        value = [value]
     try:
         if override.is_delete():
             _leave_out(config.suite, leaf)
@@ -111,6 +115,14 @@ def apply_override(config: DictConfig, override: Override) -> None:
             OmegaConf.update(config, key, value, merge=True, force_add=adds)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}={shown(value)}: {_expected(holder, key) or first_line(error)}") from None
+
+
+def _field(suite: DictConfig, name: str) -> str:
+    """Return the key of the field `name` of a workload, under its present name; "" where there is none."""
+    field = name if name in suite.fields else present_name(name, keys_of(suite.fields))
+    if field is None:
+        return ""
+    return f"suite.hf_defaults.{field}" if suite.workload_from else f"suite.workloads.NAME.{field}"
 
 
 def _leave_out(suite: DictConfig, workload: str) -> None:

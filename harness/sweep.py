@@ -16,7 +16,7 @@ from harness.history import earlier_cells
 from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
 from harness.model_code import model_digest
 from harness.optimizations import Variant
-from harness.plan import not_planned, plan, write_plan
+from harness.plan import PLAN, not_planned, plan, read_plan, write_plan
 from harness.plan_view import announcement, plan_lines
 from harness.progress import Progress, announce
 from harness.protocols import check_modules
@@ -26,6 +26,7 @@ from harness.slow_bf16 import fit_to_host
 from harness.store import RECORDS, Store, read_records
 from harness.techniques import PACKAGE
 from harness.units import counted
+from harness.validation import ConfigError
 
 
 class PreparedSweep(NamedTuple):
@@ -52,6 +53,13 @@ def refuse_incomplete(suite_run: Run) -> None:
     settings = {variant.module: tuple(variant.settings) for variant in suite_run.variants}
     techniques = any(variant.techniques for variant in suite_run.variants)
     check_modules(suite_run.suite, settings, techniques)
+
+
+def refuse_other_suite(suite_run: Run) -> None:
+    """Raise ConfigError where the folder for the results has those of another suite."""
+    out = suite_run.out
+    if (out / PLAN).is_file() and (suite := read_plan(out).suite) != suite_run.suite:
+        raise ConfigError(f"out={out}: has results of suite {suite}; choose another folder")
 
 
 def stages(suite_run: Run) -> Iterator[Run]:

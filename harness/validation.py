@@ -31,7 +31,9 @@ class ConfigError(Exception):
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     """Return the error for a name that is none of `allowed`, with the one that replaced it or the nearest."""
     names = sorted(allowed)
-    meant = present_name(name, names) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
+    longer = [one for one in names if name and one.startswith(name)]
+    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    meant = present_name(name, names) or next(iter(near), None)
     hint = f"; did you mean {meant}?" if meant else ""
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
 

@@ -17,7 +17,9 @@ def project_with(example, folder, own=None):
     `own`: which of its own suites the project keeps; None: all.
     """
     for name in ("harness", "conf", "suites"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for file in (folder / "conf/suite").glob("*.yaml"):
         if own is not None and file.stem not in own:
             file.unlink()

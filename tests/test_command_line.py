@@ -224,3 +224,9 @@ def test_techniques_are_listed_without_torch():
 def test_a_list_of_what_there_is_not_is_refused(words, said):
     with pytest.raises(ConfigError, match=said):
         list(list_lines(words))
+
+
+def test_a_command_without_words_shows_three_examples():
+    done = subprocess.run([sys.executable, "-m", "harness"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout.count("python -m harness") == 4

@@ -72,7 +72,7 @@ def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
         ("[fsdp2,zero.2]", "fsdp2 and zero both decide how ranks share the model; choose one of them"),
         ("[ddp,pipeline]", "pipeline does not combine with ddp"),
         ("[zero,compile]", "zero does not combine with compile: deepspeed's engine"),
-        ("fsdp2", "expected a list, as in techniques=[fsdp2]"),
+        ("3", "expected a list, as in techniques=[a,b]"),
         ("fsdp2,attention", "use techniques=[fsdp2,attention]"),
     ],
 )

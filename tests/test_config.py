@@ -32,7 +32,6 @@ REFUSED = [
     (["suite=memory", "repeat=2"], "did you mean repeats"),
     (["suit=memory"], "suit: no such name; did you mean suite?"),
     (["suite=memory", "only=[fsdp3]"], "did you mean fsdp2"),
-    (["suite=memory", "only=fsdp2"], "only=[fsdp2]"),
     (["suite=memory", "workloads=[llama_8b]"], "no such name"),
     (["suite=memory", "suite.workloads.llama_7b.micro_batch_sise=4"], "did you mean micro_batch_size"),
     (["suite=offload", "suite.workloads.gpu_10b.gpu=true"], "did you mean device"),
@@ -82,6 +81,10 @@ REFUSED = [
     (["suite=kernels", "executor.workers=2"], "the cells of suite kernels are timed"),
     (["suite=memory", "suite.sampling.rounds=100"], "the cells of this suite are not timed together"),
     (["suite=memory", "hardware=h300"], "did you mean h200"),
+    (["suite=memory", "hardware=h100"], "did you mean h100_80gb"),
+    (["suite=memory", "batch=4"], "use suite.workloads.NAME.micro_batch_size=4"),
+    (["suite=memory", "suite.workload_from=x", "seq_len=8"], "use suite.hf_defaults.seq_len=8"),
+    (["suite=memory", "only=3"], "expected a list, as in only=[a,b]"),
     (["suite=memory", "seed=1,2"], "use one command for each"),
     (["suite=memory", "only=fsdp2,zero1"], "use only=[fsdp2,zero1]"),
     (["suite=memory", "seed={a:1}"], "expected a whole number"),
@@ -298,3 +301,8 @@ def test_a_field_that_a_workload_leaves_to_its_default_may_be_set():
         ConfigError, match=r"suite.workloads.ddp.num_layers: no such name; did you mean num_hidden_layers\?"
     ):
         load(["suite=interconnect", "suite.workloads.ddp.num_layers=1"])
+
+
+def test_one_name_needs_no_brackets():
+    with_brackets = load(["suite=memory", "workloads=[llama_7b]", "only=[fsdp2]"])
+    assert load(["suite=memory", "workloads=llama_7b", "only=fsdp2"]) == with_brackets

@@ -58,7 +58,7 @@ def swept(tmp_path_factory):
     """Return the sources with an optimization that is added and one that is wrong, and a sweep of both."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("harness", "suites", "conf"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "conf/suite/memory/half_batch.yaml").write_text("settings: {parts: 2}\n")
     (tree / "suites/memory/half_batch.py").write_text(HALF_BATCH)
     (tree / "suites/memory/twice_the_loss.py").write_text(TWICE)
@@ -142,3 +142,13 @@ def test_a_folder_that_will_not_do_is_one_line(words, said):
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_another_suites_results_are_not_replaced(swept):
+    before = (swept / "out/plan.json").read_bytes()
+    done = harness("suite=congestion", "out=out", cwd=swept)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "harness: out=out: has results of suite memory; choose another folder\n",
+    )
+    assert (swept / "out/plan.json").read_bytes() == before

@@ -157,7 +157,9 @@ def test_a_child_refuses_it_too_where_nobody_looked_before(toy, tmp_path, monkey
 def test_the_command_refuses_an_incomplete_suite_before_any_cell(tmp_path):
     """In a copy of the project: exit status 2, one line, nothing written."""
     for folder in ("harness", "conf", "suites"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     without(tmp_path / "suites" / "congestion" / "__init__.py", "conditions")
     words = ["suite=congestion", "workloads=[incast_16]", "repeats=1", "out=results"]
     done = subprocess.run(

@@ -138,7 +138,9 @@ def test_the_guide_names_everything_that_a_technique_has():
 def test_the_command_refuses_an_incomplete_technique_before_any_cell(tmp_path):
     """In a copy of the project: exit status 2, one line, nothing written."""
     for folder in ("harness", "conf", "suites"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     changed(tmp_path / "suites/training/techniques/fsdp2.py", WITHOUT["contract"])
     done = subprocess.run(
         [sys.executable, "-m", "harness", "suite=memory", "only=[fsdp2]", "out=results"],

@@ -24,16 +24,17 @@ TorchFunction = Callable[..., Any]
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
-Architecture = Literal["ampere", "ada", "hopper", "blackwell"]
-"""Of a GPU."""
+Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna"]
+"""Of a GPU; cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
 
 CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
     "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "hopper": 4096 * 8 * 1024,
     "blackwell": 4096 * 8 * 1024,
+    "cdna": 128 * 1024 * 1024,
 }
-"""cuBLAS's workspace by architecture, 32 MiB or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
+"""cuBLAS's or hipBLAS's workspace by architecture, 128, 32 or 8.1 MiB: ATen/cuda/CublasHandlePool.cpp,
 parseChosenWorkspaceSize."""
 
 CUBLAS_HANDLES = 2
