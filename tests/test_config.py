@@ -81,7 +81,7 @@ REFUSED = [
     (["suite=kernels", "executor.workers=2"], "the cells of suite kernels are timed"),
     (["suite=memory", "suite.sampling.rounds=100"], "the cells of this suite are not timed together"),
     (["suite=memory", "hardware=h300"], "did you mean h200"),
-    (["suite=memory", "hardware=h100"], "did you mean h100_80gb"),
+    (["suite=memory", "hardware=h100"], "did you mean h100_"),
     (["suite=memory", "batch=4"], "use suite.workloads.NAME.micro_batch_size=4"),
     (["suite=memory", "suite.workload_from=x", "seq_len=8"], "use suite.hf_defaults.seq_len=8"),
     (["suite=memory", "only=3"], "expected a list, as in only=[a,b]"),
