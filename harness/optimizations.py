@@ -192,6 +192,11 @@ def question_of(suite: str, conf: Path = CONF) -> str:
     return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
 
 
+def workloads_of(suite: str, conf: Path = CONF) -> frozenset[str]:
+    """Return the names of a suite's own workloads, without composing a config."""
+    return frozenset(read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {}))
+
+
 def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
     """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
     file = Path("suite", suite, f"{name}.yaml")

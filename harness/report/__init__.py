@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.claim_model import Verdict
-from harness.optimizations import question_of, titles
+from harness.optimizations import question_of, titles, workloads_of
 from harness.records import Record
 from harness.validation import ConfigError
 
@@ -45,7 +45,17 @@ def gather(
         environment[name] = read_json(path) if path.exists() else "not kept"
     spec = load_spec(suite, titles(suite) | dict(planned or {}), question=question_of(suite))
     known = peaks(environment.values())
-    return ReportData(suite, spec, records, verdicts, environment, load_claims(suite), known, tuple(left_out))
+    return ReportData(
+        suite,
+        spec,
+        records,
+        verdicts,
+        environment,
+        load_claims(suite),
+        known,
+        tuple(left_out),
+        workloads_of(suite),
+    )
 
 
 def read_json(path: Path) -> Any:

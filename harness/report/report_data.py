@@ -44,11 +44,12 @@ class ReportData:
     claims: Sequence[Claim]
     peaks: PeakRates = field(default_factory=PeakRates)
     left_out: tuple[str, ...] = ()  # sentences about what was not run
+    shipped: frozenset[str] | None = None  # the suite's own workloads: see ResultIndex
 
     @cached_property
     def index(self) -> ResultIndex:
         """Return its values in the report's order, with the derived ones of training steps."""
-        index = ResultIndex(self.records, self.spec.ranking)
+        index = ResultIndex(self.records, self.spec.ranking, self.shipped)
         add_training_metrics(index, self.known_peaks)
         return index
 
@@ -104,12 +105,12 @@ class ReportData:
 
 
 def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> ReportBlock:
-    """Return a block about the workload that it prefers, or where that was not run, the first that was."""
+    """Return a block about one workload: the user's, else the one that it prefers, else the first."""
     preferred = block.fields.get("workload")
     if not preferred:
         return block
     run = index.names("workload", block.fields["where"])
-    chosen = preferred if preferred in run or not run else run[0]
+    chosen = run[0] if run and (preferred not in run or run[0] in index.own) else preferred
     name = spec.name("workload", chosen)
     return block._replace(
         title=block.title.format(workload=name),

@@ -15,7 +15,7 @@ from harness.report.export_csv import samples_table
 
 Where = Mapping[str, Any]
 """Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
-other key is a field of the workload and its value."""
+other key is a field of the workload and its value. A pattern of names never leaves out a user's own workload."""
 
 PLACE = ["workload", "optimization", "metric", "method"]
 
@@ -66,8 +66,18 @@ def summarize(records: Sequence[Record]) -> pd.DataFrame:
 class ResultIndex:
     """All values and all cells of one suite, in an order that does not depend on that of the records."""
 
-    def __init__(self, records: Sequence[Record], order: Mapping[str, Sequence[str]]) -> None:
-        """Index the records; `order`: for `workload`, `optimization`, `method` the names to put first."""
+    def __init__(
+        self,
+        records: Sequence[Record],
+        order: Mapping[str, Sequence[str]],
+        shipped: frozenset[str] | None = None,
+    ) -> None:
+        """Index the records; `order`: for `workload`, `optimization`, `method` the names to put first.
+
+        `shipped`: the suite's own workloads. The user's come before them, in each table and figure whose
+        other conditions they meet. None: no workload is the user's.
+        """
+        self.own = {one.cell.workload for one in records} - shipped if shipped is not None else set()
         self._order = {key: {name: i for i, name in enumerate(names)} for key, names in order.items()}
         self.records = sorted(records, key=self._place)
         self.cells: dict[tuple[str, str], list[Record]] = {}
@@ -166,17 +176,19 @@ class ResultIndex:
         fields = record.cell.config.get("workload", {})
         for key, wanted in where.items():
             if key in ("workload", "optimization"):
-                if not _fits(getattr(record.cell, key), wanted):
+                own = key == "workload" and record.cell.workload in self.own
+                if not own and not _fits(getattr(record.cell, key), wanted):
                     return False
             elif key != "method" and fields.get(key) != wanted:
                 return False
         return True
 
     def _rank(self, key: str, name: str) -> tuple[int, list[tuple[int, int, str]]]:
-        """Order names that the report lists by its order, all others after them, numbers in them by size."""
+        """Order the user's workloads first, then as the report lists, then by the sizes in the names."""
         listed = self._order.get(key, {})
         parts = [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", name) if p]
-        return listed.get(name, len(listed)), parts
+        own = key == "workload" and name in self.own
+        return -1 if own else listed.get(name, len(listed)), parts
 
     def _place(self, record: Record) -> tuple[Any, ...]:
         cell = record.cell
