@@ -76,15 +76,19 @@ def shown(command: Command) -> Iterator[str]:
 
 def run_command(words: Sequence[str]) -> None:
     """Run the requested suites, then judge and report them; raises ConfigError, ExecutorError, StoreError."""
+    from harness.config import check_show, load
+
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if "from_results" in given:
         for key in given:
-            if key not in ("from_results", "out", "suite"):
-                raise ConfigError(f"{key}: nothing is run with from_results; allowed with it: out, suite")
+            if key not in ("from_results", "out", "show", "suite"):
+                raise ConfigError(
+                    f"{key}: nothing is run with from_results; allowed with it: out, show, suite"
+                )
+        check_show(given.get("show", "answer"))
         source = Path(given["from_results"])
-        report(source, Path(given.get("out", source)), given.get("suite", ""))
+        report(source, Path(given.get("out", source)), given.get("suite", ""), given.get("show") == "all")
         return
-    from harness.config import load
     from harness.progress import announce
     from harness.sweep import planned_sweep, refuse_incomplete, refuse_other_suite, stages, sweep, total_line
 
@@ -103,7 +107,7 @@ def run_command(words: Sequence[str]) -> None:
     for run in runs:
         for stage in stages(run):
             sweep(stage)
-            report_data = report(stage.out, stage.out)
+            report_data = report(stage.out, stage.out, everything=stage.show_all)
         pages.append(report_data)
     if given.get("suite") == "all":
         from harness.report import write_all
@@ -111,10 +115,13 @@ def run_command(words: Sequence[str]) -> None:
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
 
 
-def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, Path]:
+def report(
+    source: Path, out: Path, suite_name: str = "", everything: bool = False
+) -> tuple[ReportData, Path]:
     """Judge the results in `source` and write their report into `out`; return its data and its page.
 
-    Raises ConfigError where `suite_name` is another suite than that of the results.
+    `everything`: print every table, not only the answer's. Raises ConfigError where `suite_name` is another
+    suite than that of the results.
     """
     from harness.claims import load_claims
     from harness.judge import judge
@@ -131,7 +138,7 @@ def report(source: Path, out: Path, suite_name: str = "") -> tuple[ReportData, P
     )
     copy_run(source, out)
     page = write_report(out, report_data)
-    show(report_data, page)
+    show(report_data, page, everything=everything)
     return report_data, page
 
 

@@ -30,6 +30,7 @@ what to run
   workloads=[a,b]        these workloads
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell
+  show=all               print every table at the end, not only the answer and one table
   plan=true              print how many cells, about how long and what is skipped; run nothing
 
 how to run it

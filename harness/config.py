@@ -57,6 +57,7 @@ class Run:
     reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
     plan_only: bool = False  # print the plan, run nothing
+    show_all: bool = False  # print every table at the end
     # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.
     slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
@@ -241,12 +242,18 @@ def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
         raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
 
 
+def check_show(value: Any) -> None:
+    """Refuse what `show` does not allow; raises ConfigError."""
+    check_value("show", value, {"type": "str", "one_of": ["answer", "all"]})
+
+
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
     check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
     check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
     check_value("seed", config["seed"], {"type": "int", "at_least": 0})
+    check_show(config["show"])
     check_names(suite)
     repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
     check_value("repeats", repeats, {"type": "int", "at_least": 1})
@@ -279,6 +286,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
         plan_only=config["plan"],
+        show_all=config["show"] == "all",
         slow_bf16_workloads=slow_bf16_workloads(suite, selection.workloads),
         first=selection.first,
         left_out=left_out(

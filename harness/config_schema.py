@@ -112,4 +112,5 @@ class RunSchema:
     seed: int = 0
     out: str | None = None
     plan: bool = False
+    show: str = "answer"
     limits: LimitsSchema = field(default_factory=LimitsSchema)

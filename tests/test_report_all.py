@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from reporting import found, made_table, read_page
+from reporting import found, read_page
 from synthetic import made, memory_records
 from timed import timed_records
 
 from harness.records import Measurement, Record
 from harness.report import gather, write_all, write_report
 from harness.report.summary import summary
-from harness.report.terminal import fitting, show
+from harness.report.terminal import show
 from harness.report.verdicts import judged
 
 
@@ -36,33 +36,6 @@ def test_one_page_for_all_suites(tmp_path: Path) -> None:
         one.sentence(v) in words for one in judged(findings.claims, findings.verdicts) for v in one.verdicts
     )
     assert "(../memory/report.md)" in (tmp_path / "all" / "report.md").read_text()
-
-
-def test_the_terminal_gets_plain_lines_where_it_is_none() -> None:
-    out = io.StringIO()
-    findings = found()
-    show(findings, Path("somewhere/report.html"), out)
-    text = out.getvalue()
-    assert "\x1b" not in text
-    assert "somewhere/report.html" in text
-    assert "280 (4)" in text
-    for verdict in findings.verdicts:
-        assert verdict.interpretation in text or verdict.ours is None
-    lacking = sum(verdict.ours is None for verdict in findings.verdicts)
-    assert (
-        f"{len(findings.verdicts) - lacking} of {len(findings.verdicts)} interpretations have a value" in text
-    )
-    assert text.count("falls short") >= sum(v.outcome == "falls short" for v in findings.verdicts)
-
-
-def test_a_table_too_wide_for_the_terminal_is_turned() -> None:
-    made = made_table("table_1")
-    turned = fitting(made, 100)
-    assert turned.header == ("Model", *(row[0].text for row in made.rows))
-    assert [row[0].text for row in turned.rows] == list(made.header[1:])
-    for i, row in enumerate(made.rows):
-        assert [other[i + 1] for other in turned.rows] == list(row[1:])
-    assert fitting(made, 500) == made
 
 
 def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path: Path) -> None:
@@ -111,7 +84,7 @@ def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and
     }
     assert read_page(page).open == []
     out = io.StringIO()
-    show(gather("unheard_of", records, [], tmp_path), Path("page"), out)
+    show(gather("unheard_of", records, [], tmp_path), Path("page"), out, everything=True)
     assert "2.00× (2.00 … 2.00)" in out.getvalue()
 
 

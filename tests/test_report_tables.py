@@ -209,7 +209,8 @@ def test_the_conditions_next_to_each_variant_and_in_the_answer_at_the_top() -> N
     assert made.header[1] == "Ranks"
     assert [row[1].text for row in made.rows if row[0].text.startswith("FSDP2 +")] == ["4"]
     findings = found(records)
-    assert "FSDP2 + mixed + checkpointing" not in summary(findings)[0].answer
+    assert "FSDP2 + mixed + checkpointing on 4 ranks: peak memory" in summary(findings)[0].answer
+    assert "FSDP2 + mixed + checkpointing pays most" not in summary(findings)[0].answer
 
 
 def test_a_run_of_another_model_is_reported_on_that_model() -> None:

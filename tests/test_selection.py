@@ -149,7 +149,7 @@ def test_the_plan_keeps_what_was_left_out_and_every_report_says_it(tmp_path, cap
     assert "Not run" not in counted(replace(data, left_out=()))
     page = write_report(tmp_path / "report", data)
     assert all(sentence in page.read_text() for sentence in said)
-    show(data, page)
+    show(data, page, everything=True)
     printed = capsys.readouterr().out
     assert all(sentence in printed for sentence in said)
 

@@ -36,6 +36,8 @@ blocks:
 
 TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "NAMES": schema.NAMES,
+    "ANSWER": schema.ANSWER,
+    "ALSO": schema.ALSO,
     "COLUMN": schema.COLUMN,
     "AXIS": schema.AXIS,
     "MARK": schema.MARK,

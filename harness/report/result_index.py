@@ -15,7 +15,7 @@ from harness.report.export_csv import samples_table
 
 Where = Mapping[str, Any]
 """Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
-other key is a field of the workload and its value. A pattern of names never leaves out a user's own workload."""
+other key is a field of the workload and its value. No pattern of names leaves out a user's own workload."""
 
 PLACE = ["workload", "optimization", "metric", "method"]
 

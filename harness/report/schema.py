@@ -84,12 +84,31 @@ _EFFECTS: _Fields = {
         "doc": "which values of the metric are better",
     },
 }
+ANSWER: _Fields = {
+    "leave_out": {
+        "type": "list",
+        "default": [],
+        "doc": "patterns of variants that are nothing to turn on, such as other links",
+    },
+    "also": {
+        "type": "list",
+        "default": [],
+        "doc": "other metrics to name beside the effect, each an ALSO; where nothing pays, the variant with "
+        "the least of the first one is named",
+    },
+}
+ALSO: _Fields = {
+    "metric": _must("the metric"),
+    "method": _METHOD,
+    "title": _must("its name in a sentence, in lower case"),
+}
 FILE: _Fields = {
     "suite": _must("the suite's name"),
     "title": _must("the title of the report"),
     "question": _must("the question that the suite answers, in a paragraph"),
     "names": _map("titles, by NAMES; names that are listed come first, in this order"),
     "optimization_order": {"type": "list", "default": [], "doc": "variants that come first, in this order"},
+    "answer": _map("what the sentences at the top name, an ANSWER"),
     "caveats": {
         "type": "list",
         "default": [],

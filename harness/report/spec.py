@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from harness.claims import read_yaml
 from harness.optimizations import CONF
-from harness.report.schema import AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
+from harness.report.schema import ALSO, ANSWER, AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
 from harness.validation import ConfigError, as_mapping, check_fields
 
 REPORTS = CONF / "report"
@@ -34,6 +35,7 @@ class Spec(NamedTuple):
     blocks: tuple[ReportBlock, ...]
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
+    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": ()})
 
     def name(self, key: str, identifier: str) -> str:
         """Return how people know `identifier`, a value of `key`."""
@@ -74,7 +76,15 @@ def load_spec(
         raise ConfigError(f"{path.name}.blocks: id {min(doubles)!r} is used twice")
     ranked = {"optimization": tuple(data["optimization_order"] or ("baseline",))}
     caveats = tuple(str(one) for one in data["caveats"])
-    return Spec(suite, data["title"], data["question"], {**names, **named}, blocks, ranked, caveats)
+    answer = _answer(f"{path.name}.answer", data["answer"])
+    return Spec(suite, data["title"], data["question"], {**names, **named}, blocks, ranked, caveats, answer)
+
+
+def _answer(where: str, data: Any) -> Mapping[str, Any]:
+    fields = dict(check_fields(where, as_mapping(where, data), ANSWER))
+    also = enumerate(fields["also"])
+    fields["also"] = [check_fields(f"{where}.also[{i}]", as_mapping(where, one), ALSO) for i, one in also]
+    return fields
 
 
 def _block(where: str, data: Any) -> ReportBlock:

@@ -1,0 +1,113 @@
+"""The sentences at the top of a report, and the end of a sweep on a terminal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from synthetic import made
+from test_report_timed import EFFECTS
+from timed import timed_findings, timed_records
+
+from harness.claims import load_claims
+from harness.code_fingerprint import ROOT
+from harness.judge import judge
+from harness.plan import read_plan
+from harness.records import Record
+from harness.report import gather
+from harness.report.answer import answer
+from harness.report.spec import load_spec
+from harness.report.tables import Table, TableCell
+from harness.report.terminal import LINES, WIDTH, fitting, show
+from harness.store import read_records
+from harness.validation import ConfigError
+
+REFERENCES = sorted(path.parent for path in (ROOT / "results/reference").glob("*/plan.json"))
+
+
+def only(*variants: str) -> list[Record]:
+    return [one for one in timed_records(("small",)) if one.cell.optimization in ("baseline", *variants)]
+
+
+def test_what_pays_is_named_with_its_interval(tmp_path: Path) -> None:
+    (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "fast", "slow")))
+    assert said == "On small, fast pays most: 2.00× (2.00 … 2.00) ᵐ the speed of baseline."
+
+
+def test_nothing_pays_only_where_all_was_decided(tmp_path: Path) -> None:
+    (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "slow", "same")))
+    assert said == "On small, none of 2 variants lowers time."
+    undecided = answer(timed_findings(tmp_path, EFFECTS, only("slow", "same")))
+    assert undecided[0].startswith("Undecided: same 1.000×")
+    assert not any("none of" in sentence for sentence in undecided)
+
+
+def test_what_could_not_be_compared_is_no_verdict(tmp_path: Path) -> None:
+    (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent")))
+    assert said == ("On small, no variant could be compared with the baseline (absent: needs a GPU).")
+    some = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent", "slow")))
+    assert some == ["On small, none of 1 variant lowers time.", "1 variant could not be compared here."]
+    (alone,) = answer(timed_findings(tmp_path, EFFECTS, only()))
+    assert alone == "On small, only the baseline was run."
+
+
+def test_a_wrong_result_comes_first(tmp_path: Path) -> None:
+    records = [
+        *only("baseline_again", "fast"),
+        made("small", "slow", status="wrong_result", reason="off by 2"),
+    ]
+    said = answer(timed_findings(tmp_path, EFFECTS, records))
+    assert said[0] == "Wrong results: slow on 1 workload. They count as no value."
+
+
+def test_what_is_nothing_to_turn_on_is_not_in_the_answer(tmp_path: Path) -> None:
+    blocks = EFFECTS + "answer: {leave_out: [fast]}\n"
+    assert not any(
+        "fast" in one for one in answer(timed_findings(tmp_path, blocks, only("baseline_again", "fast")))
+    )
+    (tmp_path / "invented.yaml").write_text(
+        "suite: invented\ntitle: T\nquestion: q\nblocks: []\nanswer: {also: [{metric: x}]}\n"
+    )
+    with pytest.raises(ConfigError, match=r"answer.also\[0\].method"):
+        load_spec("invented", folder=tmp_path)
+
+
+def test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one() -> None:
+    said = {folder.name: " ".join(answer(reported(folder))) for folder in REFERENCES}
+    assert "bit/s pays" not in said["interconnect"].replace("the speed of 10 Gbit/s", "")
+    assert "Admission, 16 credits has a maximum queue of 1.47 MB ˢ instead of 5.40 MB ˢ" in said["congestion"]
+
+
+def reported(folder: Path):
+    plan = read_plan(folder)
+    kept = {one.cell.id: one for one in read_records(folder)}
+    records = [kept[cell] for cell in plan.cells if cell in kept]
+    verdicts = judge(load_claims(plan.suite), records)
+    return gather(plan.suite, records, verdicts, folder, plan.titles, plan.left_out)
+
+
+@pytest.mark.parametrize("folder", REFERENCES, ids=lambda folder: folder.name)
+def test_the_end_of_a_sweep_fits_a_screen(folder: Path) -> None:
+    out = io.StringIO()
+    show(reported(folder), Path("results/here/report.html"), out)
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= WIDTH
+    assert "results/here/report.html" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+    whole = io.StringIO()
+    show(reported(folder), Path("page"), whole, everything=True)
+    assert set(lines[: lines.index(next(one for one in lines if "─" in one))]) <= set(
+        whole.getvalue().splitlines()
+    )
+
+
+def test_columns_that_do_not_fit_are_left_out_from_the_least_important() -> None:
+    header = ("Optimization", "Precision", "Time", "Speed-up", "Effect", "Tokens/s", "MFU")
+    row = tuple(TableCell(text) for text in ("fast", "bf16", "1 s", "2.00×", "pays", "823", "40 %"))
+    made_of = Table("t", "T", "", header, (row,), optional=2)
+    assert fitting(made_of, 200).header == header
+    assert fitting(made_of, 62).header == header[:5]
+    assert fitting(made_of, 50).header == ("Optimization", "Time", "Speed-up", "Effect")
+    assert fitting(made_of, 50).rows[0] == (row[0], *row[2:5])
