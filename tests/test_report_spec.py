@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from harness.claims import load_claims
-from harness.config import load
+from harness.config import load, names
+from harness.optimizations import titles, workloads_of
 from harness.report.language import reference
 from harness.report.schema import KIND_DOCS, KINDS
 from harness.report.spec import REPORTS, load_spec
@@ -63,3 +65,20 @@ def test_the_reference_of_the_language_is_its_schema() -> None:
 def test_titles_of_workloads_are_those_of_the_suite(suite: str) -> None:
     workloads = set(load([f"suite={suite}"])[0].workloads)
     assert set(load_spec(suite).names["workload"]) == workloads
+
+
+@pytest.mark.parametrize("suite", names("suite"))
+def test_a_report_names_workloads_and_variants_that_its_suite_has(suite: str) -> None:
+    """Patterns included: one that meets nothing is left from a workload that was renamed."""
+    spec, has = load_spec(suite), {"workload": workloads_of(suite), "optimization": {*titles(suite)}}
+    named = set(spec.names.get("workload", {})) | {
+        block.fields["workload"] for block in spec.blocks if block.fields.get("workload")
+    }
+    assert named <= has["workload"]
+    assert set(spec.order["optimization"]) <= has["optimization"]
+    wheres = [block.fields["where"] for block in spec.blocks if "where" in block.fields]
+    for key, every in has.items():
+        for where in wheres:
+            wanted = where.get(key, [])
+            for pattern in [wanted] if isinstance(wanted, str) else wanted:
+                assert any(fnmatchcase(one, pattern.removeprefix("!")) for one in every), pattern
