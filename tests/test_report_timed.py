@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import statistics
 from pathlib import Path
 
+import pandas
 import pytest
 from reporting import MARKS, SVG, drawn, points, read_page, texts
 from scipy import stats
@@ -27,6 +29,7 @@ from timed import (
 
 from harness.records import Measurement, Record
 from harness.report import write_report
+from harness.report.effects_csv import effects_csv
 from harness.report.result_index import ResultIndex
 from harness.report.spec import load_spec
 from harness.report.speedup import compared
@@ -337,3 +340,16 @@ def test_a_speed_up_under_a_held_down_clock_is_marked() -> None:
         found = compared(ResultIndex(given, {}), "small", "fast", fields)
         assert found is not None
         assert ("throttled" in found.text) is told
+
+
+def test_every_comparison_is_a_row_of_effects_csv(tmp_path: Path) -> None:
+    table = pandas.read_csv(io.StringIO(effects_csv(timed_findings(tmp_path, EFFECTS + SPEEDUPS))))
+    rows = {(row.workload, row.variant): row for row in table.itertuples()}
+    assert len(rows) == len(table) == len(BASE_S) * (len(SHARES) - 1 + len(["baseline_again"]))
+    for (_, variant), row in rows.items():
+        if variant != "baseline_again":
+            assert row.ratio == pytest.approx(SHARES[variant])
+            assert row.value / row.baseline_value == pytest.approx(SHARES[variant])
+    assert rows["large", "fast"].effect == "pays"
+    assert rows["large", "slow"].effect == "costs"
+    assert effects_csv(timed_findings(tmp_path, "  - {kind: failures, id: f, title: F}\n")) == ""

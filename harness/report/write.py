@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.claim_model import Claim, Verdict
 from harness.report import markdown
 from harness.report.benchmark_json import benchmark_json
+from harness.report.effects_csv import effects_csv
 from harness.report.export_csv import measurements_csv
 from harness.report.figure import Figure
 from harness.report.report_data import ReportData
@@ -36,11 +37,8 @@ def write_suite(folder: Path, data: ReportData) -> Path:
     _write(folder / "report.md", text)
     _write(folder / "verdicts.json", verdicts_json(data.claims, data.verdicts))
     _write(folder / "measurements.csv", measurements_csv(data.records))
-    timed = benchmark_json(data.suite, data.index, data.environment)
-    if timed:
-        _write(folder / "benchmark.json", timed)
-    else:  # an earlier report's
-        (folder / "benchmark.json").unlink(missing_ok=True)
+    _write_or_remove(folder / "effects.csv", effects_csv(data))
+    _write_or_remove(folder / "benchmark.json", benchmark_json(data.suite, data.index, data.environment))
     _write(folder / "report.html", page.suite_page(data, figures))
     return folder / "report.html"
 
@@ -79,6 +77,14 @@ def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
             fields["steps"] = [step._asdict() for step in verdict.steps]
             rows.append(fields | quoted | {"sentence": one.sentence(verdict)})
     return json.dumps({"schema": 2, "verdicts": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _write_or_remove(path: Path, text: str) -> None:
+    """Write the file, or remove an earlier report's where there is nothing to write."""
+    if text:
+        _write(path, text)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, text: str) -> None:
