@@ -102,8 +102,10 @@ def positions_unused(model_type: str, pad_token_id: Any) -> int:
     return (pad_token_id if isinstance(pad_token_id, int) else 1) + 1
 
 
-def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
+def workload_from_file(path: Path, num_hidden_layers: int | None = None) -> tuple[str, dict[str, Any]]:
     """Return a name for the workload that the file describes, and its fields: the config and its sizes.
+
+    `num_hidden_layers`: its first layers alone; None: all.
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
     to its architecture's defaults get common values: an MLP of four hidden sizes, a key-value head per head.
@@ -111,6 +113,10 @@ def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
     """
     config = read_workload_file(path)
     file = path / "config.json" if path.is_dir() else path
+    source = f"config.json of {config['model_type']}, given by the user"
+    if num_hidden_layers is not None:
+        source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
+        config = _first_layers(file, config, num_hidden_layers)
     name = file.resolve().parent.name if file.stem == "config" else file.stem
     hidden_size = _size(file, config, HIDDEN) or 1
     num_attention_heads = _size(file, config, HEADS) or 1
@@ -132,6 +138,18 @@ def workload_from_file(path: Path) -> tuple[str, dict[str, Any]]:
         "max_position_embeddings": max_position_embeddings,
         "seq_len": min(USUAL_SEQ_LEN, longest),
         "hf_config": config,
-        "source": f"config.json of {config['model_type']}, given by the user",
+        "source": source,
     }
     return name or str(config["model_type"]), fields
+
+
+def _first_layers(file: Path, config: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the config with its first layers; lists with an entry per layer are shortened."""
+    available = _size(file, config, LAYERS) or 0
+    if count > available:
+        raise ValueError(f"{file}: has {available} layers; suite.hf_defaults.num_hidden_layers={count}")
+    shorter = {
+        key: value[:count] if isinstance(value, list) and len(value) == available else value
+        for key, value in config.items()
+    }
+    return shorter | {name: count for name in LAYERS if name in config}

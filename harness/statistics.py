@@ -45,6 +45,10 @@ STEADY_WITHIN = 0.01
 """A decrease from window to window by less than this is not warm-up: it is within `LEAST_BAND`."""
 
 
+MOST_REPEATS = 1000
+"""More repeats than this are not suggested: the difference is smaller than this machine can show."""
+
+
 class Ratio(NamedTuple):
     """Our time over the base's, with its 95 % interval. Below 1, ours is faster."""
 
@@ -94,6 +98,52 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
     if ratio.low > 0 and -band <= math.log(ratio.low) and math.log(ratio.high) <= band:
         return "no difference"
     return "undecided"
+
+
+def more_repeats(ratio: Ratio, noise: Ratio | None) -> int | None:
+    """Return how many more repeats would decide an undecided effect; None where that cannot be estimated.
+
+    It is the fewest with which `effect` decides if both estimates and the spread between processes stay as
+    they are: a mean's half-width over m processes is t(m - 1) s/sqrt(m). With so many about half of the
+    sweeps decide. None for decided effects, for ratios without an interval over at least two processes, and
+    beyond `MOST_REPEATS`.
+    """
+    if noise is None or effect(ratio, noise) != "undecided":
+        return None
+    if any(one.basis != "pairs" or one.processes < 2 or one.low <= 0 for one in (ratio, noise)):
+        return None
+    for count in range(ratio.processes + 1, MOST_REPEATS + 1):
+        more = count - ratio.processes
+        if effect(_with_processes(ratio, more), _with_processes(noise, more)) != "undecided":
+            return more
+    return None
+
+
+def _with_processes(ratio: Ratio, more: int) -> Ratio:
+    """Return the ratio with the interval that more processes of the same spread would give."""
+    centre, half = math.log(ratio.value), math.log(ratio.high / ratio.low) / 2
+    count = ratio.processes + more
+    share = _student(count - 1) / _student(ratio.processes - 1) * math.sqrt(ratio.processes / count)
+    low, high = math.exp(centre - half * share), math.exp(centre + half * share)
+    return ratio._replace(low=low, high=high, processes=count)
+
+
+class BreakEven(NamedTuple):
+    """After how many steps a cost that is paid once has been saved, with the ends of the 95 % interval."""
+
+    steps: float
+    low: float
+    high: float
+
+
+def break_even(cost_s: float, baseline_s: float, ratio: Ratio) -> BreakEven:
+    """Return after how many steps `cost_s` is saved, where a step of `baseline_s` takes `ratio` of it.
+
+    The interval is that of the ratio; the cost is one sample. Infinite where nothing is saved.
+    """
+    ends = (cost_s / (baseline_s * (1 - one)) if one < 1 else math.inf for one in ratio[:3])
+    steps, low, high = ends
+    return BreakEven(steps, low, high)
 
 
 def is_steady(samples: Sequence[float]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from harness.applicability import applies, checked_alternatives
 from harness.hf_config import workload_from_file
 from harness.model_code import check_model
+from harness.optimizations import CONF, read_yaml
 from harness.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
 
 
@@ -93,16 +94,32 @@ def check_names(suite: Mapping[str, Any]) -> None:
 
 
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
-    """Return the workload that `suite.workload_from` describes, completed from `suite.hf_defaults`."""
-    path = suite["workload_from"]
+    """Return the workload that `suite.workload_from` describes, completed from `suite.hf_defaults`.
+
+    Of what the file gives, it has the fields that the suite's Workload declares.
+    """
+    path, fields = suite["workload_from"], suite["fields"]
+    if not suite["hf_defaults"]:
+        able = ", ".join(suites_that_read_config_json())
+        raise ConfigError(f"suite.workload_from: this suite takes no config.json; suites that do: {able}")
+    set_defaults = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
+    for name in suite["hf_defaults"]:
+        if name not in fields:
+            raise unknown(f"suite.hf_defaults.{name}", name, fields)
+    given = check_fields("suite.hf_defaults", set_defaults, {k: fields[k] for k in set_defaults})
     try:
-        name, shape = workload_from_file(Path(path))
+        name, shape = workload_from_file(Path(path), given.get("num_hidden_layers"))
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
-    set_defaults = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
-    given = check_fields("suite.hf_defaults", set_defaults, {k: suite["fields"][k] for k in set_defaults})
-    values = {**shape, **given, "device_memory_B": device_memory_B}
-    values = check_fields("suite.hf_defaults", values, suite["fields"])
-    free = {k: f for k, f in suite["fields"].items() if "multiple_of" not in f}  # a head's size is the file's
+    described = {**shape, "device_memory_B": device_memory_B}
+    values = {**{k: v for k, v in described.items() if k in fields}, **given}
+    values = check_fields("suite.hf_defaults", values, fields)
+    free = {k: f for k, f in fields.items() if "multiple_of" not in f}  # a head's size is the file's
     check_relations("suite.hf_defaults", values, free)
     return {name: values}
+
+
+def suites_that_read_config_json() -> list[str]:
+    """Return the suites with `hf_defaults`, which complete a config.json."""
+    files = sorted((CONF / "suite").glob("*.yaml"))
+    return [file.stem for file in files if read_yaml(file).get("hf_defaults")]

@@ -8,9 +8,21 @@ from typing import Any
 from harness.host_probe import SLOW_BF16
 from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock, Spec
-from harness.report.speedup import LOOKS, SIGNS, SIGNS_LEGEND, Comparison, compared, why_none
+from harness.report.speedup import (
+    LOOKS,
+    SIGNS,
+    SIGNS_LEGEND,
+    Comparison,
+    compared,
+    compile_break_even,
+    steps_text,
+    why_none,
+)
 from harness.report.tables import Footnotes, Table, TableCell, missing, reasoned, show
 from harness.report.training_metrics import DERIVED, SHOWN_IN, TITLES, TOKENS, title
+
+BREAK_EVEN = "break_even"
+"""Among a block's `extra_metrics`: after how many steps the variant's compile time has been saved."""
 
 
 def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
@@ -74,7 +86,7 @@ def _effect_row(
     place |= {"metric": fields["metric"], "method": fields["method"]}
     value = index.get(**place)
     extras = [
-        _extra(spec, index, notes, workload, variant, metric, extra, fields["method"])
+        _extra(spec, index, notes, workload, variant, metric, extra, fields)
         if value
         else TableCell("–", look="muted")
         for metric, extra in fields["extra_metrics"].items()
@@ -113,9 +125,13 @@ def _turned(effect: str) -> str:
 
 def _extra(
     spec: Spec, index: ResultIndex, notes: Footnotes, workload: str, variant: str, metric: str, extra: Any,
-    method: str,
+    fields: Mapping[str, Any],
 ) -> TableCell:  # fmt: skip
     """Return another metric of the cell, with its method where it has one of its own."""
+    method = fields["method"]
+    if metric == BREAK_EVEN:
+        paid = compile_break_even(index, workload, variant, fields)
+        return TableCell(steps_text(paid) if paid else "–", look="" if paid else "muted")
     chosen = extra if isinstance(extra, Mapping) else {}
     value = index.get(workload, variant, metric, chosen.get("method", method))
     value = value or (None if "method" in chosen else index.first(workload, variant, metric))
@@ -166,7 +182,7 @@ def footnotes(
     index: ResultIndex, notes: Footnotes, workload: str, variant: str, comparison: Comparison
 ) -> str:
     """Return the marks of what a reader must know of a ratio: of its samples, or of slow bf16."""
-    texts = (comparison.footnote, index.note(workload, variant, SLOW_BF16))
+    texts = (comparison.footnote, comparison.undecided, index.note(workload, variant, SLOW_BF16))
     return "".join(f" {notes.mark(text)}" for text in texts if text)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.report.result_index import ResultIndex, Value
 from harness.report.tables import Footnotes, TableCell, percent, reasoned
-from harness.units import counted, marked, times
+from harness.units import counted, marked, number, times
 
 if TYPE_CHECKING:
-    from harness.statistics import Ratio
+    from harness.statistics import BreakEven, Ratio
 
 LOOKS = {"pays": "good", "costs": "bad", "no difference": "muted", "undecided": "warn"}
 SIGNS = {"pays": "▲", "costs": "▼", "no difference": "=", "undecided": "?"}
@@ -20,6 +20,17 @@ SIGNS_LEGEND = "▲ pays, ▼ costs, = no difference, ? undecided; in brackets t
 
 THROTTLED = "throttled"
 """The metric that is above 0 for a window in which the clock was lowered; such a speed-up is marked."""
+
+COMPILE_TIME = "compile_time"
+
+OTHERS = "others_cpu_share"
+"""The metric with the share of the processors' time that other processes and the hypervisor took."""
+
+BUSY = 0.05
+"""Share of the processors' time above which an undecided effect says that the machine was busy."""
+
+FEWEST_REPEATS = 5
+"""Repeats that are suggested where there was one."""
 
 NO_INTERVAL = {
     "single": "one sample on each side, so there is no interval",
@@ -37,6 +48,8 @@ class Comparison(NamedTuple):
     origin: str
     cell: str
     throttled: bool = False
+    noise: Ratio | None = None  # the baseline over itself
+    others: float = 0.0  # share of the processors' time that others took meanwhile
 
     @property
     def speed_up(self) -> Ratio:
@@ -64,6 +77,30 @@ class Comparison(NamedTuple):
         return NO_INTERVAL.get(self.ratio.basis, self.left_out)
 
     @property
+    def more_repeats(self) -> int | None:
+        """Return how many more repeats would decide an undecided effect; None where that is not known."""
+        from harness.statistics import more_repeats
+
+        return more_repeats(self.ratio, self.noise) if self.effect == "undecided" else None
+
+    @property
+    def undecided(self) -> str:
+        """Return what would decide an undecided effect, and what disturbed it; "" where it is decided."""
+        if self.effect != "undecided" or self.noise is None:
+            return ""
+        more, parts = self.more_repeats, []
+        if more is not None:
+            repeats = self.ratio.processes + more
+            parts.append(f"about {counted(more, 'more repeat')} would decide it: repeats={repeats}")
+        elif self.ratio.processes < 2 or self.noise.processes < 2:
+            parts.append(f"one repeat has no interval over processes: repeats={FEWEST_REPEATS}")
+        if self.others > BUSY:
+            parts.append(
+                f"the machine was busy: other processes took {percent(self.others)} of the processors' time"
+            )
+        return "; ".join(parts)
+
+    @property
     def left_out(self) -> str:
         """Which samples are in no pair; "" for none."""
         count = self.ratio.left_out
@@ -86,8 +123,41 @@ def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     except NoPairsError:
         return None
     throttled = any(was_throttled(index, workload, name) for name in (variant, fields["baseline"]))
-    effect = _effect(ratio, noise_of(index, workload, fields), fields)
-    return Comparison(ratio, effect, value.unit, value.origin, value.cell, throttled)
+    noise = noise_of(index, workload, fields)
+    effect = _effect(ratio, noise, fields)
+    others = index.first(workload, variant, OTHERS)
+    return Comparison(
+        ratio, effect, value.unit, value.origin, value.cell, throttled, noise, others.mean if others else 0.0
+    )
+
+
+def compile_break_even(
+    index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]
+) -> BreakEven | None:
+    """Return after how many steps the variant's compile time has been saved; `fields`: as for `compared`.
+
+    None where it does not pay or compiles nothing. A first compilation counts where one was recorded, not
+    one from a cache.
+    """
+    from harness.statistics import break_even
+
+    comparison = compared(index, workload, variant, fields)
+    compiled = index.get(workload, variant, COMPILE_TIME, "cold") or index.first(
+        workload, variant, COMPILE_TIME
+    )
+    base = index.get(workload, fields["baseline"], fields["metric"], fields["method"])
+    if comparison is None or comparison.effect != "pays" or comparison.unit != "s":
+        return None
+    if compiled is None or base is None:
+        return None
+    return break_even(compiled.median, base.median, comparison.ratio)
+
+
+def steps_text(one: BreakEven) -> str:
+    """Return `230 steps (180 … 410)`: two digits, since compile time is one sample."""
+    steps, low, high = (number(max(1.0, float(round(end))), 2) for end in one)
+    word = "step" if steps == "1" else "steps"
+    return f"{steps} {word} ({low} … {high})" if low != high else f"{steps} {word}"
 
 
 def _effect(ratio: Ratio, noise: Ratio | None, fields: Mapping[str, Any]) -> str:

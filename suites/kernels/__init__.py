@@ -11,15 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.free_memory import shortage
+from harness.instruments.memory.free_memory import SAFE_SHARE, free_bytes, shortage
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import autocast_bf16, correctness, reference, step_correctness, training_step
+from suites.kernels import (
+    autocast_bf16,
+    config_model,
+    correctness,
+    reference,
+    step_correctness,
+    training_step,
+)
 from suites.kernels.bound_call import seconds_of, shared
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
 from suites.kernels.session import Session
 from suites.kernels.subject import Subject, Workload
+from suites.training import huggingface
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
 
@@ -29,7 +37,7 @@ TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for a workload that is too large for anything but a GPU."""
-    given = Workload(**workload)
+    given = config_model.adopted(Workload(**workload))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if given.device == "cuda" and device.type != "cuda":
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
@@ -67,7 +75,7 @@ def precision_of(dtype: str, device: torch.device) -> str:
 
 def validate_shape(workload: Workload) -> None:
     """Raise `Unavailable` for a step without gradients, or with an odd head size: rotary halves it."""
-    if workload.operation != training_step.OPERATION.name:
+    if workload.operation != training_step.OPERATION.name or workload.hf_config is not None:
         return
     size = head_size(workload)
     if size % 2:
@@ -77,7 +85,9 @@ def validate_shape(workload: Workload) -> None:
 
 
 def head_size(workload: Workload) -> int:
-    """Return the head size: for a step its hidden size over its number of heads."""
+    """Return the head size: for a step its hidden size over its number of heads, or the config's."""
+    if workload.hf_config is not None and isinstance(stated := workload.hf_config.get("head_dim"), int):
+        return stated
     step = workload.operation == training_step.OPERATION.name
     return workload.hidden_size // workload.num_attention_heads if step else workload.head_size
 
@@ -106,11 +116,29 @@ def check(session: Session) -> None:
 
 def require_memory(subject: Subject) -> None:
     """Raise MemoryError before a call that would take all of the machine's memory."""
+    if subject.workload.hf_config is not None:
+        require_memory_of_config(subject)
+        return
     if subject.attention != "explicit" or subject.shapes == "edge cases":
         return
     reason = shortage(subject.operation.eager_B(subject.workload), subject.device)
     if reason is not None:
         raise MemoryError(f"{subject.operation.name} with all scores in memory {reason}")
+
+
+def require_memory_of_config(subject: Subject) -> None:
+    """Raise MemoryError, with what would fit, for a user's model that is too large for this machine."""
+    workload = subject.workload
+    parameters = training_step.parameters(workload)
+    other_B = training_step.activations_B(workload, subject.attention)
+    need_B = config_model.states_in_memory_B(parameters) + other_B
+    reason = shortage(need_B, subject.device)
+    if reason is None:
+        return
+    room_B = SAFE_SHARE * free_bytes(subject.device)
+    part = config_model.layers_that_fit(workload, room_B, other_B)
+    size = f"{parameters / 1e9:.2f} B parameters and {workload.rows:,} tokens"
+    raise MemoryError(f"comparing training steps of {size} {reason}; {part}")
 
 
 def conditions(session: Session) -> Mapping[str, str]:
@@ -133,6 +161,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "head_size": str(head_size(workload)),
         "causal": str(workload.causal),
         "threads": str(torch.get_num_threads()),
+        **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
 
 
@@ -146,6 +175,7 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     if operation is training_step.OPERATION:
         against = "baseline"
         yield Reading("tokens_per_step", "1", workload.rows, Origin.CALCULATED)
+        yield Reading("parameters", "1", training_step.parameters(workload), Origin.CALCULATED)
     yield Reading("max_error", "1", session.max_error, Origin.MEASURED, against)
     yield Note(f"compared: {session.compared}")
     yield from map(Note, subject.notes)
@@ -202,4 +232,5 @@ def close(session: Session) -> None:
     reference.reference_of.cache_clear()
     shared.cache_clear()
     step_correctness.baseline_steps.cache_clear()
+    step_correctness.shared_states.cache_clear()
     attention.kept_mask.cache_clear()

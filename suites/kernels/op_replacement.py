@@ -29,6 +29,8 @@ def replace_operation(
         if name not in functions:
             raise Unavailable(f"{variant} has no {name}; it has {', '.join(functions)}")
         return replace(subject, function=functions[name], **changes)
+    if subject.workload.hf_config is not None:
+        raise Unavailable(f"{variant} replaces operations of this project's model, and this is transformers'")
     operations = PARTS if part == "all" else (part,)
     chosen = {one: functions[one] for one in operations if one in functions}
     if not chosen:

@@ -28,7 +28,8 @@ class Workload:
         "pointwise", "attention", "training_step", "copy", "matmul",
     ]  # fmt: skip
     micro_batch_size: PositiveInt = 1
-    seq_len: PositiveInt = 1  # rows of a row-wise operation: micro_batch_size * seq_len
+    # Rows of a row-wise operation: micro_batch_size * seq_len.
+    seq_len: Annotated[int, Bounds(at_least=1, not_above="max_position_embeddings")] = 1
     hidden_size: HiddenSize = 1  # columns; for attention, heads * head_size
     num_attention_heads: AttentionHeads = 1
     num_key_value_heads: PositiveInt = 1  # training_step
@@ -42,6 +43,9 @@ class Workload:
     dtype: Literal["fp32", "bf16"] = "fp32"  # of the inputs
     # training_step: the operation that a variant may replace in it, or all.
     part: Literal["all", "rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw"] = "all"
+    # training_step: a Hugging Face config.json, whose model of transformers takes the place of these sizes.
+    hf_config: dict[str, Any] | None = field(default=None, hash=False)
+    max_position_embeddings: PositiveInt | None = None  # of hf_config: the longest sequence
     device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
     source: str = ""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.records import Unavailable
+from suites.kernels import config_model
 from suites.kernels.operations import adamw
 from suites.kernels.subject import Inputs, Operation, Subject, Workload
 from suites.training import trainer
@@ -85,6 +86,26 @@ class FixedBatchTrainer:
     def gradients(self) -> dict[str, Tensor]:
         """Return the gradients by name, between a backward pass and the update."""
         return self._trainer.gradients()
+
+    def share_states(self, shared: dict[tuple[str, str], Tensor]) -> None:
+        """Let weights and AdamW's moments be those in `shared`, to which the first trainer gives its own.
+
+        Variants of one process are timed in turn, and their speed does not depend on the values.
+        """
+        optimizer = getattr(self.optimizer, "inner", None)
+        states = optimizer.state if isinstance(optimizer, torch.optim.Optimizer) else {}
+        for name, parameter in self.model.named_parameters():
+            parameter.data = fitting(shared, (name, "weight"), parameter.data)
+            own = states.get(parameter, {})
+            for key in ("exp_avg", "exp_avg_sq"):
+                if key in own:
+                    own[key] = fitting(shared, (name, key), own[key])
+
+
+def fitting(shared: dict[tuple[str, str], Tensor], key: tuple[str, str], own: Tensor) -> Tensor:
+    """Return the shared tensor where it has the shape and type of one's `own`, which else is kept."""
+    one = shared.setdefault(key, own)
+    return one if (one.shape, one.dtype) == (own.shape, own.dtype) else own
 
 
 def step_of(subject: Subject) -> TrainingStep:
@@ -165,7 +186,7 @@ def bytes_moved(workload: Workload) -> float:
 
     Activations are left out, so that the bound of memory is low for a step; its bound is its arithmetic.
     """
-    weights = llama(workload).parameters
+    weights = parameters(workload)
     return float(weights * (3 * workload.element_B + OPTIMIZER_B * workload.element_B // 4))
 
 
@@ -174,13 +195,21 @@ def flops(workload: Workload) -> float:
 
     P: of parameters that multiply, so without the table of token embeddings and without norms' weights.
     """
+    per_layer = 6.0 * workload.hidden_size * workload.seq_len**2 * workload.micro_batch_size
+    scores = workload.num_hidden_layers * per_layer
+    if workload.hf_config is not None:
+        return 6.0 * config_model.counts(workload).multiplied * workload.rows + scores
     shape = llama(workload)
     norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size
     multiplied = shape.parameters - shape.vocab_size * shape.hidden_size - norms
-    scores = (
-        6.0 * shape.num_hidden_layers * shape.hidden_size * workload.seq_len**2 * workload.micro_batch_size
-    )
     return 6.0 * multiplied * workload.rows + scores
+
+
+def parameters(workload: Workload) -> int:
+    """Return the parameters of the step's model."""
+    if workload.hf_config is not None:
+        return config_model.counts(workload).parameters
+    return llama(workload).parameters
 
 
 def eager_B(workload: Workload) -> float:
@@ -188,11 +217,16 @@ def eager_B(workload: Workload) -> float:
 
     An estimate. The peak adds the scores of one layer 2.5 times, or the logits in fp32 three times.
     """
+    return 4.0 * parameters(workload) * workload.element_B + activations_B(workload)
+
+
+def activations_B(workload: Workload, attention: str = "explicit") -> float:
+    """Return the bytes of a step's activations at its peak, with or without attention's scores."""
     scores = workload.rows * workload.num_attention_heads * workload.seq_len * workload.element_B
+    scores = scores if attention == "explicit" else 0
     kept = workload.rows * (14 * workload.hidden_size + 5 * workload.intermediate_size) * workload.element_B
-    states = 4.0 * llama(workload).parameters * workload.element_B
     logits = 3 * workload.rows * workload.vocab_size * 4
-    return states + workload.num_hidden_layers * (scores + kept) + max(2.5 * scores, logits)
+    return workload.num_hidden_layers * (scores + kept) + max(2.5 * scores, logits)
 
 
 OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops, eager_B)
