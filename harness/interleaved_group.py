@@ -14,11 +14,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from harness.executors import CellEvent, CellFinished, CellStarted, CellTurn, now
 from harness.failure_classification import HARMLESS
+from harness.instruments.timing.others_share import OthersShare
 from harness.interleaved_sampler import Rounds
 from harness.protocols import close
-from harness.records import Cell, Note, Reading, Sampling, Status
+from harness.records import Cell, Note, Origin, Reading, Sampling, Status
 
 WARM_UP = "warm_up"
+
+OTHERS = "others_cpu_share"
+"""The metric with the share of the processors' time that others took, see `OthersShare`."""
 
 Output = Reading | Note
 Result = TypeVar("Result")
@@ -89,11 +93,15 @@ def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHo
         return
     takers = [partial(_turn, member, sampling.metric, tools) for member in timed]
     rounds = Rounds(takers, sampling, time.monotonic, Random(timed[0].cell.seed))
+    others = OthersShare()
     for sample in rounds:
         member = timed[sample.taker]
         for output in member.outputs:
             tools.emit_output(member.cell, _as_warm_up(output) if sample.warm_up else output)
+    share = others.share()
     for member in timed:
+        if share is not None and sampling.budget_s:
+            tools.emit_output(member.cell, Reading(OTHERS, "1", share, Origin.MEASURED))
         for text in _remarks(rounds) if sampling.budget_s else []:
             tools.emit_output(member.cell, Note(f"{sampling.metric}: {text}"))
 

@@ -19,7 +19,7 @@ def workloads(
     """Return the chosen workloads and those they need, each field checked.
 
     They need the smaller ones that stand in for them where bf16 is slow, and the reference workloads whose
-    alternatives they meet. Where a file names the model, it is the only workload.
+    alternatives they meet, which come last. Where a file names the model, it is the only workload.
     """
     fields = suite["fields"]
     if suite["model"] is not None:
@@ -46,7 +46,8 @@ def workloads(
         needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
         if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
             chosen.add(name)
-    return {name: one for name, one in checked.items() if name in chosen}
+    last = sorted(checked, key=lambda name: name in references)
+    return {name: checked[name] for name in last if name in chosen}
 
 
 def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def _change(
     if comparison is None:
         lacking = reasoned(notes, why_none(index, workload, variant, fields))
         return lacking, TableCell("unavailable", look="muted")
-    note = footnotes(index, notes, workload, variant, comparison)
+    note = footnotes(index, notes, workload, variant, comparison, fields["noise"])
     shown = TableCell(comparison.text, comparison.cell, note=note)
     if variant == fields["noise"]:
         return shown, TableCell("noise", look="muted")
@@ -179,10 +179,11 @@ def timed_variants(
 
 
 def footnotes(
-    index: ResultIndex, notes: Footnotes, workload: str, variant: str, comparison: Comparison
+    index: ResultIndex, notes: Footnotes, workload: str, variant: str, comparison: Comparison, noise: str
 ) -> str:
-    """Return the marks of what a reader must know of a ratio: of its samples, or of slow bf16."""
-    texts = (comparison.footnote, comparison.undecided, index.note(workload, variant, SLOW_BF16))
+    """Return the marks of what a reader must know of a ratio: its samples, what decides it, slow bf16."""
+    undecided = comparison.undecided if variant != noise else ""
+    texts = (comparison.footnote, undecided, index.note(workload, variant, SLOW_BF16))
     return "".join(f" {notes.mark(text)}" for text in texts if text)
 
 
@@ -193,7 +194,7 @@ def speed_up_cell(
     comparison = compared(index, workload, variant, fields)
     if comparison is None:
         return reasoned(notes, why_none(index, workload, variant, fields))
-    note = footnotes(index, notes, workload, variant, comparison)
+    note = footnotes(index, notes, workload, variant, comparison, fields["noise"])
     if variant == fields["noise"]:
         return TableCell(comparison.text, comparison.cell, note=note)
     return TableCell(

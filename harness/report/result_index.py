@@ -15,7 +15,8 @@ from harness.report.export_csv import samples_table
 
 Where = Mapping[str, Any]
 """Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
-other key is a field of the workload and its value. No pattern of names leaves out a user's own workload."""
+other key is a field of the workload and its value, or patterns of its text. No pattern of names leaves out a
+user's own workload."""
 
 PLACE = ["workload", "optimization", "metric", "method"]
 
@@ -179,7 +180,7 @@ class ResultIndex:
                 own = key == "workload" and record.cell.workload in self.own
                 if not own and not _fits(getattr(record.cell, key), wanted):
                     return False
-            elif key != "method" and fields.get(key) != wanted:
+            elif key != "method" and not _field_fits(fields.get(key), wanted):
                 return False
         return True
 
@@ -203,6 +204,12 @@ def why(record: Record) -> str:
     """Return in one line how a cell ended and for what reason."""
     reason = " ".join(record.reason.split())
     return record.status.replace("_", " ") + (f": {reason}" if reason else "")
+
+
+def _field_fits(value: Any, wanted: Any) -> bool:
+    """Return whether a workload's field has the wanted value; text may meet one of several patterns."""
+    patterns = isinstance(value, str) and isinstance(wanted, str | list)
+    return _fits(value, wanted) if patterns else bool(value == wanted)
 
 
 def _fits(name: str, wanted: Any) -> bool:

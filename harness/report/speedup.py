@@ -95,9 +95,8 @@ class Comparison(NamedTuple):
         elif self.ratio.processes < 2 or self.noise.processes < 2:
             parts.append(f"one repeat has no interval over processes: repeats={FEWEST_REPEATS}")
         if self.others > BUSY:
-            parts.append(
-                f"the machine was busy: other processes took {percent(self.others)} of the processors' time"
-            )
+            taken = f"{100 * self.others:.0f} % of the processors' time"
+            parts.append(f"the machine was busy: other processes took {taken}")
         return "; ".join(parts)
 
     @property
