@@ -34,6 +34,8 @@ def test_the_samples_of_two_variants_pair_by_round(tmp_path):
     warm_ups = [measurement(records[c.id], "time/warm_up").samples for c in (fast, base)]
     assert len(warm_ups[0]) == len(warm_ups[1]) >= 8
     assert len(measurement(records[base.id], "clock").samples) == len(theirs)
+    (others,) = measurement(records[base.id], "others_cpu_share").samples
+    assert 0 <= others <= 1
     assert measurement(records[untimed.id], "time") is None
     assert measurement(records[untimed.id], "flops").samples == (7.0,)
     assert records[base.id].conditions == {"device": "toy"}

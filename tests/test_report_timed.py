@@ -93,6 +93,44 @@ def test_each_variant_has_its_time_its_speed_up_and_what_it_does(tmp_path: Path)
     assert row_of(made, "baseline_again")["Speed-up (95 % interval)"] == noise_text()
 
 
+def with_metric(records: list[Record], variant: str, metric: str, unit: str, value: float) -> None:
+    """Add a measurement to every record of a variant on the small workload, in place."""
+    method = "cold" if metric == "compile_time" else ""
+    one = Measurement(metric, unit, "measured", method, (value,))
+    for at, record in enumerate(records):
+        if (record.cell.workload, record.cell.optimization) == ("small", variant):
+            records[at] = record._replace(measurements=(*record.measurements, one))
+
+
+def test_compile_time_has_its_break_even_where_a_variant_pays(tmp_path: Path) -> None:
+    blocks = EFFECTS.replace("peak_memory: Peak", "compile_time: Compile time, break_even: Paid after")
+    records = timed_records()
+    for variant in ("fast", "slow", "same"):
+        with_metric(records, variant, "compile_time", "s", 0.3)
+    made = made_table(tmp_path, blocks, records)
+    base_s = statistics.median(BASE_S["small"] * (1 + 0.1 * r) * d for r in range(PROCESSES) for d in DRIFT)
+    steps = next(n for n in range(1, 10_000) if 0.3 + n * 0.5 * base_s < n * base_s)
+    paid = row_of(made, "fast")["Paid after"]
+    assert abs(float(paid.removesuffix(" steps")) - steps) <= 0.05 * steps
+    assert {row_of(made, name)["Paid after"] for name in ("slow", "same", "baseline")} == {"–"}
+
+
+def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_busy(tmp_path: Path) -> None:
+    records = [one for one in timed_records(("small",)) if one.cell.optimization != "same"]
+    shares = (0.90, 1.01, 0.93, 0.99)
+    records += [timed_record("small", "same", repeat, share) for repeat, share in enumerate(shares)]
+    quiet = made_table(tmp_path, EFFECTS, records)
+    (note,) = (one for one in quiet.notes if "would decide" in one)
+    assert row_of(quiet, "same")["Effect"] == "undecided"
+    found = re.fullmatch(r"about (\d+) more repeats? would decide it: repeats=(\d+)", note)
+    assert found
+    assert int(found[2]) == PROCESSES + int(found[1])
+    with_metric(records, "same", "others_cpu_share", "1", 0.31)
+    with_metric(records, "fast", "others_cpu_share", "1", 0.31)
+    busy = [one for one in made_table(tmp_path, EFFECTS, records).notes if "busy" in one]
+    assert busy == [f"{note}; the machine was busy: other processes took 31 % of the processors' time"]
+
+
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     for variant, told in (("untimed", "never timed here"), ("absent", "needs a GPU")):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.code_fingerprint import ROOT
-from harness.statistics import Ratio, effect, is_narrow, is_steady, ratio
+from harness.statistics import Ratio, break_even, effect, is_narrow, is_steady, more_repeats, ratio
 
 Times = list[list[float]]
 
@@ -218,6 +218,68 @@ def settles_after(times: list[float]) -> int:
 def with_noise(shape: Callable[[int], float], spread: float, seed: int, count: int = 60) -> list[float]:
     draw = random.Random(seed)
     return [shape(i) * math.exp(draw.gauss(0, spread)) for i in range(count)]
+
+
+def processes_like(centre: float, spread: float, count: int) -> Ratio:
+    """Return the ratio of processes whose logarithms have exactly this mean and standard deviation."""
+    drawn = np.random.default_rng(count).normal(size=count)
+    logs = centre + spread * (drawn - drawn.mean()) / drawn.std(ddof=1)
+    return ratio([[math.exp(one)] for one in logs], [[1.0]] * count)
+
+
+@pytest.mark.parametrize(
+    ("centre", "spread", "decided"),
+    [(-0.05, 0.06, "pays"), (0.03, 0.05, "costs"), (0.004, 0.03, "no difference")],
+)
+def test_so_many_more_repeats_decide_and_one_less_does_not(
+    centre: float, spread: float, decided: str
+) -> None:
+    noise = processes_like(-0.006, 0.004, 5)
+    more = more_repeats(processes_like(centre, spread, 5), noise)
+    assert more is not None
+    counts = (5 + more - 1, 5 + more)
+    found = [effect(processes_like(centre, spread, n), processes_like(-0.006, 0.004, n)) for n in counts]
+    assert found == ["undecided", decided]
+
+
+def test_about_half_of_simulated_sweeps_of_so_many_repeats_decide() -> None:
+    centre, spread = -0.05, 0.06
+    more = more_repeats(processes_like(centre, spread, 5), QUIET)
+    assert more is not None
+    draw = np.random.default_rng(7)
+
+    def decided(count: int) -> float:
+        sweeps = np.exp(draw.normal(centre, spread, (400, count)))
+        ratios = [ratio([[float(one)] for one in sweep], [[1.0]] * count) for sweep in sweeps]
+        return sum(effect(one, QUIET) == "pays" for one in ratios) / len(ratios)
+
+    assert 0.4 < decided(5 + more) < 0.7
+    assert decided(4 * (5 + more)) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("found", "noise"),
+    [
+        (of(0.90, 0.88, 0.92), QUIET),  # decided
+        (of(1.1, 0.9, 1.3), None),
+        (of(1.1, 0.9, 1.3)._replace(processes=1), QUIET),
+        (of(1.1, 0.9, 1.3)._replace(basis="ranges"), QUIET),
+        (of(0.9, 0.0, math.inf), QUIET),
+        (of(1.0102, 0.2, 5.1), QUIET._replace(value=1.01, low=1.005, high=1.015)),  # too many
+    ],
+)
+def test_no_number_of_repeats_is_suggested_where_none_is_known(found: Ratio, noise: Ratio | None) -> None:
+    assert more_repeats(found, noise) is None
+
+
+def test_break_even_is_the_step_at_which_the_totals_meet() -> None:
+    compile_s, step_s, found = 10.0, 0.5, of(0.9, 0.8, 0.95)
+    steps = break_even(compile_s, step_s, found)
+    for share, after in zip((0.9, 0.8, 0.95), steps, strict=True):
+        totals = [(compile_s + n * step_s * share, n * step_s) for n in (after * 0.99, after * 1.01)]
+        assert [compiled > plain for compiled, plain in totals] == [True, False]
+    assert break_even(compile_s, step_s, of(0.99, 0.97, 1.01)).high == math.inf
+    assert break_even(compile_s, step_s, of(1.2, 1.1, 1.3)) == (math.inf, math.inf, math.inf)
 
 
 def test_steady_from_the_first_window_on_without_a_warm_up() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.hf_config import read_workload_file
+from harness.hf_config import read_workload_file, workload_from_file
 
 LLAMA = {
     "model_type": "llama",
@@ -136,3 +136,16 @@ def test_nothing_heavy_is_imported() -> None:
     code = "import sys, harness.hf_config; print({'torch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_first_layers_alone_with_their_entries_in_lists(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 8, "vocab_size": 16}
+    config |= {"layer_types": ["full", "sliding", "full", "full"], "eos_token_id": [1, 2]}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(config))
+    name, fields = workload_from_file(path, 2)
+    assert (name, fields["num_hidden_layers"]) == ("mine", 2)
+    assert fields["hf_config"] == config | {"num_hidden_layers": 2, "layer_types": ["full", "sliding"]}
+    assert fields["source"].endswith("the first 2 of 4 layers")
+    with pytest.raises(ValueError, match="has 4 layers"):
+        workload_from_file(path, 5)

@@ -7,6 +7,7 @@ harness/interleaved_group.py for the order of the calls below.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -130,13 +131,13 @@ def require_memory_of_config(subject: Subject) -> None:
     """Raise MemoryError, with what would fit, for a user's model that is too large for this machine."""
     workload = subject.workload
     parameters = training_step.parameters(workload)
-    other_B = training_step.activations_B(workload, subject.attention)
-    need_B = config_model.states_in_memory_B(parameters) + other_B
+    activations_B = partial(training_step.activations_B, attention=subject.attention)
+    need_B = config_model.states_in_memory_B(parameters) + activations_B(workload)
     reason = shortage(need_B, subject.device)
     if reason is None:
         return
     room_B = SAFE_SHARE * free_bytes(subject.device)
-    part = config_model.layers_that_fit(workload, room_B, other_B)
+    part = config_model.layers_that_fit(workload, room_B, activations_B)
     size = f"{parameters / 1e9:.2f} B parameters and {workload.rows:,} tokens"
     raise MemoryError(f"comparing training steps of {size} {reason}; {part}")
 

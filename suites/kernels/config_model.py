@@ -7,7 +7,7 @@ weights, on the meta device.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -86,21 +86,19 @@ def has_experts(workload: Workload) -> bool:
     return config is not None and share_of_experts(huggingface_config.parse(config)) < 1
 
 
-def layers_that_fit(workload: Workload, room_B: float, other_B: float) -> str:
-    """Return in words which part of the config's model would fit into `room_B`.
-
-    `other_B`: what does not grow with the layers, besides states; layers are taken to be alike.
-    """
+def layers_that_fit(workload: Workload, room_B: float, activations_B: Callable[[Workload], float]) -> str:
+    """Return in words which part of the config's model would fit into `room_B`; layers are taken as alike."""
     config = workload.hf_config or {}
     one, two = (
         counts(replace(workload, hf_config=huggingface_config.with_layers(config, count))).parameters
         for count in (1, min(2, workload.num_hidden_layers))
     )
-    states_B, layer = states_in_memory_B(one), max(1, two - one)
-    fit = int(1 + (room_B - other_B - states_B) // states_in_memory_B(layer))
-    if fit < 1:
-        return f"one layer alone, {one / 1e9:.2g} B parameters with the embeddings, does not fit either"
-    return f"suite.hf_defaults.num_hidden_layers={min(fit, workload.num_hidden_layers)} would fit"
+    for count in range(workload.num_hidden_layers - 1, 0, -1):
+        states_B = states_in_memory_B(one + (count - 1) * (two - one))
+        if states_B + activations_B(replace(workload, num_hidden_layers=count)) <= room_B:
+            return f"suite.hf_defaults.num_hidden_layers={count} would fit"
+    embeddings = f"one layer with the embeddings, {one / 1e9:.2g} B parameters, does not fit either"
+    return f"{embeddings}; try fewer tokens: suite.hf_defaults.seq_len, micro_batch_size"
 
 
 def states_in_memory_B(parameters: float) -> float:
