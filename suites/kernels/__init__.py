@@ -138,8 +138,13 @@ def require_memory_of_config(subject: Subject) -> None:
         return
     room_B = SAFE_SHARE * free_bytes(subject.device)
     part = config_model.layers_that_fit(workload, room_B, activations_B)
-    size = f"{parameters / 1e9:.2f} B parameters and {workload.rows:,} tokens"
-    raise MemoryError(f"comparing training steps of {size} {reason}; {part}")
+    size = f"{human_count(parameters)} parameters and {workload.rows:,} tokens"
+    raise MemoryError(f"a step of {size} {reason}; {part}")
+
+
+def human_count(count: float) -> str:
+    """Return `1.24 B` or `30 M`."""
+    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
 
 
 def conditions(session: Session) -> Mapping[str, str]:

@@ -97,8 +97,7 @@ def layers_that_fit(workload: Workload, room_B: float, activations_B: Callable[[
         states_B = states_in_memory_B(one + (count - 1) * (two - one))
         if states_B + activations_B(replace(workload, num_hidden_layers=count)) <= room_B:
             return f"suite.hf_defaults.num_hidden_layers={count} would fit"
-    embeddings = f"one layer with the embeddings, {one / 1e9:.2g} B parameters, does not fit either"
-    return f"{embeddings}; try fewer tokens: suite.hf_defaults.seq_len, micro_batch_size"
+    return "one layer with the embeddings does not fit either; try a smaller suite.hf_defaults.seq_len"
 
 
 def states_in_memory_B(parameters: float) -> float:
