@@ -19,7 +19,7 @@ from harness.environment import Environment
 from harness.optimizations import SUITES
 from harness.records import Cell, Group, Limits
 from harness.skip_rules import NOT_TRIED
-from harness.survey import HOOK
+from harness.survey import HOOK, has_own_model
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class HostProbe(NamedTuple):
     matmul_FLOP_per_s: Mapping[str, float]
     bf16_is_slow: bool = False
     bf16_FLOP: Mapping[str, float] = {}
+    too_large: str = ""  # why a user's own model does not fit into this machine
 
     @property
     def sentence(self) -> str:
@@ -70,7 +71,8 @@ def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> Ho
     if environment.gpus or not groups or not has_bf16_products(groups[0].cells[0].suite):
         return None
     known = kept(folder, environment)
-    if known is not None and not known.bf16_is_slow:
+    own = any(has_own_model(cell) for group in groups for cell in group.cells)
+    if known is not None and not known.bf16_is_slow and not own:
         return known
     measured = _measured(groups[0]._replace(cells=tuple(_one_per_variant(groups))))
     if measured is None:
@@ -89,7 +91,8 @@ def kept(folder: Path, environment: Environment) -> HostProbe | None:
 def keep(host: HostProbe | None, folder: Path, environment: Environment) -> None:
     """Keep the rates in the results folder, so that the next sweep need not measure them."""
     if host is not None and kept(folder, environment) is None:
-        file_of(folder, environment).write_text(json.dumps(host._replace(bf16_FLOP={})._asdict()) + "\n")
+        rates = host._replace(bf16_FLOP={}, too_large="")._asdict()
+        file_of(folder, environment).write_text(json.dumps(rates) + "\n")
 
 
 def file_of(folder: Path, environment: Environment) -> Path:

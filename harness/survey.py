@@ -14,12 +14,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from harness.optimizations import BASELINE
 from harness.protocols import apply
 from harness.records import Cell, Group
 
 HOOK = "bf16_FLOP"
 """A suite's function that returns the FLOP of the bf16 matrix products that a subject computes on this CPU:
 per sample where variants are interleaved, else in all."""
+
+
+TOO_LARGE = "too_large"
+"""A suite's function that returns why a user's own model does not fit here and what would; "" if it does."""
 
 
 def main() -> None:
@@ -33,6 +38,7 @@ def main() -> None:
         "matmul_FLOP_per_s": matmul_probe.matmul_FLOP_per_s(),
         "bf16_is_slow": slow,
         "bf16_FLOP": bf16_FLOP(cells, group.package) if slow else {},
+        "too_large": too_large(cells, group.package),
     }
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -45,6 +51,22 @@ def bf16_FLOP(cells: Sequence[Cell], package: str) -> dict[str, float]:
             if flop := _of_cell(cell, package):
                 flops[cell.id] = flop
     return flops
+
+
+def too_large(cells: Sequence[Cell], package: str) -> str:
+    """Return why the baseline of a user's own model does not fit; "" where it does."""
+    for cell in cells:
+        suite: Any = import_module(f"{package}.{cell.suite}")
+        if cell.optimization == BASELINE and has_own_model(cell) and hasattr(suite, TOO_LARGE):
+            with suppress(Exception):  # raised again when the cell is run, and recorded there
+                if reason := suite.too_large(suite.build(cell.config["workload"], cell.seed)):
+                    return str(reason)
+    return ""
+
+
+def has_own_model(cell: Cell) -> bool:
+    """Return whether the cell's model is that of a user's config.json."""
+    return cell.config["workload"].get("hf_config") is not None
 
 
 def _of_cell(cell: Cell, package: str) -> float:

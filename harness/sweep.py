@@ -127,6 +127,8 @@ def prepare(suite_run: Run) -> PreparedSweep:
     environment = describe(executor.ranks)
     planned = groups_of(suite_run, environment)
     host = probe(planned, suite_run.out, environment)
+    if host is not None and host.too_large:
+        raise ConfigError(f"suite.workload_from: {host.too_large}")
     groups, replaced = fit_to_host(suite_run, planned, host)
     suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
     slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()

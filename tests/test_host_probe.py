@@ -1,6 +1,7 @@
 """What a sweep knows of its host before it starts, and what that makes of cells in bf16."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +23,8 @@ from harness.runner import pending, run
 from harness.skip_rules import NOT_TRIED
 from harness.slow_bf16 import fit_to_host
 from harness.store import Store, read_records
-from harness.survey import bf16_FLOP
+from harness.survey import bf16_FLOP, too_large
+from harness.validation import ConfigError
 
 SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
 FAST = HostProbe({"fp32": 50e9, "bf16": 70e9}, False)
@@ -272,3 +274,23 @@ def test_the_plan_of_all_suites_ends_with_what_they_take_together(monkeypatch, c
     assert (
         printed[-1] == f"2 suites: {cells} cells to run, {cells} of them without an earlier run: no estimate"
     )
+
+
+def config_cell(layers: int) -> Cell:
+    """Return the baseline of a model whose layers have 33 M parameters each."""
+    config = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 2048, "vocab_size": 64}
+    config |= {"num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": layers}
+    workload = {"operation": "training_step", "seq_len": 8, "hf_config": config}
+    return cell(suite="kernels")._replace(config={"workload": workload, "settings": {}})
+
+
+def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_line(monkeypatch, tmp_path):
+    pytest.importorskip("transformers")
+    assert too_large([config_cell(1)], "suites") == ""
+    found = too_large([config_cell(1_000)], "suites")
+    assert re.fullmatch(r"a step of .* suite\.hf_defaults\.num_hidden_layers=\d+ would fit", found)
+    stub(monkeypatch, FAST._replace(too_large=found))
+    words = ["suite=kernels", "suite.workload_from=tests/data/llama.json", f"out={tmp_path / 'out'}"]
+    with pytest.raises(ConfigError, match="would fit"):
+        run_command([*words, "suite.hf_defaults.seq_len=16"])
+    assert not (tmp_path / "out" / "records.jsonl").exists()

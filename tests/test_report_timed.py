@@ -32,7 +32,7 @@ from harness.report import write_report
 from harness.report.effects_csv import effects_csv
 from harness.report.result_index import ResultIndex
 from harness.report.spec import load_spec
-from harness.report.speedup import compared
+from harness.report.speedup import compared, compile_cost
 from harness.report.summary import summary
 from harness.report.tables import Table
 from harness.validation import ConfigError
@@ -112,6 +112,10 @@ def test_compile_time_has_its_break_even_where_a_variant_pays(tmp_path: Path) ->
     steps = next(n for n in range(1, 10_000) if 0.3 + n * 0.5 * base_s < n * base_s)
     paid = row_of(made, "fast")["Paid after"]
     assert abs(float(paid.removesuffix(" steps")) - steps) <= 0.05 * steps
+    findings = timed_findings(tmp_path, blocks, records)
+    cost = compile_cost(findings.index, "small", "fast", findings.blocks[0].fields)
+    assert cost == f"compiling took 300 ms, so it has paid after {paid}"
+    assert compile_cost(findings.index, "small", "slow", findings.blocks[0].fields) == ""
     assert {row_of(made, name)["Paid after"] for name in ("slow", "same", "baseline")} == {"–"}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.paired_ratio import NoPairsError, compare, inverse
 from harness.report.result_index import ResultIndex, Value
 from harness.report.tables import Footnotes, TableCell, percent, reasoned
-from harness.units import counted, marked, number, times
+from harness.units import counted, human, marked, number, times
 
 if TYPE_CHECKING:
     from harness.statistics import BreakEven, Ratio
@@ -150,6 +150,20 @@ def compile_break_even(
     if compiled is None or base is None:
         return None
     return break_even(compiled.median, base.median, comparison.ratio)
+
+
+def compile_cost(index: ResultIndex, workload: str, variant: str, fields: Mapping[str, Any]) -> str:
+    """Return what compiling took and when it has paid, for a sentence; "" where there is no break-even."""
+    paid = compile_break_even(index, workload, variant, fields)
+    compiled = _compile_time(index, workload, variant)
+    if paid is None or compiled is None:
+        return ""
+    return f"compiling took {human(compiled.median, 's')}, so it has paid after {steps_text(paid)}"
+
+
+def _compile_time(index: ResultIndex, workload: str, variant: str) -> Value | None:
+    place = workload, variant, COMPILE_TIME
+    return index.get(*place, "cold") or index.first(*place)
 
 
 def steps_text(one: BreakEven) -> str:

@@ -118,28 +118,30 @@ def check(session: Session) -> None:
 def require_memory(subject: Subject) -> None:
     """Raise MemoryError before a call that would take all of the machine's memory."""
     if subject.workload.hf_config is not None:
-        require_memory_of_config(subject)
+        reason = too_large(subject) or None
+    elif subject.attention != "explicit" or subject.shapes == "edge cases":
         return
-    if subject.attention != "explicit" or subject.shapes == "edge cases":
-        return
-    reason = shortage(subject.operation.eager_B(subject.workload), subject.device)
+    else:
+        lacking = shortage(subject.operation.eager_B(subject.workload), subject.device)
+        reason = f"{subject.operation.name} with all scores in memory {lacking}" if lacking else None
     if reason is not None:
-        raise MemoryError(f"{subject.operation.name} with all scores in memory {reason}")
+        raise MemoryError(reason)
 
 
-def require_memory_of_config(subject: Subject) -> None:
-    """Raise MemoryError, with what would fit, for a user's model that is too large for this machine."""
+def too_large(subject: Subject) -> str:
+    """Return why a user's model does not fit into this machine's memory, and what would; "" where it does."""
     workload = subject.workload
+    if workload.hf_config is None:
+        return ""
     parameters = training_step.parameters(workload)
     activations_B = partial(training_step.activations_B, attention=subject.attention)
     need_B = config_model.states_in_memory_B(parameters) + activations_B(workload)
-    reason = shortage(need_B, subject.device)
-    if reason is None:
-        return
+    lacking = shortage(need_B, subject.device)
+    if lacking is None:
+        return ""
     room_B = SAFE_SHARE * free_bytes(subject.device)
     part = config_model.layers_that_fit(workload, room_B, activations_B)
-    size = f"{human_count(parameters)} parameters and {workload.rows:,} tokens"
-    raise MemoryError(f"a step of {size} {reason}; {part}")
+    return f"a step of {human_count(parameters)} parameters and {workload.rows:,} tokens {lacking}; {part}"
 
 
 def human_count(count: float) -> str:
