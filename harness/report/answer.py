@@ -13,7 +13,7 @@ from harness.report.errors import error_rows
 from harness.report.report_data import ReportData
 from harness.report.result_index import Value
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
-from harness.report.speedup import Comparison, compared, why_none
+from harness.report.speedup import Comparison, compared, compile_break_even, steps_text, why_none
 from harness.report.tables import percent, show
 from harness.units import best_unit, counted, human, in_unit, marked
 
@@ -87,7 +87,7 @@ def _what_pays(data: ReportData) -> list[str]:
     elif tried := [one for one in alike if one.comparison]:
         sentences += _none_pays(data, block, workload, tried, len(undecided))
     if undecided:
-        sentences.append(f"Undecided: {_listed(undecided)}.")
+        sentences.append(f"Undecided: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
     if other := _best_first([one for one in variants if one.ranks and one.effect == "pays"]):
         best = other[0]
         sentences.append(f"{on}, {best.title} on {best.ranks}: {_gain(data, block, workload, best)}.")
@@ -123,6 +123,13 @@ def _listed(variants: Sequence[VariantEffect]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
+def _what_decides(undecided: Sequence[VariantEffect]) -> str:
+    """Return how many repeats would decide the most of them, and whether the machine was busy."""
+    comparisons = [one.comparison for one in undecided if one.comparison]
+    most = max(comparisons, key=lambda one: one.more_repeats or 0)
+    return f"; {most.undecided}" if most.undecided else ""
+
+
 def _gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
     """Return by how much a variant pays, and what it does to the other metrics of the answer."""
     comparison, fields, spec = variant.comparison, block.fields, data.spec
@@ -130,6 +137,8 @@ def _gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantE
     base = spec.name("optimization", fields["baseline"])
     if comparison.unit == "s":
         gained = f"{comparison.text} the speed of {base}"
+        if paid := compile_break_even(data.index, workload, variant.name, fields):
+            gained += f"; compiling has paid after {steps_text(paid)}"
     else:
         place = (fields["metric"], fields["method"])
         ours, other = (data.index.get(workload, one, *place) for one in (variant.name, fields["baseline"]))

@@ -125,6 +125,7 @@ def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     noise = noise_of(index, workload, fields)
     effect = _effect(ratio, noise, fields)
     others = index.first(workload, variant, OTHERS)
+    noise = None if fields.get("draws") else noise  # independent draws: repeats decide nothing
     return Comparison(
         ratio, effect, value.unit, value.origin, value.cell, throttled, noise, others.mean if others else 0.0
     )
