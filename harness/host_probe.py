@@ -36,6 +36,10 @@ SLOW_BF16 = "bf16"
 """What a note on slow bf16 products begins with, before a colon; reports find the note by it."""
 
 
+MOST_SLOW_S = 60.0
+"""Cells timed together are not tried where slow bf16 products alone would take longer than this."""
+
+
 class HostProbe(NamedTuple):
     """Rates of matrix products of one thread by dtype, and the FLOP of bf16 products by cell where slow."""
 
@@ -45,13 +49,17 @@ class HostProbe(NamedTuple):
     too_large: str = ""  # why a user's own model does not fit into this machine
 
     @property
+    def slower(self) -> float:
+        """Return how many times slower bf16 products are than fp32's."""
+        return self.matmul_FLOP_per_s["fp32"] / self.matmul_FLOP_per_s["bf16"]
+
+    @property
     def sentence(self) -> str:
         """Return the message about this CPU; empty where bf16 is not slow."""
         if not self.bf16_is_slow:
             return ""
-        times = self.matmul_FLOP_per_s["fp32"] / self.matmul_FLOP_per_s["bf16"]
         return (
-            f"{SLOW_BF16}: matrix products run {times:.0f} times slower than in fp32 on this CPU; "
+            f"{SLOW_BF16}: matrix products run {self.slower:.0f} times slower than in fp32 on this CPU; "
             "bf16 rows measure that, not a GPU's gain"
         )
 
@@ -126,6 +134,23 @@ def too_slow(seconds: Mapping[str, float], host: HostProbe, limits: Limits) -> d
         f"would take {took_s:.0f} s, more than limits.timeout_s={limits.timeout_s:g}"
         for cell, took_s in seconds.items()
         if took_s > limits.timeout_s
+    }
+
+
+def too_slow_to_pay(
+    groups: Sequence[Group], host: HostProbe, cores: int, most_s: float = MOST_SLOW_S
+) -> dict[str, str]:
+    """Return the interleaved cells whose slow bf16 products would take minutes, with the reason.
+
+    Only where the baseline computes none: there such a cell cannot be faster.
+    """
+    timed = [group for group in groups if group.sampling and group.cells[0].id not in host.bf16_FLOP]
+    rate = f"{host.matmul_FLOP_per_s['bf16'] / 1e9:.2g} GFLOP/s per thread of this CPU"
+    return {
+        cell: f"{NOT_TRIED}: bf16 products run at {rate}, {host.slower:.0f} times slower than in fp32, so bf16 "
+        f"cannot pay; timing the cell would take {took_s:.0f} s"
+        for cell, took_s in product_seconds(timed, host, cores).items()
+        if took_s > most_s
     }
 
 

@@ -13,7 +13,7 @@ from harness.environment import Environment, describe
 from harness.estimate import SweepEstimate, about, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
-from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow
+from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow, too_slow_to_pay
 from harness.model_code import model_digest
 from harness.optimizations import Variant
 from harness.plan import PLAN, not_planned, plan, read_plan, write_plan
@@ -163,7 +163,10 @@ def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
         if here.host is not None
         else {}
     )
-    not_tried = too_slow(turns, here.host, limits) if here.host is not None else {}
+    not_tried: dict[str, str] = {}
+    if here.host is not None:
+        not_tried = too_slow_to_pay(left, here.host, here.environment.cores)
+        not_tried |= too_slow(turns, here.host, limits)
     tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
     earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []

@@ -16,7 +16,15 @@ from harness.code_fingerprint import ROOT
 from harness.config import load
 from harness.environment import Gpu, describe
 from harness.executors.local import create
-from harness.host_probe import HostProbe, has_bf16_products, keep, probe, product_seconds, too_slow
+from harness.host_probe import (
+    HostProbe,
+    has_bf16_products,
+    keep,
+    probe,
+    product_seconds,
+    too_slow,
+    too_slow_to_pay,
+)
 from harness.plan import plan
 from harness.records import Cell, Limits, Sampling, Status
 from harness.runner import pending, run
@@ -198,6 +206,22 @@ def test_more_than_the_limit_is_not_tried_and_the_reason_says_why():
         f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, and the cell's would take "
         "700 s, more than limits.timeout_s=600",
     )
+
+
+def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
+    sampling = Sampling(rounds=6, budget_s=1.0)
+    base, long, short, alone, in_bf16, other = (cell("nothing", repeat=repeat) for repeat in range(6))
+    groups = [group(base, long, short), group(in_bf16, other)]
+    groups = [*(one._replace(sampling=sampling) for one in groups), group(alone)]
+    calls = 6 + 5 + 2  # rounds, set-up, calibration and warm-up
+    flop = {long.id: 61 * 2 * 0.5e9 / calls, short.id: 59 * 2 * 0.5e9 / calls}
+    flop |= dict.fromkeys((alone.id, in_bf16.id, other.id), 1e15)
+    ((found, reason),) = too_slow_to_pay(groups, SLOW._replace(bf16_FLOP=flop), cores=2).items()
+    assert found == long.id
+    assert reason.startswith(
+        f"{NOT_TRIED}: bf16 products run at 0.5 GFLOP/s per thread of this CPU, 100 times"
+    )
+    assert reason.endswith("so bf16 cannot pay; timing the cell would take 61 s")
 
 
 def test_what_is_not_tried_has_a_record_and_others_have_the_note(tmp_path, toy_suites):
