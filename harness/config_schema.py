@@ -68,6 +68,7 @@ class SuiteSchema:
     workload_from: str | None = None
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
+    usual_seq_len: int = 2048  # of a config.json's workload, where the model has as many positions
     fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload
     workloads: dict[str, Any] = field(default_factory=dict)
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it

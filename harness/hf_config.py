@@ -102,10 +102,13 @@ def positions_unused(model_type: str, pad_token_id: Any) -> int:
     return (pad_token_id if isinstance(pad_token_id, int) else 1) + 1
 
 
-def workload_from_file(path: Path, num_hidden_layers: int | None = None) -> tuple[str, dict[str, Any]]:
+def workload_from_file(
+    path: Path, num_hidden_layers: int | None = None, usual_seq_len: int = USUAL_SEQ_LEN
+) -> tuple[str, dict[str, Any]]:
     """Return a name for the workload that the file describes, and its fields: the config and its sizes.
 
-    `num_hidden_layers`: its first layers alone; None: all.
+    `num_hidden_layers`: its first layers alone; None: all. `usual_seq_len`: the length where the model has as
+    many positions.
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
     to its architecture's defaults get common values: an MLP of four hidden sizes, a key-value head per head.
@@ -136,7 +139,7 @@ def workload_from_file(path: Path, num_hidden_layers: int | None = None) -> tupl
         or 4 * hidden_size,
         "vocab_size": _size(file, config, VOCAB),
         "max_position_embeddings": max_position_embeddings,
-        "seq_len": min(USUAL_SEQ_LEN, longest),
+        "seq_len": min(usual_seq_len, longest),
         "hf_config": config,
         "source": source,
     }

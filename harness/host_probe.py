@@ -147,8 +147,8 @@ def too_slow_to_pay(
     timed = [group for group in groups if group.sampling and group.cells[0].id not in host.bf16_FLOP]
     rate = f"{host.matmul_FLOP_per_s['bf16'] / 1e9:.2g} GFLOP/s per thread of this CPU"
     return {
-        cell: f"{NOT_TRIED}: bf16 products run at {rate}, {host.slower:.0f} times slower than in fp32, so bf16 "
-        f"cannot pay; timing the cell would take {took_s:.0f} s"
+        cell: f"{NOT_TRIED}: bf16 products run at {rate}, {host.slower:.0f} times slower than in fp32, "
+        f"so bf16 cannot pay; timing the cell would take {took_s:.0f} s"
         for cell, took_s in product_seconds(timed, host, cores).items()
         if took_s > most_s
     }

@@ -109,7 +109,7 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
             raise unknown(f"suite.hf_defaults.{name}", name, fields)
     given = check_fields("suite.hf_defaults", set_defaults, {k: fields[k] for k in set_defaults})
     try:
-        name, shape = workload_from_file(Path(path), given.get("num_hidden_layers"))
+        name, shape = workload_from_file(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
     described = {**shape, "device_memory_B": device_memory_B}

@@ -126,13 +126,13 @@ def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_b
     quiet = made_table(tmp_path, EFFECTS, records)
     (note,) = (one for one in quiet.notes if "would decide" in one)
     assert row_of(quiet, "same")["Effect"] == "undecided"
-    found = re.fullmatch(r"about (\d+) more repeats? would decide it: repeats=(\d+)", note)
+    found = re.fullmatch(r"about (\d+) more repeats? would decide: repeats=(\d+)", note)
     assert found
     assert int(found[2]) == PROCESSES + int(found[1])
     with_metric(records, "same", "others_cpu_share", "1", 0.31)
     with_metric(records, "fast", "others_cpu_share", "1", 0.31)
     busy = [one for one in made_table(tmp_path, EFFECTS, records).notes if "busy" in one]
-    assert busy == [f"{note}; the machine was busy: other processes took 31 % of the processors' time"]
+    assert busy == [f"{note}; machine busy: others took 31 % of its time"]
 
 
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ KEYS = ("workload", "optimization", "method")
 _KEY = {"type": "str", "one_of": list(KEYS), "doc": "what the rows are: workload, optimization or method"}
 _WHERE = _map(
     "the cells that it covers: `workload`, `optimization`, `method` to a pattern or a list of patterns "
-    "(`fsdp*`, `!zero*`), any other key to the value of that field of the workload"
+    "(`fsdp*`, `!zero*`), any other key to the value of that field of the workload, or to "
+    "patterns of its text"
 )
 _WORKLOAD = _text(
     "the workload that it covers, or the first one that was run; its title and text name it by `{workload}`"
@@ -133,7 +134,10 @@ BLOCK: _Fields = {
 KIND_DOCS: Mapping[str, str] = {
     "verdicts": "Every claim, its interpretations and their verdicts.",
     "table": "Rows by the values of one key; each column is a COLUMN.",
-    "effects": "Every variant compared with the baseline: its metric, the change, the effect.",
+    "effects": (
+        "Every variant compared with the baseline: its metric, the change, the effect. `extra_metrics` may name "
+        "`break_even`: after how many steps `compile_time` has been saved."
+    ),
     "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
     "speedups": "The speed-up of each variant, in a column each, on each workload, in a row each.",
     "isolated_vs_e2e": "Each variant's speed-up on one workload next to that on another.",
@@ -161,7 +165,9 @@ KINDS: Mapping[str, _Fields] = {
     "effects": {
         **_EFFECTS,
         "conditions": _map("conditions of the record to show: name to heading"),
-        "extra_metrics": _map("other metrics to show: metric to heading, or to {title, unit, method}"),
+        "extra_metrics": _map(
+            "other metrics to show: metric to heading, or to {title, unit, method}, see below"
+        ),
         "training": _yes_no(
             "its rows are training steps: add tokens/s, TFLOP/s, MFU and peak GiB per device"
         ),

@@ -91,12 +91,11 @@ class Comparison(NamedTuple):
         more, parts = self.more_repeats, []
         if more is not None:
             repeats = self.ratio.processes + more
-            parts.append(f"about {counted(more, 'more repeat')} would decide it: repeats={repeats}")
+            parts.append(f"about {counted(more, 'more repeat')} would decide: repeats={repeats}")
         elif self.ratio.processes < 2 or self.noise.processes < 2:
             parts.append(f"one repeat has no interval over processes: repeats={FEWEST_REPEATS}")
         if self.others > BUSY:
-            taken = f"{100 * self.others:.0f} % of the processors' time"
-            parts.append(f"the machine was busy: other processes took {taken}")
+            parts.append(f"machine busy: others took {100 * self.others:.0f} % of its time")
         return "; ".join(parts)
 
     @property
