@@ -135,6 +135,19 @@ def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_b
     assert busy == [f"{note}; machine busy: others took 31 % of its time"]
 
 
+def test_a_users_own_model_is_named_where_it_is_the_only_workload(tmp_path: Path) -> None:
+    stated = {"source": "config.json of qwen2, given by the user", "hf_config": {"model_type": "qwen2"}}
+    own = []
+    for record in timed_records(("small",)):
+        fields = {**record.cell.config["workload"], **stated}
+        cell = record.cell._replace(config={**record.cell.config, "workload": fields})
+        conditions = {**record.conditions, "model_code": "transformers 5: Qwen2ForCausalLM"}
+        own.append(record._replace(cell=cell, conditions=conditions))
+    text = made_table(tmp_path, EFFECTS, own).text
+    assert text == f"The model is that of {stated['source']}, built by transformers 5: Qwen2ForCausalLM."
+    assert "model" not in made_table(tmp_path, EFFECTS).text
+
+
 def test_what_was_not_timed_or_cannot_run_has_its_reason_and_no_value(tmp_path: Path) -> None:
     made = made_table(tmp_path, EFFECTS)
     for variant, told in (("untimed", "never timed here"), ("absent", "needs a GPU")):

@@ -53,9 +53,18 @@ def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
         *([] if fields["better"] == "neither" else ["Effect"]),
         *(str(one["title"] if isinstance(one, Mapping) else one) for one in extras.values()),
     )
-    return Table(
-        block.id, block.title, block.text, header, tuple(rows), tuple(notes.texts), optional=len(extras)
-    )
+    text = f"{block.text} {own_model(index, workloads)}".strip()
+    return Table(block.id, block.title, text, header, tuple(rows), tuple(notes.texts), optional=len(extras))
+
+
+def own_model(index: ResultIndex, workloads: Sequence[str]) -> str:
+    """Return which model was trained, in a sentence, where a user's config.json is the only workload."""
+    ours = (one for one in index.records if one.cell.workload in workloads)
+    firsts = [one for one in ours if "model_code" in one.conditions]
+    fields = firsts[0].cell.config.get("workload", {}) if firsts else {}
+    if len(workloads) != 1 or not fields.get("hf_config"):
+        return ""
+    return f"The model is that of {fields['source']}, built by {firsts[0].conditions['model_code']}."
 
 
 def stated_conditions(index: ResultIndex, fields: Mapping[str, Any]) -> dict[str, str]:

@@ -135,8 +135,8 @@ KIND_DOCS: Mapping[str, str] = {
     "verdicts": "Every claim, its interpretations and their verdicts.",
     "table": "Rows by the values of one key; each column is a COLUMN.",
     "effects": (
-        "Every variant compared with the baseline: its metric, the change, the effect. `extra_metrics` may name "
-        "`break_even`: after how many steps `compile_time` has been saved."
+        "Every variant compared with the baseline: its metric, the change, the effect. `extra_metrics` may "
+        "name `break_even`: after how many steps `compile_time` has been saved."
     ),
     "effect_plot": "The same ratios drawn: a dot per variant with its interval as a whisker, sorted.",
     "speedups": "The speed-up of each variant, in a column each, on each workload, in a row each.",
