@@ -46,7 +46,8 @@ class HostProbe(NamedTuple):
     matmul_FLOP_per_s: Mapping[str, float]
     bf16_is_slow: bool = False
     bf16_FLOP: Mapping[str, float] = {}
-    too_large: str = ""  # why a user's own model does not fit into this machine
+    own_FLOP: float = 0.0  # of one sample of a user's own model
+    too_large: str = ""  # why that does not fit into this machine
 
     @property
     def slower(self) -> float:
@@ -99,7 +100,7 @@ def kept(folder: Path, environment: Environment) -> HostProbe | None:
 def keep(host: HostProbe | None, folder: Path, environment: Environment) -> None:
     """Keep the rates in the results folder, so that the next sweep need not measure them."""
     if host is not None and kept(folder, environment) is None:
-        rates = host._replace(bf16_FLOP={}, too_large="")._asdict()
+        rates = host._replace(bf16_FLOP={}, own_FLOP=0.0, too_large="")._asdict()
         file_of(folder, environment).write_text(json.dumps(rates) + "\n")
 
 
@@ -124,6 +125,18 @@ def product_seconds(
             if flop := host.bf16_FLOP.get(cell.id):
                 seconds[cell.id] = samples * flop / (host.matmul_FLOP_per_s["bf16"] * cores)
     return seconds
+
+
+def own_model_seconds(groups: Sequence[Group], host: HostProbe, cores: int) -> dict[str, float]:
+    """Return how long each cell of a user's own model takes at least, at the probe's fp32 rate."""
+    return {
+        cell.id: (group.sampling.rounds + MORE_SAMPLES)
+        * host.own_FLOP
+        / (host.matmul_FLOP_per_s["fp32"] * cores)
+        for group in groups
+        if group.sampling is not None and host.own_FLOP
+        for cell in group.cells
+    }
 
 
 def too_slow(seconds: Mapping[str, float], host: HostProbe, limits: Limits) -> dict[str, str]:

@@ -23,8 +23,9 @@ HOOK = "bf16_FLOP"
 per sample where variants are interleaved, else in all."""
 
 
-TOO_LARGE = "too_large"
-"""A suite's function that returns why a user's own model does not fit here and what would; "" if it does."""
+OWN_MODEL = "own_model"
+"""A suite's function that returns the FLOP of one sample of a user's own model, and why it does not fit into
+this machine's memory and what would; "" where it does."""
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
         "matmul_FLOP_per_s": matmul_probe.matmul_FLOP_per_s(),
         "bf16_is_slow": slow,
         "bf16_FLOP": bf16_FLOP(cells, group.package) if slow else {},
-        "too_large": too_large(cells, group.package),
+        **own_model(cells, group.package),
     }
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -53,15 +54,15 @@ def bf16_FLOP(cells: Sequence[Cell], package: str) -> dict[str, float]:
     return flops
 
 
-def too_large(cells: Sequence[Cell], package: str) -> str:
-    """Return why the baseline of a user's own model does not fit; "" where it does."""
+def own_model(cells: Sequence[Cell], package: str) -> dict[str, Any]:
+    """Return `own_FLOP` and `too_large` of the baseline of a user's own model; nothing without one."""
     for cell in cells:
         suite: Any = import_module(f"{package}.{cell.suite}")
-        if cell.optimization == BASELINE and has_own_model(cell) and hasattr(suite, TOO_LARGE):
+        if cell.optimization == BASELINE and has_own_model(cell) and hasattr(suite, OWN_MODEL):
             with suppress(Exception):  # raised again when the cell is run, and recorded there
-                if reason := suite.too_large(suite.build(cell.config["workload"], cell.seed)):
-                    return str(reason)
-    return ""
+                flop, reason = suite.own_model(suite.build(cell.config["workload"], cell.seed))
+                return {"own_FLOP": float(flop), "too_large": str(reason)}
+    return {}
 
 
 def has_own_model(cell: Cell) -> bool:

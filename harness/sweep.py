@@ -13,7 +13,15 @@ from harness.environment import Environment, describe
 from harness.estimate import SweepEstimate, about, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
-from harness.host_probe import HostProbe, keep, probe, product_seconds, too_slow, too_slow_to_pay
+from harness.host_probe import (
+    HostProbe,
+    keep,
+    own_model_seconds,
+    probe,
+    product_seconds,
+    too_slow,
+    too_slow_to_pay,
+)
 from harness.model_code import model_digest
 from harness.optimizations import Variant
 from harness.plan import PLAN, not_planned, plan, read_plan, write_plan
@@ -171,5 +179,7 @@ def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
     earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []
     expected = at_least(estimate(to_run, earlier, limits, here.run.workers, here.executor.forks), seconds)
+    if here.host is not None:
+        expected = at_least(expected, own_model_seconds(to_run, here.host, here.environment.cores))
     notes = dict.fromkeys(seconds, here.host.sentence) if here.host is not None else {}
     return Outlook(expected, not_tried, notes)

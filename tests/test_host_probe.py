@@ -20,6 +20,7 @@ from harness.host_probe import (
     HostProbe,
     has_bf16_products,
     keep,
+    own_model_seconds,
     probe,
     product_seconds,
     too_slow,
@@ -31,7 +32,7 @@ from harness.runner import pending, run
 from harness.skip_rules import NOT_TRIED
 from harness.slow_bf16 import fit_to_host
 from harness.store import Store, read_records
-from harness.survey import bf16_FLOP, too_large
+from harness.survey import bf16_FLOP, own_model
 from harness.validation import ConfigError
 
 SLOW = HostProbe({"fp32": 50e9, "bf16": 0.5e9}, True)
@@ -310,8 +311,15 @@ def config_cell(layers: int) -> Cell:
 
 def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_line(monkeypatch, tmp_path):
     pytest.importorskip("transformers")
-    assert too_large([config_cell(1)], "suites") == ""
-    found = too_large([config_cell(1_000)], "suites")
+    small = config_cell(1)
+    one = own_model([small], "suites")
+    layer = 4 * 2048**2 + 3 * 2048**2 + 64 * 2048  # and the output layer
+    assert one["too_large"] == ""
+    assert one["own_FLOP"] == pytest.approx(6 * layer * 8, rel=1e-3)
+    timed = group(small)._replace(sampling=Sampling(rounds=6))
+    seconds = own_model_seconds([timed], FAST._replace(own_FLOP=one["own_FLOP"]), cores=2)
+    assert seconds == {small.id: pytest.approx(13 * one["own_FLOP"] / 100e9)}
+    found = own_model([config_cell(1_000)], "suites")["too_large"]
     assert re.fullmatch(r"a step of .* suite\.hf_defaults\.num_hidden_layers=\d+ would fit", found)
     stub(monkeypatch, FAST._replace(too_large=found))
     words = ["suite=kernels", "suite.workload_from=tests/data/llama.json", f"out={tmp_path / 'out'}"]
