@@ -306,3 +306,13 @@ def test_a_field_that_a_workload_leaves_to_its_default_may_be_set():
 def test_one_name_needs_no_brackets():
     with_brackets = load(["suite=memory", "workloads=[llama_7b]", "only=[fsdp2]"])
     assert load(["suite=memory", "workloads=llama_7b", "only=fsdp2"]) == with_brackets
+
+
+def test_what_was_asked_for_runs_before_the_reference_workloads():
+    run = load(["suite=kernels", "workloads=[step_30m_512]", "only=[torch_compile]"])[0]
+    names = list(run.workloads)
+    first = [name for name in names if name not in run.reference_workloads]
+    assert {"copy", "matmul_fp32"} <= set(names)
+    assert names == [*first, *names[len(first) :]]
+    assert "step_30m_512" in first
+    assert set(names[len(first) :]) <= set(run.reference_workloads)

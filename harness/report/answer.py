@@ -13,7 +13,7 @@ from harness.report.errors import error_rows
 from harness.report.report_data import ReportData
 from harness.report.result_index import Value
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
-from harness.report.speedup import Comparison, compared, compile_break_even, steps_text, why_none
+from harness.report.speedup import Comparison, compared, compile_cost, why_none
 from harness.report.tables import percent, show
 from harness.units import best_unit, counted, human, in_unit, marked
 
@@ -137,8 +137,8 @@ def _gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantE
     base = spec.name("optimization", fields["baseline"])
     if comparison.unit == "s":
         gained = f"{comparison.text} the speed of {base}"
-        if paid := compile_break_even(data.index, workload, variant.name, fields):
-            gained += f"; compiling has paid after {steps_text(paid)}"
+        if cost := compile_cost(data.index, workload, variant.name, fields):
+            gained += f"; {cost}"
     else:
         place = (fields["metric"], fields["method"])
         ours, other = (data.index.get(workload, one, *place) for one in (variant.name, fields["baseline"]))
