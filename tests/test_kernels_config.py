@@ -169,6 +169,11 @@ def test_other_suites_refuse_a_config_and_name_those_that_take_one() -> None:
         load(["suite=offload", f"suite.workload_from={DATA / 'llama.json'}"])
 
 
+def test_other_workloads_next_to_a_config_are_refused() -> None:
+    with pytest.raises(ConfigError, match="names the only workload"):
+        workload_of("llama", "workloads=[step_30m_512]")
+
+
 def test_a_sequence_has_512_tokens_or_as_many_as_the_model_has_positions(tmp_path: Path) -> None:
     config = json.loads((DATA / "llama.json").read_text())
     for positions, length in ((config["max_position_embeddings"], 128), (4096, 512)):
