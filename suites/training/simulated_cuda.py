@@ -93,8 +93,9 @@ def attention(
 ) -> Tensor:
     """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one otherwise. (B, H, T, K).
 
-    Otherwise: in fp32, with a mask, or where values are of another size than keys, as DeepSeek's. Of a `CausalBias` no mask is made. For fewer queries than keys in fp32,
-    it calls another operation of the memory-efficient kernel (torch/nn/attention/bias.py).
+    Otherwise: in fp32, with a mask, or where values are of another size than keys, as in DeepSeek-V3. Of a
+    `CausalBias` no mask is made. For fewer queries than keys in fp32, it calls another operation of the
+    memory-efficient kernel (torch/nn/attention/bias.py).
     """
     bias = attn_mask if isinstance(attn_mask, CausalBias) else None
     if bias is not None:
