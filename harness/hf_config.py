@@ -7,11 +7,12 @@ the worker finds out whether transformers knows the model.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 VOCAB = ("vocab_size",)
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -25,31 +26,43 @@ AFTER_PADDING = frozenset(
 USUAL_SEQ_LEN = 2048
 """Sequence length where `suite.hf_defaults.seq_len` is not given."""
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""Name of a model on the Hub: owner/model."""
+
 LARGEST_FILE_B = 10_000_000
 """No config.json comes near this size; weights given by mistake are not read."""
 
 
 def read_workload_file(path: str | Path) -> dict[str, Any]:
-    """Return the object in the config.json at `path`, or in the folder `path`; sizes are checked.
+    """Return the config of the language model in a file, see `_read`."""
+    return _read(Path(path))[0]
 
-    Raises ValueError with one line that names the file, what is wrong and what is allowed.
+
+def _read(file: Path) -> tuple[dict[str, Any], str]:
+    """Return the config of the language model in the config.json `file`, or in that folder, and its origin.
+
+    Of a model with more than text it is the `text_config`. Sizes that the file has are checked; those that it
+    leaves out are the defaults of transformers' config class. Raises ValueError with one line that names the
+    file, what is wrong and what is allowed.
     """
-    file = Path(path)
     if file.is_dir():
         file = file / "config.json"
     config = _parse(file, _text(file))
     if not isinstance(config, dict):
         raise ValueError(f"{file}: is a JSON {_kind(config)}; a config.json is one object")
+    origin = ""
+    if isinstance(config.get("text_config"), dict):
+        origin = f"{config.get('model_type')}: its text_config, "
+        tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        config = tied | config["text_config"]
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise ValueError(f"{file}: model_type is missing; it names the architecture, such as 'llama'")
-    if isinstance(config.get("text_config"), dict):
-        raise ValueError(f"{file}: {model_type} is more than a text model; give its text_config as a file")
-    for what, names in (("num_hidden_layers", LAYERS), ("hidden size", HIDDEN), ("vocabulary", VOCAB)):
-        if _size(file, config, names) is None:
-            raise ValueError(f"{file}: no {what}; one of {', '.join(names)} must be a whole number above 0")
-    _size(file, config, HEADS)
-    return config
+    for names in (LAYERS, HIDDEN, HEADS, VOCAB):
+        given = [name for name in names if name in config]
+        if _size(file, config, names) is None and given:
+            raise ValueError(f"{file}: {given[0]} is null; it must be a whole number above 0")
+    return config, f"config.json of {origin}{model_type}, given by the user"
 
 
 def _text(file: Path) -> str:
@@ -62,8 +75,11 @@ def _text(file: Path) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
     except OSError as error:
+        name = file.as_posix()
+        hub = f"; for a model on the Hub: hf download {name} config.json --local-dir ."
         raise ValueError(
             f"{file}: {error.strerror or error}; give a config.json or the folder of one"
+            f"{hub if HUB_ID.fullmatch(name) and file.suffix != '.json' else ''}"
         ) from error
 
 
@@ -111,12 +127,12 @@ def workload_from_file(
     many positions.
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
-    to its architecture's defaults get common values: an MLP of four hidden sizes, a key-value head per head.
-    They label the workload; the numbers come from the model itself.
+    to its architecture's defaults get placeholders: an MLP of four hidden sizes, a key-value head per head,
+    1 elsewhere. The worker replaces them by the model's own.
     """
-    config = read_workload_file(path)
+    config, origin = _read(path)
     file = path / "config.json" if path.is_dir() else path
-    source = f"config.json of {config['model_type']}, given by the user"
+    source = origin
     if num_hidden_layers is not None:
         source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
         config = _first_layers(file, config, num_hidden_layers)
@@ -127,8 +143,10 @@ def workload_from_file(
     longest = max_position_embeddings - positions_unused(
         str(config["model_type"]), config.get("pad_token_id")
     )
+    left_out = [names[0] for names in (LAYERS, HIDDEN, VOCAB) if _size(file, config, names) is None]
+    defaults = f"; {', '.join(left_out)}: default of its class" if left_out else ""
     fields = {
-        "num_hidden_layers": _size(file, config, LAYERS),
+        "num_hidden_layers": _size(file, config, LAYERS) or 1,
         "hidden_size": hidden_size,
         "num_attention_heads": num_attention_heads,
         "num_key_value_heads": _size(file, config, ("num_key_value_heads", "num_kv_heads"))
@@ -137,11 +155,11 @@ def workload_from_file(
             file, config, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         )
         or 4 * hidden_size,
-        "vocab_size": _size(file, config, VOCAB),
+        "vocab_size": _size(file, config, VOCAB) or 1,
         "max_position_embeddings": max_position_embeddings,
         "seq_len": min(usual_seq_len, longest),
         "hf_config": config,
-        "source": source,
+        "source": source + defaults,
     }
     return name or str(config["model_type"]), fields
 
@@ -149,6 +167,8 @@ def workload_from_file(
 def _first_layers(file: Path, config: dict[str, Any], count: int) -> dict[str, Any]:
     """Return the config with its first layers; lists with an entry per layer are shortened."""
     available = _size(file, config, LAYERS) or 0
+    if not available:
+        raise ValueError(f"{file}: does not give its number of layers, so it cannot be shortened")
     if count > available:
         raise ValueError(f"{file}: has {available} layers; suite.hf_defaults.num_hidden_layers={count}")
     shorter = {

@@ -27,6 +27,8 @@ def select(name: str, config: Mapping[str, Any]) -> Selection:
     selection, quick = config["selection"], config["suite"]["quick"]
     if selection not in (FULL, QUICK):
         raise unknown(f"selection={selection}", str(selection), [FULL, QUICK])
+    if config["workloads"] and config["suite"]["workload_from"] is not None:
+        raise ConfigError("workloads: suite.workload_from names the only workload; leave out one of the two")
     if selection == FULL:
         return Selection(tuple(config["workloads"]), tuple(config["only"]))
     if not quick:

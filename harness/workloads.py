@@ -25,10 +25,6 @@ def workloads(
     if suite["model"] is not None:
         suite = with_model(suite)
     if suite["workload_from"] is not None:
-        if only:
-            raise ConfigError(
-                "workloads: suite.workload_from names the only workload; leave out one of the two"
-            )
         return from_file(suite, device_memory_B)
     every: dict[str, Any] = suite["workloads"]
     for name in only:

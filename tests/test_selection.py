@@ -44,11 +44,15 @@ def test_a_quick_selection_is_what_the_suite_names():
         ({"selection": "quik"}, "did you mean quick"),
         ({"suite": SUITE | {"quick": {}}}, "suite toy has no quick selection; allowed: full"),
         ({"suite": SUITE | {"workload_from": "config.json"}}, "names the only workload"),
+        (
+            {"selection": "full", "workloads": ["a"], "suite": SUITE | {"workload_from": "config.json"}},
+            "workloads: suite.workload_from names the only workload",
+        ),
         ({"workloads": ["a"]}, "workloads: selection=quick chooses"),
         ({"only": ["fast"]}, "only: selection=quick chooses"),
     ],
 )
-def test_a_quick_selection_that_cannot_be_is_refused(changed, message):
+def test_a_selection_that_cannot_be_is_refused(changed, message):
     with pytest.raises(ConfigError, match=message):
         select("toy", config(**changed))
 

@@ -65,6 +65,14 @@ def test_other_names_of_sizes(tmp_path: Path, config: dict[str, Any]) -> None:
 def test_missing(tmp_path: Path) -> None:
     assert "No such file" in refusal(tmp_path / "absent.json")
     assert "No such file" in refusal(tmp_path)  # a folder without config.json
+    assert "--local-dir" not in refusal(tmp_path)
+
+
+def test_the_name_of_a_model_on_the_hub_says_how_to_get_its_config(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = refusal(Path("meta-llama/Llama-3.1-8B"))
+    assert "hf download meta-llama/Llama-3.1-8B config.json --local-dir ." in text
+    assert "hf download" not in refusal(Path("no/config.json"))
 
 
 @pytest.mark.parametrize(
@@ -102,16 +110,26 @@ def test_sizes_that_are_none(tmp_path: Path, name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["model_type", "num_hidden_layers", "hidden_size", "vocab_size"])
-@pytest.mark.parametrize("how", ["absent", "null"])
-def test_what_may_not_be_missing(tmp_path: Path, name: str, how: str) -> None:
-    config: dict[str, Any] = LLAMA | {name: None}
-    if how == "absent":
-        del config[name]
-    assert name in refusal(write(tmp_path, config))
+def test_null_is_refused(tmp_path: Path, name: str) -> None:
+    assert name in refusal(write(tmp_path, LLAMA | {name: None}))
 
 
-def test_more_than_text(tmp_path: Path) -> None:
-    assert "text_config" in refusal(write(tmp_path, {"model_type": "gemma3", "text_config": LLAMA}))
+def test_the_architecture_may_not_be_missing(tmp_path: Path) -> None:
+    assert "model_type is missing" in refusal(write(tmp_path, {"hidden_size": 64}))
+    assert "model_type is missing" in refusal(write(tmp_path, {"model_type": "x", "text_config": {}}))
+
+
+def test_sizes_that_are_left_to_the_class_are_named(tmp_path: Path) -> None:
+    fields = workload_from_file(write(tmp_path, {"model_type": "llama", "num_hidden_layers": 2}))[1]
+    assert fields["hf_config"] == {"model_type": "llama", "num_hidden_layers": 2}
+    assert "hidden_size, vocab_size: default of its class" in fields["source"]
+    assert "default" not in workload_from_file(write(tmp_path, LLAMA))[1]["source"]
+
+
+def test_of_a_model_with_more_than_text_the_text_is_taken(tmp_path: Path) -> None:
+    several = {"model_type": "gemma3", "tie_word_embeddings": True, "text_config": LLAMA, "vision_config": {}}
+    assert read_workload_file(write(tmp_path, several)) == LLAMA | {"tie_word_embeddings": True}
+    assert "of gemma3: its text_config, llama" in workload_from_file(tmp_path)[1]["source"]
 
 
 @given(

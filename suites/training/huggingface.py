@@ -137,7 +137,10 @@ def build(
     parsed = parse(config if num_hidden_layers is None else with_layers(config, num_hidden_layers))
     made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
-        raise Unavailable(f"transformers {version()} has no SDPA attention for {made_of.__name__}")
+        raise Unavailable(
+            f"transformers {version()} has no SDPA attention for {made_of.__name__}; "
+            "leave out the technique attention"
+        )
     model = guarded(
         config,
         lambda: made_of._from_config(

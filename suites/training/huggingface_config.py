@@ -52,7 +52,8 @@ def parse(config: Mapping[str, Any]) -> Any:
 
     model_type = str(config.get("model_type"))
     if model_type not in CONFIG_MAPPING_NAMES:
-        raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}")
+        own = "; its own code (auto_map) is not run, suite.model takes code" if "auto_map" in config else ""
+        raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}{own}")
     values = {key: value for key, value in config.items() if key not in IGNORED}
     parsed = guarded(config, lambda: AutoConfig.for_model(model_type, use_cache=False, **values))
     _refuse_other_than_language_models(model_type, parsed)

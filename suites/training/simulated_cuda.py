@@ -93,15 +93,16 @@ def attention(
 ) -> Tensor:
     """Apply SDPA's flash kernel in 16-bit types, the memory-efficient one otherwise. (B, H, T, K).
 
-    Otherwise: in fp32 or with a mask. Of a `CausalBias` no mask is made. For fewer queries than keys in fp32,
-    it calls another operation of the memory-efficient kernel (torch/nn/attention/bias.py).
+    Otherwise: in fp32, with a mask, or where values are of another size than keys, as in DeepSeek-V3. Of a
+    `CausalBias` no mask is made. For fewer queries than keys in fp32, it calls another operation of the
+    memory-efficient kernel (torch/nn/attention/bias.py).
     """
     bias = attn_mask if isinstance(attn_mask, CausalBias) else None
     if bias is not None:
         attn_mask, is_causal = None, True
     query, key, value = _narrow(query), _narrow(key), _narrow(value)
     aten = torch.ops.aten
-    if attn_mask is None and query.dtype != torch.float32:
+    if attn_mask is None and query.dtype != torch.float32 and value.shape[-1] == query.shape[-1]:
         flash = aten._scaled_dot_product_flash_attention
         return first(flash(query, key, value, dropout_p, is_causal, False, scale=scale))
     groups = query.shape[1] // key.shape[1]
