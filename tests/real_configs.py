@@ -1,4 +1,4 @@
-"""The published config.json files in tests/data/configs, and the same models made small enough to be trained."""
+"""The published config.json files in tests/data/configs, and the same models made small."""
 
 from __future__ import annotations
 
