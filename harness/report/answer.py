@@ -149,8 +149,8 @@ def _gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantE
             f"{spec.name('metric', fields['metric']).lower()} {_in_unit(ours, fields['unit'])} instead of "
             f"{_in_unit(other, fields['unit'])} ({change})"
         )
-    beside = [_changed(data, workload, variant.name, fields["baseline"], one) for one in spec.answer["also"]]
-    return "; ".join([gained, *filter(None, beside)])
+    changes = [_changed(data, workload, variant.name, fields["baseline"], one) for one in spec.answer["also"]]
+    return "; ".join([gained, *filter(None, changes)])
 
 
 def _in_unit(value: Value, unit: str) -> str:
@@ -160,7 +160,7 @@ def _in_unit(value: Value, unit: str) -> str:
 
 
 def _changed(data: ReportData, workload: str, variant: str, baseline: str, also: Mapping[str, Any]) -> str:
-    """Return another metric of the variant beside the baseline's; "" where either lacks it."""
+    """Return another metric of the variant and of the baseline's; "" where either lacks it."""
     place = (also["metric"], also["method"])
     ours, other = (data.index.get(workload, one, *place) for one in (variant, baseline))
     if ours is None or other is None:

@@ -94,7 +94,7 @@ ANSWER: _Fields = {
     "also": {
         "type": "list",
         "default": [],
-        "doc": "other metrics to name beside the effect, each an ALSO; where nothing pays, the variant with "
+        "doc": "other metrics to name with the effect, each an ALSO; where nothing pays, the variant with "
         "the least of the first one is named",
     },
 }

@@ -73,7 +73,7 @@ def short_legend(data: ReportData) -> str:
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:
-    """Return a sentence in lines; a value stays beside its unit, its interval and its mark."""
+    """Return a sentence in lines; a value stays next to its unit, its interval and its mark."""
     kept = re.sub(r"(?<=\d) (?=[%(…]|[kMGT]?i?B\b|m?s\b)|(?<=…) | (?=[ᵐᵉˢᶜᵖ])", NO_BREAK, sentence)
     lines = wrap(kept, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines]
