@@ -108,3 +108,16 @@ def test_a_class_name_has_one_meaning():
             modules.setdefault(name, []).append((path, isinstance(node, ast.ClassDef)))
     several = {name: found for name, found in modules.items() if len(found) > 1 and any(c for _, c in found)}
     assert several.keys() <= {"Workload", "Subject", "Session", "Settings"}, several
+
+
+def test_a_device_has_no_more_usable_memory_than_its_chips():
+    """Datasheets count decimal gigabytes, chips binary ones; the driver keeps some of those."""
+    for name in names("hardware"):
+        sheet = yaml.safe_load((CONF / "hardware" / f"{name}.yaml").read_text())
+        chips_B = float(sheet["memory_B"]) / 1e9 * 2**30
+        assert 0.9 * float(sheet["memory_B"]) < float(sheet.get("usable_memory_B", chips_B)) <= chips_B, name
+        rates = sheet.get("matmul_FLOP_per_s", {})
+        assert name == "gpu_80gb" or {"bf16", "fp32"} <= rates.keys(), name
+        assert (
+            name == "gpu_80gb" or float(sheet["memory_bandwidth_B_per_s"]) > float(sheet["link_B_per_s"]) > 0
+        )

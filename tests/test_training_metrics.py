@@ -137,22 +137,41 @@ def test_the_datasheets_of_conf_name_their_devices() -> None:
 
 @pytest.mark.parametrize(
     "device",
-    ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 480GB",
-     "NVIDIA H200 NVL", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"],
+    ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA B200 MIG 1g.23gb",
+     "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA RTX 6000 Ada Generation", "AMD Instinct MI325X"],
 )  # fmt: skip
 def test_a_device_of_the_same_family_with_other_rates_has_no_peak(device: str) -> None:
     assert peaks().of({**GPU, "device_name": device}) == f"conf/hardware/ has no bf16 rate of {device}"
 
 
-@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB"])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 NVL",
+        "NVIDIA H200",
+        "NVIDIA A100-SXM4-40GB",
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA B200",
+        "NVIDIA GB200",
+        "NVIDIA L40S",
+        "NVIDIA GeForce RTX 4090",
+        "NVIDIA GeForce RTX 5090",
+        "AMD Instinct MI300X",
+        "AMD Instinct MI355X",
+    ],
+)
 def test_a_device_of_conf_is_known_by_the_name_that_its_driver_reports(device: str) -> None:
     assert not isinstance(peaks().of({**GPU, "device_name": device}), str)
 
 
 def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths() -> None:
+    """Datasheets round: that of the L40S gives 362 for bf16 and 183 for TF32. CDNA 4 has no TF32."""
     for sheet in peaks().datasheets:
-        assert sheet.rates["bf16"] == sheet.rates["fp16"] == 2 * sheet.rates["tf32"], sheet.name
-        assert sheet.rates["fp32"] < sheet.rates["tf32"], sheet.name
+        tf32 = sheet.rates.get("tf32", sheet.rates["bf16"] / 2)
+        assert sheet.rates["bf16"] == sheet.rates["fp16"] == pytest.approx(2 * tf32, rel=0.012), sheet.name
+        assert sheet.rates["fp32"] <= tf32, sheet.name
 
 
 def test_tokens_per_s_times_the_time_of_a_step_are_the_tokens_of_the_step() -> None:
