@@ -22,6 +22,7 @@ USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, hardware, executors
+python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? python -m harness.fit --help
 
 what to run
   suite=NAME             a suite, or all of them: suite=all
@@ -54,7 +55,6 @@ flags
   --info [KIND]                          print the files that the configuration is composed of
   --shell-completion install=bash        print completion: eval "$(python -m harness -sc install=bash)"
 
-python -m harness suite=memory plan=true
 python -m harness list suite=memory
 """
 
