@@ -32,7 +32,7 @@ what to run
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell
   show=all               print every table at the end, not only the answer and one table
-  plan=true              print how many cells, about how long and what is skipped; run nothing
+  plan=true              print how many cells, how long and what is skipped; run nothing; also: plan suite=NAME
 
 how to run it
   out=FOLDER             where records and report go (results/<suite>); finished cells are not run again
@@ -122,6 +122,8 @@ def read(argv: Sequence[str]) -> Command:
     if words and words[0] == "list":
         shown.append("list")
         words = words[1:]
+    elif words and words[0] == "plan":
+        words = [*words[1:], "plan=true"]
     if len(shown) > 1:
         raise ConfigError(f"{shown[0]} and {shown[1]}: one at a time")
     for name, example in (("--resolve", "--resolve"), ("--package", "--package KEY")):

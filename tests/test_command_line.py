@@ -58,6 +58,7 @@ def test_a_flag_that_is_not_ours_is_refused_in_one_line(words, said):
     ("argv", "expected"),
     [
         ([], Command(())),
+        (["plan", "suite=memory"], Command(("suite=memory", "plan=true"))),
         (["suite=memory", "--run", "seed=1"], Command(("suite=memory", "seed=1"))),
         (["suite=memory", "--help", "--cfg", "job"], Command((), "--help")),
         (["-h"], Command((), "--help")),
