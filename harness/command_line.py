@@ -22,7 +22,7 @@ USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, hardware, executors
-python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? python -m harness.fit --help
+python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
 
 what to run
   suite=NAME             a suite, or all of them: suite=all
@@ -32,7 +32,7 @@ what to run
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell
   show=all               print every table at the end, not only the answer and one table
-  plan=true              print how many cells, how long and what is skipped; run nothing; also: plan suite=NAME
+  plan=true              as plan suite=NAME: print how many cells and how long; run nothing
 
 how to run it
   out=FOLDER             where records and report go (results/<suite>); finished cells are not run again
