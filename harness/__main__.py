@@ -6,6 +6,7 @@ What not every command needs is imported where it is used, so that `--help` answ
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -87,7 +88,11 @@ def run_command(words: Sequence[str]) -> None:
                 )
         check_show(given.get("show", "answer"))
         source = Path(given["from_results"])
-        report(source, Path(given.get("out", source)), given.get("suite", ""), given.get("show") == "all")
+        out = Path(given.get("out", source))
+        if folders := results_folders(source):
+            print(f"Index: {index(folders, out)}")
+        else:
+            report(source, out, given.get("suite", ""), given.get("show") == "all")
         return
     from harness.progress import announce
     from harness.sweep import planned_sweep, refuse_incomplete, refuse_other_suite, stages, sweep, total_line
@@ -123,23 +128,43 @@ def report(
     `everything`: print every table, not only the answer's. Raises ConfigError where `suite_name` is another
     suite than that of the results.
     """
-    from harness.claims import load_claims
-    from harness.judge import judge
-    from harness.report import gather, write_report
+    from harness.report import write_report
     from harness.report.terminal import show
     from harness.store import copy_run
 
-    plan, records = load_run(source)
-    suite = plan.suite
-    if suite_name not in ("", suite):
-        raise ConfigError(f"suite={suite_name}: {source} holds results of suite {suite}")
-    report_data = gather(
-        suite, records, judge(load_claims(suite), records), source, plan.titles, plan.left_out
-    )
+    report_data = judged(source)
+    if suite_name not in ("", report_data.suite):
+        raise ConfigError(f"suite={suite_name}: {source} holds results of suite {report_data.suite}")
     copy_run(source, out)
     page = write_report(out, report_data)
     show(report_data, page, everything=everything)
     return report_data, page
+
+
+def judged(source: Path) -> ReportData:
+    """Return the data of a report on the results in `source`, judged; raises ConfigError."""
+    from harness.claims import load_claims
+    from harness.judge import judge
+    from harness.report import gather
+
+    plan, records = load_run(source)
+    verdicts = judge(load_claims(plan.suite), records)
+    return gather(plan.suite, records, verdicts, source, plan.titles, plan.left_out)
+
+
+def results_folders(source: Path) -> list[Path]:
+    """Return the results folders in a folder that is none itself."""
+    if (source / "plan.json").exists() or not source.is_dir():
+        return []
+    return sorted(path.parent for path in source.glob("*/plan.json"))
+
+
+def index(folders: Sequence[Path], out: Path) -> Path:
+    """Write index.html and index.md of results folders into `out`; return the page; raises ConfigError."""
+    from harness.report import write_index
+
+    paths = [Path(os.path.relpath(folder, out)).as_posix() for folder in folders]
+    return write_index(out, zip(map(judged, folders), paths, strict=True))
 
 
 def load_run(folder: Path) -> tuple[Plan, list[Record]]:

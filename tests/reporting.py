@@ -98,7 +98,7 @@ class Reader(HTMLParser):
         self.loads += [given[name] for name in ("src", "srcset", "data", "action") if name in given]
         self.loads += [tag] if tag in ("link", "iframe", "img", "object", "embed", "base", "form") else []
         self.scripts += tag == "script"
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

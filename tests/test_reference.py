@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from harness.__main__ import report
+from harness.__main__ import judged, report
 from harness.code_fingerprint import ROOT
+from harness.report.suite_index import index_markdown, index_page, index_rows
 
 FOLDERS = sorted(path.parent for path in (ROOT / "results/reference").rglob("records.jsonl"))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -48,6 +49,14 @@ def test_the_committed_report_comes_out_of_the_committed_records(folder, tmp_pat
     assert made == kept
     for name in kept:
         assert same((tmp_path / name).read_text(), (folder / name).read_text(), name), f"{name} differs"
+
+
+def test_the_committed_index_lists_every_committed_result():
+    rows = index_rows([(judged(folder), folder.name) for folder in FOLDERS])
+    for name, made in (("index.html", index_page(rows)), ("index.md", index_markdown(rows))):
+        assert (ROOT / "results/reference" / name).read_text() == made, (
+            "python -m harness from_results=results/reference"
+        )
 
 
 def test_a_figure_of_another_version_is_compared_by_its_points():

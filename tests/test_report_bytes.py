@@ -34,12 +34,19 @@ def test_a_figure_that_is_no_longer_drawn_does_not_stay(tmp_path: Path) -> None:
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_times_change_nothing(tmp_path: Path) -> None:
+def test_times_change_the_line_about_the_run_alone(tmp_path: Path) -> None:
     records = memory_records()
-    write_report(tmp_path / "one", found(records))
-    late = [r._replace(started_at="2031-01-01T00:00:00+00:00", duration_s=99.0) for r in records]
+    early, late = (
+        [r._replace(started_at=f"{day}T00:00:00+00:00", duration_s=length_s) for r in records]
+        for day, length_s in (("2031-01-01", 99.0), ("2032-12-24", 7500.0))
+    )
+    write_report(tmp_path / "one", found(early))
     write_report(tmp_path / "two", found(late))
-    assert files(tmp_path / "one") == files(tmp_path / "two")
+    one, two = files(tmp_path / "one"), files(tmp_path / "two")
+    for name in ("report.md", "report.html"):
+        assert one[name].count(b"1 Jan 2031, 2 min") == 1
+        one[name] = one[name].replace(b"1 Jan 2031, 2 min", b"24 Dec 2032, 2 h 5 min")
+    assert one == two
 
 
 PROGRAM = """

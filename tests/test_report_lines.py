@@ -15,7 +15,7 @@ from timed import timed_findings
 from harness.records import Record
 from harness.report.axes import LETTER
 from harness.report.spec import load_spec
-from harness.report.svg import LIGHT, SERIES, SMALL
+from harness.report.svg import LIGHT, MOST_LINES, SERIES, SMALL
 from harness.validation import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -121,7 +121,7 @@ def test_without_the_metric_or_beyond_the_line_there_is_no_ring(enough: float | 
 def test_unless_it_says_otherwise_a_line_is_a_variant_over_its_workloads(tmp_path: Path) -> None:
     (tree, same) = (drawn(tmp_path, fields) for fields in ("", ", line: optimization"))
     assert ElementTree.tostring(tree) == ElementTree.tostring(same)
-    assert len(places(tree, hollow=False)) == len(RATES)
+    assert len(places(tree, hollow=False)) == MOST_LINES
     assert not places(tree, hollow=True)
 
 
@@ -147,6 +147,9 @@ def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named
     figure = findings.figure(findings.blocks[0])
     assert figure is not None
     assert {said.partition(": ")[0] for said in tips(ElementTree.fromstring(figure.svg))} == {
-        f"{variant}, big" for variant in RATES
+        f"{variant}, big" for variant in list(RATES)[:MOST_LINES]
     }
-    assert figure.text == "Not drawn, as another point is at the same place: small."
+    assert figure.text == (
+        "Not drawn, as another point is at the same place: small. "
+        f"Not drawn, as six lines are the most: {', '.join(list(RATES)[MOST_LINES:])}."
+    )

@@ -82,6 +82,14 @@ def write_all(folder: Path, suites: Iterable[tuple[ReportData, Path]]) -> Path:
         return write_every(folder, list(suites))
 
 
+def write_index(folder: Path, folders: Iterable[tuple[ReportData, str]]) -> Path:
+    """Write index.html and index.md of the results folders in `folder`; its path. Raises ConfigError."""
+    from harness.report import write
+
+    with _errors_of(folder):
+        return write.write_index(folder, list(folders))
+
+
 @contextmanager
 def _errors_of(folder: Path) -> Iterator[None]:
     """Turn a folder that cannot be written into an error that a person can act on."""

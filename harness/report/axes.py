@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 FEWEST, MOST = 4, 9
+LEAST = 3
+"""An axis has at least so many ticks."""
+
+NARROW = 3.0
+"""An axis whose ends differ by less than this factor is linear."""
+
 _COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 """Multiples of each power of ten, ever closer together."""
@@ -62,14 +68,15 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def linear_ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Return about `count` multiples of a round number from `low` to `high`."""
+    """Return about `count` multiples of a round number from `low` to `high`, at least three."""
     if low == high:
         return [low]
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [i * step for i in range(first, last + 1)]
+    ticks = [i * step for i in range(first, last + 1)]
+    return ticks if len(ticks) >= LEAST else linear_ticks(low, high, count + 1)
 
 
 def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
@@ -95,20 +102,27 @@ def linear(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
     axes.grid(axis="x" if which == "x" else "y")
 
 
+def fitted(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
+    """Make the x or y axis logarithmic, or linear where its ends are close together."""
+    (linear if high < NARROW * low else logarithmic)(axes, which, low, high, unit)
+
+
 def named_ticks(axes: Axes, names: Mapping[float, str], width_px: float) -> None:
     """Put the names on the x axis at their places, those left out whose text would touch another's."""
-    low, high = (math.log(end) for end in axes.get_xlim())
-    px = {place: (math.log(place) - low) / (high - low) * width_px for place in names}
-    kept = _apart({place: (px[place], LETTER * SMALL * len(name)) for place, name in names.items()})
+    to_share = axes.transData + axes.transAxes.inverted()
+    px = {place: float(to_share.transform((place, axes.get_ylim()[0]))[0]) * width_px for place in names}
+    kept = apart({place: (px[place], LETTER * SMALL * len(name)) for place, name in names.items()})
     axes.xaxis.set_ticks(list(names), labels=[name if place in kept else "" for place, name in names.items()])
     axes.xaxis.set_ticks([], minor=True)
     axes.xaxis.set_tick_params(length=3, pad=5)
     axes.grid(axis="x")
 
 
-def _apart(places: Mapping[float, tuple[float, float]]) -> list[float]:
+def apart(places: Mapping[float, tuple[float, float]]) -> list[float]:
     """Return those whose texts do not touch: the first, the last, and between them what has room."""
-    ordered = sorted(places)
+    ordered = sorted(places, key=lambda place: places[place][0])
+    if not ordered:
+        return []
 
     def room(left: float, right: float) -> bool:
         return places[right][0] - places[left][0] >= (places[left][1] + places[right][1]) / 2 + 6

@@ -35,10 +35,10 @@ class Bar(NamedTuple):
 
 
 def bars(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, None where nothing was recorded."""
+    """Return the figure, None with fewer than two bars."""
     stacks: Mapping[str, str] = block.fields["stacks"]
     rows = _bars(block, spec, index)
-    if not rows or rows[-1].length <= 0:
+    if len(rows) < 2 or rows[-1].length <= 0:
         return None
     drawing = Drawing(block.id, 74 + ROW * len(rows) + (28 if len(stacks) > 1 else 0))
     axes = drawing.axes

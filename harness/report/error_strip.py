@@ -18,11 +18,11 @@ TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
 
 
 def error_strip(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, the most accurate method first; None where no error was recorded."""
+    """Return the figure, the most accurate method first; None with fewer than two errors."""
     groups: dict[str, list[Value]] = {}
     for one in index.select(block.fields["metric"], block.fields["where"]):
         groups.setdefault(one.method, []).append(one)
-    if not groups:
+    if sum(map(len, groups.values())) < 2:
         return None
     methods = sorted(groups, key=lambda method: max(abs(one.median) for one in groups[method]))
     drawing = Drawing(block.id, 70 + ROW * len(methods))

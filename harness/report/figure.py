@@ -186,6 +186,11 @@ def _touch(one: tuple[list[float], float], other: tuple[list[float], float], gap
     return other[1] - one[1] < gap * (len(one[0]) + len(other[0])) / 2
 
 
+def not_drawn(names: Sequence[str]) -> str:
+    """Return a sentence about the lines for which a figure has no room; "" for none."""
+    return f" Not drawn, as six lines are the most: {', '.join(names)}." if names else ""
+
+
 def alt_text(title: str, names: Iterable[str]) -> str:
     """Return what a figure shows, for those who do not see it."""
     return f"{title}: {', '.join(names)}"

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from harness.report.axes import logarithmic, named_ticks, tick_text, x_title
-from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
+from harness.report.axes import fitted, named_ticks, tick_text, x_title
+from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import compared
-from harness.report.svg import LIGHT, SERIES, WIDTH, Tip
+from harness.report.svg import DASHES, LIGHT, MOST_LINES, SERIES, WIDTH, Tip
 from harness.report.tables import divided
 from harness.units import human, number, times
 
@@ -29,22 +29,24 @@ class LinePoint(NamedTuple):
 
 
 def lines(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, both axes logarithmic; None where nothing was recorded."""
+    """Return the figure, its axes logarithmic where they are long; None with fewer than two points."""
     series, covered = _series(block, spec, index)
-    if not series:
+    if sum(map(len, series.values())) < 2:
         return None
+    hidden = list(series)[MOST_LINES:]
+    series = {name: line for name, line in series.items() if name not in hidden}
     references: Mapping[str, float] = block.fields["references"]
     points = [point for line in series.values() for point in line]
     drawing = Drawing(block.id, 420)
     axes = drawing.axes
     heights = [end for p in points for end in (p.low, p.high)] + [float(one) for one in references.values()]
     unit = "x" if block.fields["y"]["against"] else points[0].value.unit
-    logarithmic(axes, "y", min(heights) / 1.15, max(heights) * 1.15, unit)
-    axes.set_xscale("log")
-    widest = max(max(p.x for p in points) / min(p.x for p in points), 1.5)
-    margin = widest**0.035
-    dodge = widest**0.006 if any(p.low != p.high for p in points) else 1.0
-    axes.set_xlim(min(p.x for p in points) / margin, max(p.x for p in points) * margin)
+    room = min(1.15, (max(heights) / min(heights)) ** 0.12 * 1.002)
+    fitted(axes, "y", min(heights) / room, max(heights) * room, unit)
+    first, last = min(p.x for p in points), max(p.x for p in points)
+    margin = max(last / first, 1.5) ** 0.035
+    dodge = max(last / first, 1.5) ** 0.006 if any(p.low != p.high for p in points) else 1.0
+    fitted(axes, "x", first / margin, last * margin, "1")
     named_ticks(axes, {p.x: p.name for p in points}, WIDTH * 0.66)
     for label in references:
         axes.axhline(references[label], color=LIGHT["ink"], linewidth=1.1, dashes=(5, 4))
@@ -58,13 +60,15 @@ def lines(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     ends = [(line[-1].y, name, SERIES[i % len(SERIES)]) for i, (name, line) in enumerate(series.items())]
     right_labels(drawing, [*ends, *((float(at), label, LIGHT["ink"]) for label, at in references.items())])
     left_out = f" Not drawn, as another point is at the same place: {', '.join(covered)}." if covered else ""
+    left_out += not_drawn(hidden)
     return drawing.finish(block.title, (block.text + left_out).strip(), alt_text(block.title, series))
 
 
 def _draw(drawing: Drawing, i: int, name: str, line: Sequence[LinePoint], unit: str, aside: float) -> None:
     """Draw one line, intervals as whiskers, moved `aside` so that no two whiskers coincide."""
     colour = SERIES[i % len(SERIES)]
-    drawing.axes.plot([p.x * aside for p in line], [p.y for p in line], color=colour, linewidth=1.8)
+    xs, ys = [p.x * aside for p in line], [p.y for p in line]
+    drawing.axes.plot(xs, ys, color=colour, linewidth=1.8, dashes=DASHES[i % len(DASHES)] or (None, None))
     tips = []
     for p in line:
         shown = times(p.y) if unit == "x" else number(p.y) if unit == "1" else human(p.y, unit)

@@ -1,16 +1,33 @@
-"""Set tables, figures and verdicts as report.md."""
+"""Set tables, figures and verdicts as report.md, which GitHub shows: what is long is folded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.report.figure import Figure
+from harness.report.layout import Layout, Part
 from harness.report.report_data import ReportData
+from harness.report.run_line import run_line, wrong_results
+from harness.report.spec import Spec
 from harness.report.summary import cells_line, claims_line, summary
-from harness.report.tables import Table
+from harness.report.tables import Table, TableCell
+from harness.report.tidy import TidyTable, split
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import MARKS, ClaimWithVerdicts, accepted, judged, outcome_text, quoted
+from harness.report.verdicts import (
+    MARKS,
+    ClaimWithVerdicts,
+    accepted,
+    judged,
+    orders,
+    outcome_text,
+    outcomes_line,
+    quoted,
+)
 from harness.units import LEGEND
+
+FEW_NOTES = 2
+"""More footnotes than these are folded."""
+
+NO_BREAK = "\u00a0"
 
 EVERY = "Every claim that was tried"
 CAVEATS = "Conditions and caveats"
@@ -21,44 +38,67 @@ HOW_TO_READ = (
 )
 
 
-def report(data: ReportData, figures: dict[str, Figure]) -> str:
-    """Return the suite's report; `figures` gets each figure by its file name under figures/."""
-    parts = [f"# {data.spec.title}", answers(data), f"Origins: {data.legend}."]
-    for block in data.blocks:
-        made = data.table(block)
-        if made is not None:
-            parts.append(table_text(made))
-            if block.kind == "verdicts" and made.rows:
-                parts.append(HOW_TO_READ)
-                parts += [claim_text(one) for one in judged(data.claims, data.verdicts)]
-            continue
-        drawn = data.figure(block)
-        parts += [f"## {block.title}", block.text if drawn is None else drawn.text]
-        if drawn is None:
-            parts.append("Nothing was recorded for this figure.")
-        else:
-            figures[f"{block.id}.svg"] = drawn
-            parts.append(f"![{escape(drawn.alt)}](figures/{block.id}.svg)")
-    parts += [f"## {CAVEATS}", data.spec.question, counted(data)]
-    parts += ["\n".join(f"- {escape(one)}" for one in data.spec.caveats), environment_lines(data)]
+def report(data: ReportData, layout: Layout) -> str:
+    """Return the suite's report, its figures as files under figures/."""
+    parts = [f"# {data.spec.title}", run_line(data.records, data.environment), *answers(data)]
+    wrong = wrong_results(data.records, data.spec.name)
+    parts += ["**Wrong results**\n\n" + "\n".join(f"- {escape(one)}" for one in wrong)] if wrong else []
+    parts += [part_text(layout.top, 2)] if layout.top else []
+    parts += [f"Origins: {data.legend}."]
+    parts += [part_text(part, 2) for part in layout.shown]
+    if layout.more:
+        parts += ["## More tables and figures", *(folded(part) for part in layout.more)]
+    if layout.empty:
+        parts.append(f"Without a value in this run: {'; '.join(layout.empty)}.")
+    if layout.claims:
+        texts = [layout.claims.block.text, HOW_TO_READ]
+        texts += [claim_text(one, data.spec) for one in judged(data.claims, data.verdicts)]
+        line = outcomes_line(data.claims, data.verdicts)
+        parts += [f"## {layout.claims.block.title}", details(line, "\n\n".join(filter(None, texts)))]
+    parts += ["## About this run", counted(data)]
+    parts += [folded(layout.failures)] if layout.failures else []
+    caveats = "\n".join(f"- {escape(one)}" for one in data.spec.caveats)
+    parts.append(details(CAVEATS, f"{data.spec.question}\n\n{caveats}"))
+    parts.append(details("The machine, its libraries and the commit", environment_lines(data)))
+    parts.append("Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json).")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def details(summary: str, text: str) -> str:
+    """Return a text that GitHub folds below its summary."""
+    return f"<details>\n<summary>{escape(summary)}</summary>\n\n{text.strip()}\n\n</details>"
+
+
+def folded(part: Part) -> str:
+    """Return a part folded below its title."""
+    return details(part.block.title, part_text(part, 0))
+
+
+def part_text(part: Part, level: int) -> str:
+    """Return a part with its paragraph, below a heading of this level; 0 for none."""
+    head = [f"{'#' * level} {part.block.title}"] if level else []
+    if part.table is not None:
+        return "\n\n".join([*head, table_text(part.table)])
+    assert part.figure is not None
+    image = f"![{escape(part.figure.alt)}](figures/{part.block.id}.svg)"
+    return "\n\n".join(one for one in (*head, part.figure.text, image) if one)
 
 
 def every_report(suites: Sequence[tuple[ReportData, str]]) -> str:
     """Return all suites' verdicts as one page, each with the path to its own report."""
     parts = [f"# {EVERY}", f"Origins: {LEGEND}.", HOW_TO_READ]
     for data, path in suites:
-        parts += [f"## [{data.spec.title}]({path}/report.md)", data.spec.question, counted(data)]
+        parts += [f"## [{data.spec.title}]({path}/report.md)", *answers(data), counted(data)]
         block = next((b for b in data.spec.blocks if b.kind == "verdicts"), None)
         made = data.table(block) if block else None
         if made is not None:
-            parts.append(table_text(made._replace(title="", text="")))
+            parts.append(details(outcomes_line(data.claims, data.verdicts), grid(made)) if made.rows else "")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def answers(data: ReportData) -> str:
-    """Return the answers at the top, a line each."""
-    return "\n".join(f"- **{card.question}** {escape(card.answer)}" for card in summary(data))
+def answers(data: ReportData) -> list[str]:
+    """Return the answer to the suite's question in sentences, the first the shortest."""
+    return [card.answer for card in summary(data)]
 
 
 def counted(data: ReportData) -> str:
@@ -68,31 +108,41 @@ def counted(data: ReportData) -> str:
     return f"{cells_line(data.records)}{claims}{left_out}"
 
 
-def table_text(table: Table) -> str:
-    """Return a table with its heading, its paragraph and its footnotes."""
-    parts = [f"## {table.title}"] if table.title else []
-    parts += [table.text] if table.text else []
-    if table.rows:
-        words = [bool(cell.look == "word") for cell in table.rows[0]]
-        lines = [
-            "| " + " | ".join(escape(head) for head in table.header) + " |",
-            "|" + "|".join("---" if word else "---:" for word in words) + "|",
-        ]
-        lines += [
-            "| " + " | ".join(escape(cell.text + cell.note) for cell in row) + " |" for row in table.rows
-        ]
-        parts.append("\n".join(lines))
-    if table.notes:
-        parts.append("\n".join(f"- [{i}] {escape(note)}" for i, note in enumerate(table.notes, 1)))
-    return "\n\n".join(parts)
+def table_text(made: TidyTable) -> str:
+    """Return a table with its paragraph and its footnotes; what is wider than seven columns is folded."""
+    table = made.table
+    first, *more = split(made) if table.rows else [table]
+    parts = [table.text, grid(first) if table.rows else ""]
+    parts += [details("More columns", "\n\n".join(map(grid, more)))] if more else []
+    parts.append(made.left_out)
+    notes = "\n".join(f"- [{i}] {escape(note)}" for i, note in enumerate(table.notes, 1))
+    parts.append(details(f"{len(table.notes)} notes", notes) if len(table.notes) > FEW_NOTES else notes)
+    return "\n\n".join(part for part in parts if part)
 
 
-def claim_text(one: ClaimWithVerdicts) -> str:
+def grid(table: Table) -> str:
+    """Return the rows of a table; a value and its interval stay on one line."""
+    words = [bool(cell.look == "word") for cell in table.rows[0]]
+    lines = [
+        "| " + " | ".join(escape(head) for head in table.header) + " |",
+        "|" + "|".join("---" if word else "---:" for word in words) + "|",
+    ]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in table.rows]
+    return "\n".join(lines)
+
+
+def _cell(cell: TableCell) -> str:
+    text = escape(cell.text + cell.note)
+    return text if cell.look == "word" else text.replace(" ", NO_BREAK)
+
+
+def claim_text(one: ClaimWithVerdicts, spec: Spec) -> str:
     """Return a claim in full: its words, what its source supports, each verdict in a sentence."""
     claim = one.claim
     lines = [
         f"### {claim.quoted_by}: {claim.quoted}",
         f"Quoted: {quoted(claim)}. Accepted: {accepted(claim)}.",
+        *orders(claim, spec),
         f"What its source says: {claim.source_says} — {claim.source} ({MARKS[claim.provenance]})",
     ]
     if claim.misquoted:
@@ -109,10 +159,8 @@ def claim_text(one: ClaimWithVerdicts) -> str:
 
 
 def environment_lines(data: ReportData) -> str:
-    """Return the environment, line by line, and where the raw records are."""
-    lines = ["Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json)."]
-    lines += ["", *(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))]
-    return "\n".join(lines)
+    """Return the environment, line by line."""
+    return "\n".join(f"- {escape(name)}: {escape(value)}" for name, value in hosts(data.environment))
 
 
 def hosts(environment: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.records import Record
-from harness.report.figure import Figure
-from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, counted, hosts
+from harness.report.layout import Layout
+from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, answers, counted, hosts
 from harness.report.report_data import ReportData
-from harness.report.summary import summary
+from harness.report.run_line import run_line, wrong_results
 from harness.report.svg import LIGHT, PALETTE, dark_rules
 from harness.report.verdict_sentences import difference_text
-from harness.report.verdicts import LOOKS, MARKS, accepted, judged, ours, outcome_text, quoted
+from harness.report.verdicts import (
+    LOOKS,
+    MARKS,
+    accepted,
+    judged,
+    orders,
+    ours,
+    outcome_text,
+    outcomes_line,
+    quoted,
+)
 from harness.units import LEGEND, ORIGIN_MARKS, human
 
 TEMPLATES = Path(__file__).resolve().parent
@@ -21,22 +31,17 @@ COLOURS = "; ".join(f"--{role}: {colour}" for role, colour in LIGHT.items())
 DARK = "; ".join(f"--{role}: {dark}" for role, (_, dark) in PALETTE.items())
 
 
-def suite_page(data: ReportData, figures: Mapping[str, Figure]) -> str:
+def suite_page(data: ReportData, layout: Layout) -> str:
     """Return the page of one suite."""
-    parts = [
-        {
-            "block": block,
-            "table": data.table(block),
-            "figure": figures.get(f"{block.id}.svg"),
-            "claims": judged(data.claims, data.verdicts) if block.kind == "verdicts" else [],
-        }
-        for block in data.blocks
-    ]
-    return _render(
+    return render(
         "page.html.j2",
         data=data,
-        cards=summary(data),
-        parts=parts,
+        layout=layout,
+        run=run_line(data.records, data.environment),
+        answers=answers(data),
+        wrong=wrong_results(data.records, data.spec.name),
+        claims=judged(data.claims, data.verdicts),
+        claims_line=outcomes_line(data.claims, data.verdicts),
         counted=counted(data),
         records=[_record_lines(data, record) for record in data.index.records],
         environment=hosts(data.environment),
@@ -49,16 +54,18 @@ def every_page(suites: Sequence[tuple[ReportData, str]]) -> str:
         {
             "data": one,
             "path": path,
-            "cards": summary(one),
+            "answers": answers(one),
+            "run": run_line(one.records, one.environment),
             "claims": judged(one.claims, one.verdicts),
-            "counted": counted(one),
+            "claims_line": outcomes_line(one.claims, one.verdicts),
         }
         for one, path in suites
     ]
-    return _render("every.html.j2", suites=shown, title=EVERY)
+    return render("every.html.j2", suites=shown, title=EVERY)
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
+    """Return a template of this folder, filled in."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -80,6 +87,7 @@ def _render(template: str, **values: Any) -> str:
         "how_to_read": HOW_TO_READ.replace("`", ""),
         "looks": LOOKS,
         "marks": MARKS,
+        "orders": orders,
         "ours": ours,
         "outcome_text": outcome_text,
         "quoted": quoted,

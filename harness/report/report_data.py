@@ -100,8 +100,9 @@ class ReportData:
         draw = FIGURES.get(block.kind)
         if draw is None:
             return None
+        claimed = block._replace(fields={**block.fields, "claims": self.claims})
         with drawing_style(block.id):
-            return draw(block, self.spec, self.index)
+            return draw(claimed, self.spec, self.index)
 
 
 def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> ReportBlock:

@@ -28,12 +28,12 @@ TINY = 10.5
 
 
 def roofline_plot(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, both axes logarithmic; None where no time was recorded."""
+    """Return the figure, both axes logarithmic; None with fewer than two times."""
     variants = index.names("optimization", block.fields["where"], block.fields["metric"])
     series = {variant: list(_points(block, spec, index, variant)) for variant in variants}
     series = {variant: points for variant, points in series.items() if points}
     every = [point for points in series.values() for point in points]
-    if not every:
+    if len(every) < 2:
         return None
     measured = rates(block.fields, index)
     drawing = Drawing(block.id, 470)

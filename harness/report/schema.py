@@ -37,6 +37,9 @@ _WHERE = _map(
 _WORKLOAD = _text(
     "the workload that it covers, or the first one that was run; its title and text name it by `{workload}`"
 )
+_SHOWN = _yes_no(
+    "in view on the page; where a suite marks no block, the first three are, and the rest is folded"
+)
 _TERMINAL = _yes_no("print it on the terminal too")
 _METHOD = _must('the method of the metric; "" where it has only one')
 _BASELINE = _must("the variant that the others are compared with")
@@ -152,7 +155,7 @@ KIND_DOCS: Mapping[str, str] = {
     "line_over_steps": "A metric over the training steps, a line per variant.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
 }
-KINDS: Mapping[str, _Fields] = {
+_KINDS: Mapping[str, _Fields] = {
     "verdicts": {},
     "table": {
         "where": _WHERE,
@@ -242,6 +245,10 @@ KINDS: Mapping[str, _Fields] = {
         "y_title": _text("the title of the y axis"),
     },
     "every_metric": {"terminal": _TERMINAL},
+}
+KINDS: Mapping[str, _Fields] = {
+    kind: fields if kind in ("verdicts", "failures", "every_metric") else {**fields, "shown": _SHOWN}
+    for kind, fields in _KINDS.items()
 }
 COLUMN: _Fields = {
     "title": _text("its heading; with `by`, `{}` is replaced by the name"),

@@ -5,17 +5,18 @@ from __future__ import annotations
 from statistics import fmean
 
 from harness.report.axes import linear, x_title
-from harness.report.figure import Drawing, Figure, alt_text, origins, right_labels, y_title
+from harness.report.figure import Drawing, Figure, alt_text, not_drawn, origins, right_labels, y_title
 from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock, Spec
-from harness.report.svg import SERIES, Tip
+from harness.report.svg import DASHES, MOST_LINES, SERIES, Tip
 from harness.units import number
 
 
 def line_over_steps(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     """Return the figure: the metric's samples in their order, averaged over repeats; None without samples."""
-    series = _series(block, spec, index)
-    if not series:
+    every = _series(block, spec, index)
+    series = dict(list(every.items())[:MOST_LINES])
+    if all(len(line) < 2 for line, _ in series.values()):
         return None
     drawing = Drawing(block.id, 400)
     axes = drawing.axes
@@ -25,7 +26,8 @@ def line_over_steps(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figur
     longest = max(len(line) for line, _ in series.values())
     linear(axes, "x", 1, max(longest, 2), "1")
     for i, (name, (line, cell)) in enumerate(series.items()):
-        axes.plot(range(1, len(line) + 1), line, color=SERIES[i % len(SERIES)], linewidth=1.6)
+        axes.plot(range(1, len(line) + 1), line, color=SERIES[i % len(SERIES)], linewidth=1.6,
+                  dashes=DASHES[i % len(DASHES)] or (None, None))  # fmt: skip
         tip = Tip(f"{name}, {len(line)}: {number(line[-1])}", cell)
         drawing.points([(len(line), line[-1])], [tip], i)
     x_title(axes, block.fields["x_title"])
@@ -33,7 +35,8 @@ def line_over_steps(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figur
     y_title(drawing, f"{block.fields['y_title']} ({origins(value.origin for value in values)})".strip())
     labels = [(line[-1], name, SERIES[i % len(SERIES)]) for i, (name, (line, _)) in enumerate(series.items())]
     right_labels(drawing, labels)
-    return drawing.finish(block.title, block.text, alt_text(block.title, series))
+    text = block.text + not_drawn(list(every)[MOST_LINES:])
+    return drawing.finish(block.title, text, alt_text(block.title, series))
 
 
 def _series(block: ReportBlock, spec: Spec, index: ResultIndex) -> dict[str, tuple[list[float], str]]:

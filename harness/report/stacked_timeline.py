@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.records import Record
-from harness.report.axes import linear, x_title
+from harness.report.axes import LETTER, apart, linear, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
 from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock, Spec
-from harness.report.svg import LIGHT, SERIES, SMALL, Tip
+from harness.report.svg import LIGHT, SERIES, SMALL, WIDTH, Tip
 from harness.units import human
+
+INNER_PX = 0.9 * WIDTH
+"""About the width between the axes' ends."""
 
 
 def stacked_timeline(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
@@ -43,12 +46,19 @@ def _drawn(block: ReportBlock, spec: Spec, record: Record, series: Mapping[str, 
     one = next(m for m in record.measurements if m.metric in stacks)
     text = f"peak: {human(totals[peak], one.unit)}{_explained(record, block.fields['peak_note'])}"
     drawing.points([(peak, totals[peak])], [Tip(text, record.cell.id)], len(series))
-    drawing.name(text, (peak, totals[peak]), -10 if peak > len(totals) / 2 else 10, 12)
+    _name_peak(drawing, text, peak / max(len(totals) - 1, 1), (peak, totals[peak]))
     linear(axes, "y", 0, max(totals) * 1.18, one.unit)
     axes.set_xlim(0, len(totals) - 1)
     phases = _phases(record, block.fields["phases"])
+    named = apart({
+        begins: ((begins / len(totals) + 0.5 * share) * INNER_PX, share * INNER_PX)
+        for name, begins in phases.items()
+        for share in [LETTER * SMALL * len(name) / INNER_PX]
+    })  # fmt: skip
     for name, begins in phases.items():
         axes.axvline(begins, color=LIGHT["soft"], linewidth=0.8, linestyle=(0, (2, 3)))
+        if begins not in named:
+            continue
         axes.annotate(name, (begins, 1), xycoords=("data", "axes fraction"), xytext=(4, -6),
                       textcoords="offset points", fontsize=SMALL, color=LIGHT["soft"], va="top")  # fmt: skip
     axes.set_xticks([])
@@ -58,6 +68,17 @@ def _drawn(block: ReportBlock, spec: Spec, record: Record, series: Mapping[str, 
     drawing.canvas.legend(loc="outside lower left", ncols=len(series), frameon=False, fontsize=SMALL,
                           handlelength=1.1, columnspacing=1.4)  # fmt: skip
     return drawing.finish(block.title, block.text, alt_text(f"{block.title}, {variant}, {text}", series))
+
+
+def _name_peak(drawing: Drawing, text: str, share: float, place: tuple[float, float]) -> None:
+    """Write the text above the peak, which lies at `share` of the width, on the side where it has room."""
+    wide = LETTER * SMALL * len(text) / INNER_PX
+    if share + wide < 1:
+        drawing.name(text, place, 10, 12)
+    elif share > wide:
+        drawing.name(text, place, -10, 12)
+    else:
+        drawing.name(text, (0, place[1]), 4, 14)
 
 
 def _explained(record: Record, beginning: str) -> str:

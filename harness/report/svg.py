@@ -40,6 +40,12 @@ SERIES = tuple(LIGHT[f"s{i}"] for i in range(8))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """Markers in addition to colours, for readers who cannot distinguish two colours."""
 
+DASHES: Sequence[tuple[float, ...]] = ((), (7, 3), (2, 2.5), (9, 2.5, 2, 2.5), (4, 2), (12, 3))
+"""Patterns of lines, for the same readers."""
+
+MOST_LINES = 6
+"""So many lines are drawn in one figure."""
+
 SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 

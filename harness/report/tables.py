@@ -13,6 +13,9 @@ from harness.report.result_index import ResultIndex, Value, why
 from harness.report.spec import ReportBlock, Spec
 from harness.units import best_unit, counted, human, marked, without_unit
 
+ABSENT = ("", "–", "not run", "unknown", "unavailable")
+"""What a cell without a value shows."""
+
 
 class TableCell(NamedTuple):
     """One cell of a table: its text, the record it comes from, how it looks."""
@@ -64,12 +67,17 @@ def failures(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
             TableCell(_workloads(spec, records), look="word"),
             TableCell(spec.name("optimization", variant), look="word"),
             TableCell(records[0].status.replace("_", " "), records[0].cell.id, "bad"),
-            TableCell((reason.partition(": ")[2] or "no reason given") + _repeats(records), look="word"),
+            TableCell(failure_reason(records[0]) + _repeats(records), look="word"),
         )
-        for (_, variant, reason), records in alike.items()
+        for (_, variant, _), records in alike.items()
     )
     text = block.text if rows else "Every cell ended ok."
     return Table(block.id, block.title, text, ("Workload", "Optimization", "Status", "Reason"), rows)
+
+
+def failure_reason(record: Record) -> str:
+    """Return the reason of a cell without a result, in one line."""
+    return why(record).partition(": ")[2] or "no reason given"
 
 
 def _workloads(spec: Spec, records: Sequence[Record]) -> str:
@@ -110,5 +118,5 @@ def missing(index: ResultIndex, notes: Footnotes, place: Mapping[str, str], head
 def reasoned(notes: Footnotes, reason: tuple[str, str]) -> TableCell:
     """Return a word in a value's place, with its sentence as a footnote."""
     word, sentence = reason
-    look = {"–": "muted", "not run": "muted", "unknown": "muted", "unavailable": "warn"}.get(word, "bad")
+    look = "warn" if word == "unavailable" else "muted" if word in ABSENT else "bad"
     return TableCell(f"{word} {notes.mark(sentence)}", look=look)

@@ -7,13 +7,20 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from harness.claim_model import Claim, Verdict
-from harness.report.spec import ReportBlock
+from harness.report.spec import ReportBlock, Spec
 from harness.report.tables import Table, TableCell
 from harness.report.verdict_sentences import sentence
-from harness.units import human, marked
+from harness.units import counted, human, marked
 
 OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
-LOOKS = {"holds": "good", "exceeds": "bad", "falls short": "bad", "undecided": "warn", "unavailable": "muted"}
+LOOKS = {
+    "holds": "good",
+    "exceeds": "info",  # of a quoted value, which may be too low or too high: neither good nor bad here
+    "falls short": "info",
+    "undecided": "warn",
+    "unavailable": "muted",
+}
+"""How an outcome looks. Red is for results that are wrong and for what costs; see the page's legend."""
 RELATIONS = {"about": "", "at_least": "≥ ", "at_most": "≤ ", "up_to": "up to ", "range": ""}
 MARKS = {
     "stated": "stated by the source",
@@ -42,26 +49,25 @@ def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[ClaimWi
 
 def count_outcomes(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """Return how many verdicts have each outcome; outcomes without one are left out."""
-    counted = list(verdicts)
-    counts = {outcome: sum(v.outcome == outcome for v in counted) for outcome in OUTCOMES}
+    listed = list(verdicts)
+    counts = {outcome: sum(v.outcome == outcome for v in listed) for outcome in OUTCOMES}
     return {outcome: count for outcome, count in counts.items() if count}
 
 
 def quoted(claim: Claim) -> str:
-    """Return the quoted value with its relation; of an increase, the variants in their order."""
+    """Return the quoted value with its relation."""
     if claim.relation == "increasing":
-        return _increases(claim)
+        return f"increases by ≥ {_value(claim, claim.value)}" if claim.value > 1 else "increases"
     divide_by = claim.interpretations[0].divide_by
     per = f" per {divide_by.removesuffix('s')}" if divide_by else ""
     upper = "" if claim.upper is None else f" … {_value(claim, claim.upper)}"
     return RELATIONS[claim.relation] + _value(claim, claim.value) + upper + per
 
 
-def _increases(claim: Claim) -> str:
-    """Return `increases from a to b to c`, and by how much where merely more is not enough."""
-    orders = dict.fromkeys(" to ".join(one.order) for one in claim.interpretations)
-    least = f", each step ≥ {_value(claim, claim.value)}" if claim.value > 1 else ""
-    return "; ".join(f"increases from {order}" for order in orders) + least
+def orders(claim: Claim, spec: Spec) -> list[str]:
+    """Return the variants of each order in which the claim's value increases, as people know them."""
+    distinct = dict.fromkeys(one.order for one in claim.interpretations if one.order)
+    return ["Increases: " + " → ".join(spec.name("optimization", one) for one in order) for order in distinct]
 
 
 def ours(claim: Claim, verdict: Verdict) -> str:
@@ -101,6 +107,13 @@ def accepted(claim: Claim) -> str:
 def outcome_text(verdict: Verdict) -> str:
     """Return `falls short, elsewhere`."""
     return f"{verdict.outcome}, {verdict.where}" if verdict.where else verdict.outcome
+
+
+def outcomes_line(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
+    """Return `12 claims in 40 interpretations: 13 holds, 5 undecided, 22 unavailable`."""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(verdicts).items())
+    total = f"{counted(len(claims), 'claim')} in {counted(len(verdicts), 'interpretation')}"
+    return f"{total}: {counts}" if counts else total
 
 
 def verdict_table(block: ReportBlock, claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> Table:

@@ -14,7 +14,7 @@ from harness.report import markdown
 from harness.report.benchmark_json import benchmark_json
 from harness.report.effects_csv import effects_csv
 from harness.report.export_csv import measurements_csv
-from harness.report.figure import Figure
+from harness.report.layout import arrange
 from harness.report.report_data import ReportData
 from harness.report.verdicts import judged
 
@@ -26,20 +26,20 @@ def write_suite(folder: Path, data: ReportData) -> Path:
     """
     from harness.report import page
 
-    figures: dict[str, Figure] = {}
-    text = markdown.report(data, figures)
+    layout = arrange(data)
+    figures = layout.figures
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     for path in (folder / "figures").glob("*.svg"):
         if path.name not in figures:  # drawn by an earlier report
             path.unlink()
     for name, figure in figures.items():
         _write(folder / "figures" / name, figure.file())
-    _write(folder / "report.md", text)
+    _write(folder / "report.md", markdown.report(data, layout))
     _write(folder / "verdicts.json", verdicts_json(data.claims, data.verdicts))
     _write(folder / "measurements.csv", measurements_csv(data.records))
     _write_or_remove(folder / "effects.csv", effects_csv(data))
     _write_or_remove(folder / "benchmark.json", benchmark_json(data.suite, data.index, data.environment))
-    _write(folder / "report.html", page.suite_page(data, figures))
+    _write(folder / "report.html", page.suite_page(data, layout))
     return folder / "report.html"
 
 
@@ -52,6 +52,17 @@ def write_every(folder: Path, suites: Sequence[tuple[ReportData, Path]]) -> Path
     _write(folder / "report.md", markdown.every_report(paths))
     _write(folder / "report.html", page.every_page(paths))
     return folder / "report.html"
+
+
+def write_index(folder: Path, folders: Sequence[tuple[ReportData, str]]) -> Path:
+    """Write index.html and index.md of results folders in `folder`, given by name; return the page's path."""
+    from harness.report.suite_index import index_markdown, index_page, index_rows
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = index_rows(folders)
+    _write(folder / "index.md", index_markdown(rows))
+    _write(folder / "index.html", index_page(rows))
+    return folder / "index.html"
 
 
 def verdicts_json(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
