@@ -66,10 +66,9 @@ def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and
     page = write_report(tmp_path, gather("unheard_of", records, [], tmp_path)).read_text()
     text = (tmp_path / "report.md").read_text().replace("\u00a0", " ")
     assert text.startswith("# unheard_of\n")
-    assert (
-        "Bytes moved: no variant pays. Peak memory: fast, large −50 %, and 1 "
-        "more pays. Time (warm): fast, large 2.00×, and 1 more pays.\n"
-    ) in text
+    for sentence in ("Bytes moved: no variant pays.", "Peak memory: fast, large −50 %, and 1 more pays."):
+        assert f"\n{sentence}\n" in text
+    assert "\nTime (warm): fast, large 2.00×, and 1 more pays.\n" in text
     assert "<summary>Time (warm)</summary>\n" in text
     assert "| small | fast |" in text
     assert "2.00× (2.00 … 2.00) ᵐ" in text

@@ -15,7 +15,7 @@ from harness.report.result_index import Value
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
 from harness.report.speedup import Comparison, compared, compile_cost, why_none
 from harness.report.tables import percent, show
-from harness.units import best_unit, counted, human, in_unit, marked
+from harness.units import best_unit, counted, human, in_unit, marked, times
 
 NAMED = 3
 """So many of those that pay, or are undecided, are named."""
@@ -30,6 +30,14 @@ class VariantEffect(NamedTuple):
     ranks: str  # "" where it runs on as many as the baseline
 
     @property
+    def size(self) -> str:
+        """Return the speed-up or the change, without its interval; "" without a comparison."""
+        if self.comparison is None:
+            return ""
+        ratio = self.comparison.ratio.value
+        return times(1 / ratio) if self.comparison.unit == "s" else percent(ratio - 1, True)
+
+    @property
     def effect(self) -> str:
         """Return pays, costs, no difference or undecided; "" without a comparison."""
         return self.comparison.effect if self.comparison else ""
@@ -37,8 +45,28 @@ class VariantEffect(NamedTuple):
 
 def answer(data: ReportData) -> list[str]:
     """Return one to four sentences; those about wrong results come first."""
-    pays = by_metric if data.spec.blocks == DEFAULT_BLOCKS else _what_pays
-    return [*wrong_results(data), *pays(data)]
+    return [*wrong_results(data), *what_pays(data)]
+
+
+def what_pays(data: ReportData) -> list[str]:
+    """Return the answer without what is wrong."""
+    return by_metric(data) if data.spec.blocks == DEFAULT_BLOCKS else _what_pays(data)
+
+
+def finding(data: ReportData) -> str:
+    """Return the answer in a few words, for a list of reports."""
+    block = answer_block(data)
+    sentences = what_pays(data)
+    if block is None or data.spec.blocks == DEFAULT_BLOCKS:
+        return sentences[0].removesuffix(".") if sentences else "no value"
+    workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+    paying = [one for one in _variants(data, block, workload) if one.effect == "pays"]
+    alike = _best_first([one for one in paying if not one.ranks]) or _best_first(paying)
+    if not alike:
+        return sentences[-1].partition("; ")[0].removesuffix(".")
+    best = alike[0]
+    on = f" on {best.ranks}" if best.ranks else ""
+    return f"{best.title}{on}: {best.size}"
 
 
 def wrong_results(data: ReportData) -> list[str]:
@@ -193,7 +221,7 @@ def _none_pays(
             _changed(data, workload, best.name, block.fields["baseline"], one)
             for one in data.spec.answer["also"]
         ]
-        sentences.append(f"At the same {metric}, {best.title} has {', '.join(filter(None, changes))}.")
+        sentences.append(f"At the same {metric}, {best.title} has {'; '.join(filter(None, changes))}.")
     return sentences
 
 

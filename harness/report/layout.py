@@ -76,9 +76,11 @@ def _rows(part: Part) -> bool:
 
 
 def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:
-    """Return the first plot of effects, one drawn from the first table of effects, or the first figure."""
+    """Return the figure marked `top`, the first plot of effects, one of the first such table, or any."""
     listed = list(parts)
     drawn = [part for part in listed if part.figure]
+    if chosen := [part for part in drawn if part.block.fields.get("top")]:
+        return chosen[0]
     plots = [part for part in drawn if part.block.kind == "effect_plot"]
     if plots:
         return next((p for p in plots if p.block.fields["better"] != "neither"), plots[0])

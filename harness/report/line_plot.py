@@ -36,7 +36,7 @@ def lines(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
     hidden = list(series)[MOST_LINES:]
     series = {name: line for name, line in series.items() if name not in hidden}
     references: Mapping[str, float] = block.fields["references"]
-    points = [point for line in series.values() for point in line]
+    points = [p for line in series.values() for p in line]
     drawing = Drawing(block.id, 420)
     axes = drawing.axes
     heights = [end for p in points for end in (p.low, p.high)] + [float(one) for one in references.values()]
@@ -90,19 +90,20 @@ def _series(
     for one in index.names(key, where):
         places = [{key: one, along: other} for other in index.names(along, where)]
         named = [(spec.name(along, place[along]).partition(" (")[0], place) for place in places]
-        candidates = [_point(block, index, name, **place) for name, place in named]
+        candidates = [point(block, index, name, **place) for name, place in named]
         points: dict[float, LinePoint] = {}
-        for point in candidates:
-            if point is not None and points.setdefault(point.x, point) is not point:
-                covered[point.name] = None
+        for p in candidates:
+            if p is not None and points.setdefault(p.x, p) is not p:
+                covered[p.name] = None
         if points:
             series[spec.name(key, one)] = [points[x] for x in sorted(points)]
     return series, list(covered)
 
 
-def _point(
+def point(
     block: ReportBlock, index: ResultIndex, name: str, workload: str, optimization: str
 ) -> LinePoint | None:
+    """Return the point of a cell on the axes of the block; None where it lacks one of them."""
     x_axis, y_axis = block.fields["x"], block.fields["y"]
     if x_axis["field"]:
         x = index.field(workload, x_axis["field"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.report.answer import what_pays
 from harness.report.layout import Layout, Part
 from harness.report.report_data import ReportData
 from harness.report.run_line import run_line, wrong_results
 from harness.report.spec import Spec
-from harness.report.summary import cells_line, claims_line, summary
+from harness.report.summary import PAYS, cells_line, claims_line, summary
 from harness.report.tables import Table, TableCell
 from harness.report.tidy import TidyTable, split
 from harness.report.verdict_sentences import difference_text
@@ -97,8 +98,8 @@ def every_report(suites: Sequence[tuple[ReportData, str]]) -> str:
 
 
 def answers(data: ReportData) -> list[str]:
-    """Return the answer to the suite's question in sentences, the first the shortest."""
-    return [card.answer for card in summary(data)]
+    """Return the answer to the suite's question, then whether claims hold and how far to trust it."""
+    return [*what_pays(data), *(card.answer for card in summary(data) if card.question != PAYS)]
 
 
 def counted(data: ReportData) -> str:

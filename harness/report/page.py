@@ -12,6 +12,7 @@ from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, answers, counte
 from harness.report.report_data import ReportData
 from harness.report.run_line import run_line, wrong_results
 from harness.report.svg import LIGHT, PALETTE, dark_rules
+from harness.report.tidy import ROWS
 from harness.report.verdict_sentences import difference_text
 from harness.report.verdicts import (
     LOOKS,
@@ -91,6 +92,7 @@ def render(template: str, **values: Any) -> str:
         "ours": ours,
         "outcome_text": outcome_text,
         "quoted": quoted,
+        "rows_shown": ROWS,
     }
     return environment.get_template(template).render(**tools, **values)
 

@@ -11,6 +11,7 @@ from harness.report.figure import Figure
 from harness.report.line_plot import lines
 from harness.report.result_index import ResultIndex
 from harness.report.roofline_plot import roofline_plot
+from harness.report.scatter_plot import scatter
 from harness.report.series_over_steps import line_over_steps
 from harness.report.spec import ReportBlock, Spec
 from harness.report.stacked_timeline import stacked_timeline
@@ -22,5 +23,6 @@ FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]]
     "line_over_steps": line_over_steps,
     "lines": lines,
     "roofline_plot": roofline_plot,
+    "scatter": scatter,
     "stacked_timeline": stacked_timeline,
 }

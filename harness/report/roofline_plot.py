@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from harness.report.axes import LETTER, logarithmic, x_title
+from harness.report.axes import logarithmic, x_title
 from harness.report.figure import Drawing, Figure, alt_text, origins, y_title
+from harness.report.point_labels import name_points
 from harness.report.result_index import ResultIndex, Value
 from harness.report.roofline import Rates, rates
 from harness.report.spec import ReportBlock, Spec
@@ -54,38 +55,16 @@ def roofline_plot(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure 
     for i, (variant, points) in enumerate(series.items()):
         drawing.points([(p.intensity, p.rate) for p in points], [p.tip for p in points], i)
         axes.lines[-1].set_label(spec.name("optimization", variant))
-    _name_points(drawing, spec, every)
+    fastest = {point.value.workload: point for point in sorted(every, key=lambda point: point.rate)}
+    names = [
+        (spec.name("workload", workload), (point.intensity, point.rate))
+        for workload, point in sorted(fastest.items(), key=lambda one: -one[1].rate)
+    ]
+    name_points(drawing, names, [(point.intensity, point.rate) for point in every], TINY)
     x_title(axes, "Arithmetic intensity, FLOP per byte")
     y_title(drawing, f"FLOP/s reached ({origins(p.value.origin for p in every)})")
     drawing.canvas.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=SMALL, columnspacing=1.4)
     return drawing.finish(block.title, block.text, alt_text(block.title, series))
-
-
-def _name_points(drawing: Drawing, spec: Spec, points: Sequence[RooflinePoint]) -> None:
-    """Write the workload next to its fastest point, where the name touches no other name and no point."""
-    drawing.canvas.draw_without_rendering()
-    to_px = drawing.axes.transData.transform
-    marks = [tuple(map(float, to_px((p.intensity, p.rate)))) for p in points]
-    fastest: dict[str, RooflinePoint] = {}
-    for point in sorted(points, key=lambda p: -p.rate):
-        fastest.setdefault(point.value.workload, point)
-    boxes = [(x - 5, x + 5, y - 5, y + 5) for x, y in marks]
-    for workload, point in fastest.items():
-        name = spec.name("workload", workload)
-        x, y = map(float, to_px((point.intensity, point.rate)))
-        wide = LETTER * TINY * len(name)
-        for dx, dy in ((7, 0), (-7, 0), (0, 12), (0, -12)):
-            left = x + dx - (wide / 2 if dx == 0 else wide if dx < 0 else 0)
-            box = (left, left + wide, y + dy - 6, y + dy + 6)
-            inside = drawing.axes.bbox.x0 < left and box[1] < drawing.axes.bbox.x1
-            if inside and not any(_overlap(box, other) for other in boxes):
-                boxes.append(box)
-                drawing.name(name, (point.intensity, point.rate), dx, dy, size=TINY)
-                break
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
-    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
 
 
 def _points(block: ReportBlock, spec: Spec, index: ResultIndex, variant: str) -> Iterator[RooflinePoint]:

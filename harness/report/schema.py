@@ -40,6 +40,7 @@ _WORKLOAD = _text(
 _SHOWN = _yes_no(
     "in view on the page; where a suite marks no block, the first three are, and the rest is folded"
 )
+_TOP = _yes_no("the figure at the top, next to the answer; else the first plot of effects")
 _TERMINAL = _yes_no("print it on the terminal too")
 _METHOD = _must('the method of the metric; "" where it has only one')
 _BASELINE = _must("the variant that the others are compared with")
@@ -151,6 +152,7 @@ KIND_DOCS: Mapping[str, str] = {
     "failures": "Every cell that did not end `ok`, with its reason.",
     "bars": "One bar per variant, stacked by metric, the shortest first.",
     "lines": "One line per variant over its workloads, or per workload over its variants; logarithmic axes.",
+    "scatter": "One metric over another, a named dot per variant, on one workload.",
     "stacked_timeline": "Metrics over one run of a variant, stacked, with its phases and its peak.",
     "line_over_steps": "A metric over the training steps, a line per variant.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
@@ -227,6 +229,12 @@ _KINDS: Mapping[str, _Fields] = {
         "references": _map("labelled horizontal lines: label to value"),
         "mark": _map("marks a point of each line with a ring: a MARK"),
     },
+    "scatter": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "x": {"type": "dict", "doc": "an AXIS"},
+        "y": {"type": "dict", "doc": "an AXIS"},
+    },
     "line_over_steps": {
         "where": _WHERE,
         "workload": _WORKLOAD,
@@ -246,8 +254,13 @@ _KINDS: Mapping[str, _Fields] = {
     },
     "every_metric": {"terminal": _TERMINAL},
 }
+_FIGURES = ("effect_plot", "roofline_plot", "error_strip", "bars", "lines", "scatter", "line_over_steps")
 KINDS: Mapping[str, _Fields] = {
-    kind: fields if kind in ("verdicts", "failures", "every_metric") else {**fields, "shown": _SHOWN}
+    kind: {
+        **fields,
+        **({} if kind in ("verdicts", "failures", "every_metric") else {"shown": _SHOWN}),
+        **({"top": _TOP} if kind in _FIGURES else {}),
+    }
     for kind, fields in _KINDS.items()
 }
 COLUMN: _Fields = {

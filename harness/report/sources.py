@@ -1,4 +1,4 @@
-"""Read what a report needs besides records: datasheets of devices, and the host's measured rates."""
+"""Read what a report needs in addition to records: datasheets of devices, and the host's measured rates."""
 
 from __future__ import annotations
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from harness.report.markdown import answers, escape, grid
+from harness.report.answer import finding
+from harness.report.markdown import escape, grid
 from harness.report.page import render
 from harness.report.report_data import ReportData
 from harness.report.run_line import days, machines, wrong_results
 from harness.report.tables import Table, TableCell
 
 TITLE = "Results by question"
-WORDS = 12
-"""A finding has at most so many words."""
-
 HEADER = ("Question", "Finding", "Date", "Machine", "Results")
 
 
@@ -35,24 +33,13 @@ def index_rows(folders: Sequence[tuple[ReportData, str]]) -> list[IndexRow]:
         IndexRow(
             name,
             data.spec.title,
-            finding(answers(data)),
+            finding(data),
             days(data.records),
             machines(data.environment),
             len(wrong_results(data.records, data.spec.name)),
         )
         for data, name in folders
     ]
-
-
-def finding(sentences: Sequence[str]) -> str:
-    """Return the first sentence in at most twelve words, cut at a comma where it is longer."""
-    first = sentences[0].partition(". ")[0].removesuffix(".") if sentences else ""
-    words = first.split()
-    if len(words) <= WORDS:
-        return first
-    kept = words[:WORDS]
-    ends = [i for i, word in enumerate(kept) if word[-1] in ",;:"]
-    return " ".join(kept[: ends[-1] + 1]).rstrip(",;:") if ends else " ".join(kept[:-1]) + " …"
 
 
 def index_page(rows: Sequence[IndexRow]) -> str:

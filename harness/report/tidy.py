@@ -12,16 +12,27 @@ from harness.units import counted
 COLUMNS = 7
 """So many columns of a table are shown at once."""
 
+ROWS = 15
+"""So many rows of a longer table are shown at once."""
+
+ALIKE = 3
+"""From so many rows on, a column that is the same in all of them becomes a sentence."""
+
 NEEDS_GPU = re.compile(r"\bGPUs?\b|\bCUDA\b", re.IGNORECASE)
 _NOTE = re.compile(r" \[(\d+)\]")
 
 
 class TidyTable(NamedTuple):
-    """A table to be set: `hidden` columns at its end are shown on request; `left_out` is a sentence or ""."""
+    """A table to be set: `hidden` columns at its end are shown on request; sentences on what is left out."""
 
     table: Table
     hidden: int
     left_out: str
+
+    @property
+    def long(self) -> bool:
+        """Return whether its rows are too many to be shown at once."""
+        return len(self.table.rows) > ROWS + 3
 
 
 def tidy(table: Table) -> TidyTable:
@@ -32,7 +43,12 @@ def tidy(table: Table) -> TidyTable:
     rows = [row for row in table.rows if not _empty(row)]
     left_out = _left_out([row for row in table.rows if _empty(row)], table.notes)
     heads = heads_of(rows)
-    kept = [i for i in range(len(table.header)) if i < heads or any(not _absent(row[i]) for row in rows)]
+    filled = [i for i in range(len(table.header)) if i < heads or any(not _absent(row[i]) for row in rows)]
+    alike = [i for i in filled if i >= heads and _alike([row[i] for row in rows])]
+    if alike:
+        same = "; ".join(f"{table.header[i]}: {rows[0][i].text}" for i in alike)
+        left_out = f"{left_out} The same in every row: {same}.".strip()
+    kept = [i for i in filled if i not in alike]
     header = tuple(table.header[i] for i in kept)
     optional = sum(i >= len(table.header) - table.optional for i in kept)
     shown = tuple(tuple(_plain(row[i]) for i in kept) for row in rows)
@@ -58,6 +74,12 @@ def _empty(row: Sequence[TableCell]) -> bool:
 
 def _absent(cell: TableCell) -> bool:
     return not cell.cell and _NOTE.sub("", cell.text).strip() in ABSENT
+
+
+def _alike(cells: Sequence[TableCell]) -> bool:
+    """Return whether a column states a condition that all rows share."""
+    plain = all(not cell.look and not cell.bar and not cell.cell and not cell.note for cell in cells)
+    return plain and len(cells) >= ALIKE and len({cell.text for cell in cells}) == 1
 
 
 def _plain(cell: TableCell) -> TableCell:
