@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,13 +23,24 @@ from harness.config_schema import OptimizationSchema, RunSchema, SuiteSchema
 from harness.dataclass_fields import workload_fields
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
-from harness.optimizations import CONF, Variant, entry_of, optimizations, read_yaml, variants, with_yaml
+from harness.optimizations import (
+    CONF,
+    Variant,
+    entry_of,
+    optimizations,
+    question_of,
+    read_yaml,
+    variants,
+    with_yaml,
+)
 from harness.overrides import apply_override, composition_error, first_line, parse, refuse_kinds
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
 from harness.validation import ConfigError, as_mapping, check_value, shown, unknown
 from harness.workloads import check_names, slow_bf16_workloads, workloads
+
+logger = logging.getLogger("harness.progress")
 
 GROUPS = ("suite", "executor", "hardware")
 
@@ -115,7 +127,18 @@ def choose(words: Sequence[str]) -> Choice:
         )
     if suite not in [*names("suite"), "all"]:
         raise unknown(f"suite={suite}", suite, [*names("suite"), "all"])
-    return Choice(suite, groups, values)
+    return Choice(_answering(suite, values), groups, values)
+
+
+def _answering(suite: str, values: Sequence[Override]) -> str:
+    """Return the suite that answers for the user's model: the requested one, or the one that it names."""
+    if not any(one.key_or_group == "suite.workload_from" and one.value() is not None for one in values):
+        return suite
+    other = str(read_yaml(CONF / f"suite/{suite}.yaml").get("workload_from_suite", ""))
+    if not other:
+        return suite
+    logger.info("suite %s runs no model of a user's; suite %s answers: %s", suite, other, question_of(other))
+    return other
 
 
 def load(words: Sequence[str]) -> list[Run]:
@@ -228,6 +251,7 @@ def fill_defaults(config: DictConfig) -> None:
     """Let every workload have every field that has a default, so that an override can change it."""
     fields = config.suite.fields
     given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
+    given |= cast("dict[str, Any]", OmegaConf.to_container(config.suite.workload_defaults))
     workloads = cast("dict[str, Any]", OmegaConf.to_container(config.suite.workloads))
     config.suite.workloads = {  # what is no mapping is refused later, by name
         name: {**given, **workload} if isinstance(workload, dict) else workload

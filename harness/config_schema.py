@@ -66,11 +66,13 @@ class SuiteSchema:
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.selection
     workload_from: str | None = None
+    workload_from_suite: str = ""  # another suite, which answers where a command has suite.workload_from
     model: str | None = None  # package.module:function, the code of every workload's model
     hf_defaults: dict[str, Any] = field(default_factory=dict)
     usual_seq_len: int = 2048  # of a config.json's workload, where the model has as many positions
     fields: dict[str, Any] = field(default_factory=dict, metadata=NOT_IN_YAML)  # of its Workload
     workloads: dict[str, Any] = field(default_factory=dict)
+    workload_defaults: dict[str, Any] = field(default_factory=dict)  # fields of each, unless it states them
     tiny: dict[str, Any] = field(default_factory=dict)  # workload: fields; tests try every optimization on it
     slow_bf16_workloads: dict[str, Any] = field(default_factory=dict)  # see harness.slow_bf16
     optimizations: dict[str, OptimizationSchema] = field(default_factory=dict, metadata=NOT_IN_YAML)

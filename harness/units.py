@@ -30,13 +30,13 @@ _SCALES = {
     "token/s": {"token/s": 1.0, "ktoken/s": 1e3},
     "FLOP/s": {"GFLOP/s": 1e9, "TFLOP/s": 1e12},
     "Hz": {"Hz": 1.0, "MHz": 1e6, "GHz": 1e9},
-    "B/s": {"MB/s": 1e6, "GB/s": 1e9},
+    "B/s": {"MB/s": 1e6, "GB/s": 1e9, "Gbit/s": 1.25e8},
     "1": {"1": 1.0, "%": 1e-2, "x": 1.0, "GFLOP": 1e9},
 }
 
 
-_FROM = {"TB": 10, "GiB": math.inf}
-"""Smallest value at which a unit is chosen. Memory is shown in GB up to 10 TB, and in GiB only on request."""
+_FROM = {"TB": 10, "GiB": math.inf, "Gbit/s": math.inf}
+"""Smallest value at which a unit is chosen. GB reach up to 10 TB; GiB and Gbit/s are shown only on request."""
 
 
 def choices(unit: str) -> tuple[str, ...]:

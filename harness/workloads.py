@@ -112,8 +112,9 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
         name, shape = workload_from_file(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
     except ValueError as error:
         raise ConfigError(f"suite.workload_from: {error}") from None
-    described = {**shape, "device_memory_B": device_memory_B}
-    values = {**{k: v for k, v in described.items() if k in fields}, **given}
+    described = {"device_memory_B": device_memory_B, **suite["workload_defaults"], **shape}
+    nulls = dict.fromkeys(suite["hf_defaults"].keys() - described.keys())  # for the worker to find out
+    values = {**{k: v for k, v in described.items() if k in fields}, **nulls, **given}
     values = check_fields("suite.hf_defaults", values, fields)
     free = {k: f for k, f in fields.items() if "multiple_of" not in f}  # a head's size is the file's
     check_relations("suite.hf_defaults", values, free)

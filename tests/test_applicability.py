@@ -145,15 +145,6 @@ def test_techniques_alone_apply_to_full_training_steps_in_kernels():
     assert all(one.applies_to == ({"operation": ("training_step",), "part": ("all",)},) for one in alone)
 
 
-def test_hybrid_sharding_is_planned_where_a_nodes_gpus_have_room_for_the_states():
-    (run,) = load(["suite=interconnect_formula"])
-    (variant,) = (one for one in run.variants if one.name == "hybrid_shard")
-    left_out = {name for name in run.workloads if not is_planned(run, variant, name, gpu=False)}
-    assert left_out == {"dense_70b", "dense_70b_64_nodes"}
-    (run,) = load(["suite=interconnect_formula", "suite.workloads.dense_70b.ranks_per_node=16"])
-    assert is_planned(run, variant, "dense_70b", gpu=False)
-
-
 def test_no_cell_of_interconnect_is_planned_for_a_strategy_that_its_variant_refuses():
     (run,) = load(["suite=interconnect"])
     planned = {

@@ -188,48 +188,49 @@ def speedup_bounds(
     return BestAndWorstCase(slow_s.at_best / fast_step_s, slow_s.at_worst / fast_step_s)
 
 
-def step_flop(parameters: float, tokens_per_gpu: float, recompute: bool = True) -> float:
-    """Return the FLOP of one GPU per step: 6 per parameter and token, 8 where the forward pass runs twice.
+def step_flop(parameters: float, tokens_per_gpu: float) -> float:
+    """Return the model FLOP of one GPU per step: 6 per parameter and token.
 
-    Kaplan et al., arXiv 2001.08361, section 2.1. The second forward pass is activation checkpointing's (arXiv
-    2104.04473, appendix). Attention scores are left out. They are few where the sequence is short compared
-    with the hidden size.
+    Kaplan et al., arXiv 2001.08361, section 2.1. Attention scores are left out, which are few where the sequence
+    is short compared with the hidden size, and so is what activation checkpointing recomputes.
     """
-    passes = FORWARD_FLOP + BACKWARD_FLOP + (FORWARD_FLOP if recompute else 0)
-    return passes * parameters * tokens_per_gpu
-
-
-def compute_seconds(
-    parameters: float, tokens_per_gpu: float, achieved_FLOP_per_s: float, recompute: bool = True
-) -> float:
-    """Return the seconds of computation per step at the rate that one GPU achieves (not its peak)."""
-    return step_flop(parameters, tokens_per_gpu, recompute) / achieved_FLOP_per_s
-
-
-def achieved_rate(
-    parameters: float, tokens_per_gpu: float, compute_s: float, recompute: bool = True
-) -> float:
-    """Return the FLOP/s of one GPU in a step with `compute_s` of computation, recomputation included."""
-    return step_flop(parameters, tokens_per_gpu, recompute) / compute_s
+    return (FORWARD_FLOP + BACKWARD_FLOP) * parameters * tokens_per_gpu
 
 
 def sufficient_rate(
-    exchange: Exchange, cluster: Cluster, compute_s: BestAndWorstCase, added: float = 0.05
+    exchange: Exchange,
+    cluster: Cluster,
+    compute_s: BestAndWorstCase,
+    added: float = 0.05,
+    other: Exchange | None = None,
 ) -> BestAndWorstCase:
-    """Return the link rate in B/s at which the network adds the share `added` to the computation.
+    """Return the link rate in B/s from which a step takes at most (1 + added) times that of `other`.
 
-    It solves `step_seconds` = (1 + added) compute_s. Without overlap: bytes/(added compute_s - latency). With
-    perfect overlap: bytes/((1 + added) compute_s - latency). Infinite where latency alone adds more; 0 on one
-    node.
+    `other`: an exchange that sends less; None sends nothing, so the network adds the share `added` to the
+    computation. With traffic B and latency L, without overlap: (B - (1 + added) B') / (added compute_s + (1 +
+    added) L' - L). With perfect overlap: B / ((1 + added) compute_s - L), or less where both steps wait for
+    their links. Infinite where latency alone adds more; 0 on one node.
     """
-    latency_s = latency_seconds(exchange, cluster)
 
-    def solve(traffic_B: float, room_s: float) -> float:
-        if traffic_B == 0:
-            return 0.0
-        return traffic_B / room_s if room_s > 0 else math.inf
+    def traffic_and_latency(traffic: TrafficPattern) -> tuple[float, float, float, float]:
+        own = link_bytes(exchange, cluster, traffic), latency_seconds(exchange, cluster)
+        if other is None:
+            return *own, 0.0, 0.0
+        return *own, link_bytes(other, cluster, traffic), latency_seconds(other, cluster)
 
-    return BestAndWorstCase(
-        solve(link_bytes(exchange, cluster, BEST.traffic), (1 + added) * compute_s.at_best - latency_s),
-        solve(link_bytes(exchange, cluster, WORST.traffic), added * compute_s.at_worst - latency_s),
+    more = 1 + added
+    sent_B, latency_s, others_B, others_s = traffic_and_latency(BEST.traffic)
+    at_best = min(
+        _rate(sent_B, more * compute_s.at_best - latency_s),
+        _rate(sent_B - more * others_B, more * others_s - latency_s),
     )
+    sent_B, latency_s, others_B, others_s = traffic_and_latency(WORST.traffic)
+    at_worst = _rate(sent_B - more * others_B, added * compute_s.at_worst + more * others_s - latency_s)
+    return BestAndWorstCase(at_best, at_worst)
+
+
+def _rate(traffic_B: float, room_s: float) -> float:
+    """Return the least rate at which `traffic_B` takes at most `room_s`."""
+    if room_s > 0:
+        return max(traffic_B, 0.0) / room_s
+    return math.inf if traffic_B > 0 or room_s < 0 else 0.0
