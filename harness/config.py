@@ -28,7 +28,6 @@ from harness.optimizations import (
     Variant,
     entry_of,
     optimizations,
-    question_of,
     read_yaml,
     variants,
     with_yaml,
@@ -137,7 +136,9 @@ def _answering(suite: str, values: Sequence[Override]) -> str:
     other = str(read_yaml(CONF / f"suite/{suite}.yaml").get("workload_from_suite", ""))
     if not other:
         return suite
-    logger.info("suite %s runs no model of a user's; suite %s answers: %s", suite, other, question_of(other))
+    logger.info(
+        "suite.workload_from: suite %s calculates the steps of your own model; %s runs none", other, suite
+    )
     return other
 
 

@@ -192,9 +192,12 @@ def question_of(suite: str, conf: Path = CONF) -> str:
     return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
 
 
-def workloads_of(suite: str, conf: Path = CONF) -> frozenset[str]:
-    """Return the names of a suite's own workloads, without composing a config."""
-    return frozenset(read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {}))
+def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
+    """Return a suite's own workloads with the fields that its YAML gives, without composing a config."""
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
+    return {
+        name: {**own.get("workload_defaults", {}), **one} for name, one in own.get("workloads", {}).items()
+    }
 
 
 def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _SCALES = {
 
 
 _FROM = {"TB": 10, "GiB": math.inf, "Gbit/s": math.inf}
-"""Smallest value at which a unit is chosen. GB reach up to 10 TB; GiB and Gbit/s are shown only on request."""
+"""Smallest value at which a unit is chosen. GB reach up to 10 TB; GiB and Gbit/s are shown on request."""
 
 
 def choices(unit: str) -> tuple[str, ...]:

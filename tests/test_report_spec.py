@@ -70,7 +70,7 @@ def test_titles_of_workloads_are_those_of_the_suite(suite: str) -> None:
 @pytest.mark.parametrize("suite", names("suite"))
 def test_a_report_names_workloads_and_variants_that_its_suite_has(suite: str) -> None:
     """Patterns included: one that meets nothing is left from a workload that was renamed."""
-    spec, has = load_spec(suite), {"workload": workloads_of(suite), "optimization": {*titles(suite)}}
+    spec, has = load_spec(suite), {"workload": {*workloads_of(suite)}, "optimization": {*titles(suite)}}
     named = set(spec.names.get("workload", {})) | {
         block.fields["workload"] for block in spec.blocks if block.fields.get("workload")
     }

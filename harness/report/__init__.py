@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.claim_model import Verdict
+from harness.dataclass_fields import workload_fields
 from harness.optimizations import question_of, titles, workloads_of
 from harness.records import Record
 from harness.validation import ConfigError
@@ -35,6 +36,7 @@ def gather(
     what was not run.
     """
     from harness.claims import load_claims
+    from harness.report.changed_workloads import with_changed_workloads
     from harness.report.report_data import ReportData
     from harness.report.sources import peaks
     from harness.report.spec import load_spec
@@ -44,6 +46,10 @@ def gather(
         path = source / f"environment-{name}.json"
         environment[name] = read_json(path) if path.exists() else "not kept"
     spec = load_spec(suite, titles(suite) | dict(planned or {}), question=question_of(suite))
+    shipped = workloads_of(suite)
+    fields = workload_fields(suite) if shipped else {}
+    defaults = {name: one["default"] for name, one in fields.items() if "default" in one}
+    spec = with_changed_workloads(spec, records, shipped, defaults)
     known = peaks(environment.values())
     return ReportData(
         suite,
@@ -54,7 +60,7 @@ def gather(
         load_claims(suite),
         known,
         tuple(left_out),
-        workloads_of(suite),
+        frozenset(shipped),
     )
 
 

@@ -14,7 +14,7 @@ from harness.report.report_data import ReportData
 from harness.report.result_index import Value
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
 from harness.report.speedup import Comparison, compared, compile_cost, why_none
-from harness.report.tables import percent, show
+from harness.report.tables import percent
 from harness.units import best_unit, counted, human, in_unit, marked, times
 
 NAMED = 3
@@ -191,10 +191,11 @@ def _changed(data: ReportData, workload: str, variant: str, baseline: str, also:
     """Return another metric of the variant and of the baseline's; "" where either lacks it."""
     place = (also["metric"], also["method"])
     ours, other = (data.index.get(workload, one, *place) for one in (variant, baseline))
-    if ours is None or other is None:
+    if ours is None:
         return ""
-    unit = "1" if ours.unit == "1" else "auto"
-    return f"{also['title']} {show(ours, unit)} instead of {show(other, unit)}"
+    unit = "1" if ours.unit == "1" else also["unit"]
+    instead = f" instead of {_in_unit(other, unit)}" if other is not None else ""
+    return f"{also['title']} {_in_unit(ours, unit)}{instead}"
 
 
 def _none_pays(

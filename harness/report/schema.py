@@ -106,6 +106,7 @@ ALSO: _Fields = {
     "metric": _must("the metric"),
     "method": _METHOD,
     "title": _must("its name in a sentence, in lower case"),
+    "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in"},
 }
 FILE: _Fields = {
     "suite": _must("the suite's name"),

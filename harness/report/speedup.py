@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.paired_ratio import NoPairsError, compare, inverse
+from harness.records import Origin
 from harness.report.result_index import ResultIndex, Value
 from harness.report.tables import Footnotes, TableCell, percent, reasoned
 from harness.units import counted, human, marked, number, times
@@ -74,6 +75,8 @@ class Comparison(NamedTuple):
     @property
     def footnote(self) -> str:
         """What a reader must know of the samples that the ratio rests on; "" for nothing."""
+        if self.origin == Origin.CALCULATED and not self.left_out:
+            return ""
         return NO_INTERVAL.get(self.ratio.basis, self.left_out)
 
     @property

@@ -42,8 +42,8 @@ def build(workload: Json, seed: int) -> Subject:
         raise Unavailable("parameters: missing; expected a number, or suite.workload_from=config.json")
     if given.mfu is not None and given.peak_FLOP_per_s is None:
         raise Unavailable(
-            f"mfu={given.mfu:g}: the peak of {given.device_name or 'the device'} is unknown; choose a hardware= "
-            "with a bf16 rate, or give peak_FLOP_per_s"
+            f"mfu={given.mfu:g}: the peak of {given.device_name or 'the device'} is unknown; choose a "
+            "hardware= with a bf16 rate, or give peak_FLOP_per_s"
         )
     if given.parameters is None:
         size = model_size(given.hf_config or {})

@@ -191,8 +191,8 @@ def speedup_bounds(
 def step_flop(parameters: float, tokens_per_gpu: float) -> float:
     """Return the model FLOP of one GPU per step: 6 per parameter and token.
 
-    Kaplan et al., arXiv 2001.08361, section 2.1. Attention scores are left out, which are few where the sequence
-    is short compared with the hidden size, and so is what activation checkpointing recomputes.
+    Kaplan et al., arXiv 2001.08361, section 2.1. Attention scores are left out, which are few where the
+    sequence is short compared with the hidden size, and so is what activation checkpointing recomputes.
     """
     return (FORWARD_FLOP + BACKWARD_FLOP) * parameters * tokens_per_gpu
 

@@ -24,8 +24,8 @@ class Workload:
     num_hidden_layers: PositiveInt = 32  # each is gathered and reduced separately: it multiplies `latency_s`
     micro_batch_size: PositiveInt = 1  # sequences of one micro-batch on one GPU
     seq_len: PositiveInt = 4096
-    # Model FLOP utilization: FLOP/s of 6 per active parameter and token, over the peak. None: the rate that the
-    # published run achieved. PaLM reports 46 % (arXiv 2204.02311, table 3), Llama 3 38 to 43 % (arXiv
+    # Model FLOP utilization: FLOP/s of 6 per active parameter and token, over the peak. None: the rate that
+    # the published run achieved. PaLM reports 46 % (arXiv 2204.02311, table 3), Llama 3 38 to 43 % (arXiv
     # 2407.21783, table 4).
     mfu: Annotated[float, Bounds(above=0, at_most=1)] | None = 0.4
     nodes: PositiveInt = 2
@@ -101,6 +101,6 @@ def validate_states(subject: Subject) -> None:
         cluster = subject.workload.cluster
         gpus = cluster.gpus_per_node if subject.hybrid_shard else cluster.gpus
         raise Unavailable(
-            f"parameters={subject.parameters:g}: {subject.state_B / 1e9:.0f} GB of states for each of {shards} "
-            f"{gpus} GPUs, which have {subject.workload.room_B / 1e9:.0f} GB"
+            f"parameters={subject.parameters:g}: {subject.state_B / 1e9:.0f} GB of states for each of "
+            f"{shards} {gpus} GPUs, which have {subject.workload.room_B / 1e9:.0f} GB"
         )
