@@ -102,5 +102,5 @@ def validate_states(subject: Subject) -> None:
         gpus = cluster.gpus_per_node if subject.hybrid_shard else cluster.gpus
         raise Unavailable(
             f"parameters={subject.parameters:g}: {subject.state_B / 1e9:.0f} GB of states for each of "
-            f"{shards} {gpus} GPUs, which have {subject.workload.room_B / 1e9:.0f} GB"
+            f"{shards} {gpus} devices, which have {subject.workload.room_B / 1e9:.0f} GB"
         )
