@@ -65,7 +65,9 @@ def test_hybrid_shards_with_sixteen_batches_to_an_update():
 
 @pytest.mark.parametrize("name", ["hybrid_shard", "hybrid_shard_accumulated.4"])
 def test_shards_that_a_node_cannot_hold_are_refused(name):
-    with pytest.raises(Unavailable, match="140 GB of states for each of a node's 8 devices, which have 85 GB"):
+    with pytest.raises(
+        Unavailable, match="140 GB of states for each of a node's 8 devices, which have 85 GB"
+    ):
         values_of("dense_70b", name)
     larger = {**RUN.workloads["dense_70b"], "device_memory_B": 192e9, "usable_memory_B": None}
     assert values_of(larger, name)["room", ""] == 192e9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from harness.report.svg import FONT, LIGHT, SMALL
@@ -100,6 +101,25 @@ def linear(axes: Axes, which: str, low: float, high: float, unit: str) -> None:
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     set_ticks(axes.xaxis if which == "x" else axes.yaxis, linear_ticks(low, high), unit)
     axes.grid(axis="x" if which == "x" else "y")
+
+
+def thin_x_ticks(axes: Axes) -> None:
+    """Keep every second, third ... of the x axis's ticks where the texts of neighbours would touch.
+
+    For a figure that is laid out: names at the left take room from the axis.
+    """
+    labels = zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    named = [(float(place), label.get_text()) for place, label in labels if label.get_text()]
+    bottom = axes.get_ylim()[0]
+    at = [float(axes.transData.transform((place, bottom))[0]) for place, _ in named]
+    wide = [LETTER * SMALL * len(text) for _, text in named]
+    for every in range(1, len(named)):
+        kept = range(0, len(named), every)
+        pairs = pairwise(kept)
+        if all(abs(at[b] - at[a]) >= (wide[a] + wide[b]) / 2 + 4 for a, b in pairs):
+            if every > 1:
+                axes.xaxis.set_ticks([named[i][0] for i in kept], labels=[named[i][1] for i in kept])
+            return
 
 
 def fitted(axes: Axes, which: str, low: float, high: float, unit: str) -> None:

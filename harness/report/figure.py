@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from harness.report.axes import thin_x_ticks
 from harness.report.svg import FONT, LIGHT, MARKERS, SERIES, SMALL, WIDTH, Tip, dark_rules, finished
 from harness.units import ORIGINS_IN_WORDS
 
@@ -132,6 +133,8 @@ class Drawing:
 
     def finish(self, title: str, text: str, alt: str) -> Figure:
         """Return the figure as drawn."""
+        self.canvas.draw_without_rendering()
+        thin_x_ticks(self.axes)
         out = io.StringIO()
         self.canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         return Figure(self.id, title, text, alt, finished(out.getvalue(), self.tips, alt))
