@@ -68,12 +68,12 @@ PLAIN_DEVICE = "gpu_80gb"
 
 
 class Question(NamedTuple):
-    """What is asked, checked: the run of one cell, and what the answer says of it."""
+    """What is asked, checked. `run`: its first cell is the recipe's, the others are those of `what_ifs`."""
 
     run: Run
     device: str  # in words
     devices: int
-    what_ifs: bool
+    what_ifs: Sequence[WhatIf]
 
 
 class WhatIf(NamedTuple):
@@ -105,21 +105,19 @@ def main(argv: Sequence[str]) -> int:
 
 def answer(question: Question) -> int:
     """Run what is not on disk yet, print the answer, return the exit status."""
-    from harness.fit_answer import Answer, lines
+    from harness.fit_answer import Answer, WhatIfResult, lines
 
-    (record,) = run_cells(question.run)
+    records = {(one.cell.workload, one.cell.optimization): one for one in run_cells(question.run)}
+    record = records[next(iter(question.run.workloads)), question.run.variants[0].name]
     if record.status != "ok":
         sys.stderr.write(f"harness.fit: {record.reason or record.status}\n")
         return MISTAKE if record.status == "unavailable" else FAILED
     found = Answer(record, question.device, question.devices)
-    tried: list[tuple[WhatIf, Record | None]] = []
-    if question.what_ifs:
-        run, changes = with_changes(question, found.first_that_does_not_fit)
-        records = {(one.cell.workload, one.cell.optimization): one for one in run_cells(run)}
-        tried = [(change, records.get((change.workload, change.variant))) for change in changes]
-    sys.stdout.write(
-        "\n".join(lines(found, [(one.title, one.reason, record) for one, record in tried])) + "\n"
-    )
+    tried = [
+        WhatIfResult(one.title, one.reason, records.get((one.workload, one.variant)))
+        for one in question.what_ifs
+    ]
+    sys.stdout.write("\n".join(lines(found, tried)) + "\n")
     return FITS if found.fits else DOES_NOT_FIT
 
 
@@ -129,8 +127,6 @@ def run_cells(run: Run) -> list[Record]:
     from harness.store import read_records
     from harness.sweep import sweep
 
-    if not run.variants:
-        return []
     sweep(run)
     records = {record.cell.id: record for record in read_records(run.out)}
     return [records[cell] for cell in read_plan(run.out).cells if cell in records]
@@ -158,12 +154,11 @@ def question_of(argv: Sequence[str]) -> Question:
         f"out={quoted(given.get('out', 'results/fit'))}",
     ]
     run = loaded(words)
-    workloads = {name: {**fields, "search": "largest_micro_batch"} for name, fields in run.workloads.items()}
-    run = replace(run, workloads=workloads, variants=(variant_of(recipe),))
     what_ifs = given.get("what_ifs", "true")
     if what_ifs not in ("true", "false"):
         raise ConfigError(f"what_ifs={what_ifs}: expected true or false")
-    return Question(run, device or hardware_name(given.get("device", "h100")), devices, what_ifs == "true")
+    run, changes = with_changes(run, recipe, devices, what_ifs == "true")
+    return Question(run, device or hardware_name(given.get("device", "h100")), devices, changes)
 
 
 def words_of(argv: Sequence[str]) -> dict[str, str]:
@@ -308,16 +303,14 @@ def variant_of(recipe: Named) -> Any:
     return Variant(name_of(recipe), KEY, {}, recipe, title_of(recipe))
 
 
-def with_changes(question: Question, micro_batch_size: int) -> tuple[Run, list[WhatIf]]:
-    """Return the run of all what-ifs at a micro-batch, and what each is; those without a cell have a reason."""
-    ((name, fields),) = question.run.workloads.items()
-    fields = {**fields, "search": "fits", "micro_batch_size": micro_batch_size}
-    recipe = question.run.variants[0].techniques
-    variants: dict[str, Any] = {}
-    workloads: dict[str, Mapping[str, Any]] = {}
+def with_changes(run: Run, recipe: Named, devices: int, what_ifs: bool) -> tuple[Run, list[WhatIf]]:
+    """Return the run of a recipe and of all what-ifs, and these; those without a cell have a reason."""
+    ((name, fields),) = run.workloads.items()
+    workloads = {name: {**fields, "search": "largest_micro_batch"}}
+    variants = {(first := variant_of(recipe)).name: replace(first, applies_to=(_sizes(workloads[name]),))}
     changes = []
-    for entry in settings_of_fit()["what_ifs"]:
-        if entry.get("devices", "") == ("several" if question.devices == 1 else "one"):
+    for entry in settings_of_fit()["what_ifs"] if what_ifs else ():
+        if entry.get("devices", "") == ("several" if devices == 1 else "one"):
             continue
         try:
             changed = changed_recipe(recipe, entry)
@@ -327,15 +320,20 @@ def with_changes(question: Question, micro_batch_size: int) -> tuple[Run, list[W
         sizes = {key: max(1, int(fields[key] * times)) for key, times in entry.get("times", {}).items()}
         if changed == recipe and not sizes:
             continue  # the recipe has it
-        workload = ", ".join([name, *(f"{key}={size}" for key, size in sizes.items())])
-        workloads[workload] = {**fields, **sizes}
+        workload = ", ".join([name, "changed", *(f"{key}={size}" for key, size in sizes.items())])
+        workloads[workload] = {**fields, **sizes, "search": "fits"}
         variant = variant_of(changed)
         before = variants.get(variant.name, variant)
-        applies = {key: (workloads[workload][key],) for key in ("dp_size", "seq_len")}
-        variants[variant.name] = replace(before, applies_to=(*before.applies_to, applies))
+        applies_to = (*before.applies_to, _sizes(workloads[workload]))
+        variants[variant.name] = replace(before, applies_to=applies_to)
         changes.append(WhatIf(entry["title"], variant.name, workload))
-    run = replace(question.run, workloads=workloads, variants=tuple(variants.values()), isolate_if="search")
+    run = replace(run, workloads=workloads, variants=tuple(variants.values()), isolate_if="search")
     return run, changes
+
+
+def _sizes(fields: Mapping[str, Any]) -> Mapping[str, tuple[Any]]:
+    """Return the values by which the workloads of a question differ, as an alternative of `applies_to`."""
+    return {key: (fields[key],) for key in ("search", "dp_size", "seq_len")}
 
 
 def changed_recipe(recipe: Named, entry: Mapping[str, Any]) -> Named:

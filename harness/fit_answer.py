@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -101,11 +100,15 @@ def GB(size_B: float) -> str:
     return f"{size_B / 1e9:.1f}"
 
 
-WhatIfs = Sequence[tuple[str, str, Record | None]]
-"""Title, why it was not tried, record."""
+class WhatIfResult(NamedTuple):
+    """A change of the recipe with its record, or the reason why it was not tried."""
+
+    title: str
+    reason: str
+    record: Record | None
 
 
-def lines(answer: Answer, what_ifs: WhatIfs) -> Iterator[str]:
+def lines(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
     """Yield the answer: a sentence, a table, what decides, what would help, what it rests on."""
     yield from sentences(answer)
     yield ""
@@ -170,45 +173,48 @@ def what_decides(answer: Answer) -> Iterator[str]:
     """Yield what takes most of the peak at the micro-batch that does not fit, or the largest."""
     size = answer.first_that_does_not_fit
     run = answer.runs[size]
-    of = Counter[str]()
+    of: dict[str, float] = {}
     for label, size_B in run.live_B.items():
-        of[label.partition(": ")[0]] += size_B
+        subject = label.partition(": ")[0]
+        of[subject] = of.get(subject, 0.0) + size_B
     if not of:
         return
-    (subject, most_B), *_ = of.most_common()
+    subject, most_B = max(of.items(), key=lambda one: one[1])
     yield f"What decides at {size}: {subject}, {GB(most_B)} of {GB(run.peak_B)} GB. Largest tensors at the peak:"
     for label, size_B in list(run.live_B.items())[:MOST_TENSORS]:
         yield f"  {GB(size_B):>6} GB  {label}"
 
 
-def what_would_help(answer: Answer, what_ifs: WhatIfs) -> Iterator[str]:
+def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
     """Yield each change of the recipe with its peak, and those that were not tried with the reason."""
-    size = answer.first_that_does_not_fit
-    before = answer.runs[size]
-    rows = [[f"At micro-batch {size:,}, with", "peak GB", "change", "reserved GB", ""]]
-    rows.append(["  the recipe", GB(before.peak_B), "", GB(before.reserved_B), verdict(before)])
+    asked = answer.runs[answer.asked]
+    heads = [f"peak GB at {answer.asked:,}", "fits", "largest micro-batch"]
+    rows = [
+        ["What would change it", *heads],
+        ["  the recipe", GB(asked.peak_B), verdict(asked), f"{answer.largest:,}"],
+    ]
     left_out = []
     for title, reason, record in what_ifs:
         if record is None or record.status != Status.OK:
-            left_out.append(
-                (title, reason or (record.reason.split("\n")[0] if record else "") or "it failed")
-            )
+            left_out.append(f"  not tried: {title}: {reason or _why(record)}")
             continue
-        (run,) = dry_runs(record)
-        change = f"{(run.peak_B - before.peak_B) / before.peak_B:+.0%}".replace("-", "−")
-        rows.append([f"  {title}", GB(run.peak_B), change, GB(run.reserved_B), verdict(run)])
-    if before.fits_expandable and not before.fits:
-        rows.append(["  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", GB(before.peak_B), "", "", "fits"])
+        run = dry_runs(record)[0]
+        largest = int(value(record, "largest_micro_batch_predicted") or 0)
+        rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}"])
     yield from table(rows)
-    for title, reason in left_out:
-        yield f"  not tried: {title}: {reason}"[: WIDTH + 20]
+    yield from left_out
+
+
+def _why(record: Record | None) -> str:
+    """Return why a cell has no result, in a line."""
+    return (record.reason.split("\n")[0] or record.status) if record else "it was not run"
 
 
 def verdict(run: DryRunValues) -> str:
     """Return whether a dry run fits, in a word or two."""
     if not run.fits:
-        return "does not fit"
-    return "fits, slowly" if run.retries else "fits"
+        return "no"
+    return "slowly" if run.retries else "yes"
 
 
 def conditions(answer: Answer) -> Iterator[str]:

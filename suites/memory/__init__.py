@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -44,9 +45,11 @@ IN_FP32 = (
 
 
 def preload() -> None:
-    """Import the slow modules that cells need: torch._dynamo and deepspeed."""
+    """Import the slow modules that cells need: torch._dynamo, deepspeed, and transformers where it is."""
     importlib.import_module("torch._dynamo")
     estimator(2)
+    with suppress(ImportError):
+        importlib.import_module("transformers.modeling_utils")
 
 
 def build(workload: Json, seed: int) -> Subject:

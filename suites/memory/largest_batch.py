@@ -49,6 +49,8 @@ def readings(subject: Subject, run_of: Callable[[Subject], DryRun]) -> Iterator[
     def run_at(count: int) -> DryRun:
         return run_of(with_micro_batch(subject, count))
 
+    predicted = predicted_largest(subject, run_at(asked), asked, 0, MOST_SEQUENCES + 1)
+    yield Reading("largest_micro_batch_predicted", "1", predicted, Origin.SIMULATED, "fake_step")
     tried = [asked]
     if subject.search == "largest_micro_batch":
         largest, tried = search(subject, run_at)
