@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import chain
@@ -20,6 +21,7 @@ from harness.instruments.memory.free_memory import shortage
 from harness.instruments.memory.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
+from suites.memory import largest_batch
 from suites.memory.formulas import estimates, gpus
 from suites.memory.live_bytes import live_bytes, write_snapshot
 from suites.memory.measure import measure_peak
@@ -43,9 +45,11 @@ IN_FP32 = (
 
 
 def preload() -> None:
-    """Import the slow modules that cells need: torch._dynamo and deepspeed."""
+    """Import the slow modules that cells need: torch._dynamo, deepspeed, and transformers where it is."""
     importlib.import_module("torch._dynamo")
     estimator(2)
+    with suppress(ImportError):
+        importlib.import_module("transformers.modeling_utils")
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -109,7 +113,11 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond)
-    if not subject.measurable:
+    if subject.search != "thresholds":
+        yield from largest_batch.readings(
+            subject, lambda one: peak_of(one) if one is subject else peak_of_rank(one, True, found)
+        )
+    elif not subject.measurable:
         yield from thresholds(subject, counts, peak_of)
 
 

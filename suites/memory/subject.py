@@ -12,6 +12,8 @@ from suites.training.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 
+Search = Literal["thresholds", "largest_micro_batch", "fits"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(training.Workload):
@@ -39,6 +41,9 @@ class Workload(training.Workload):
     simulated_device: Literal["host", "cuda"] = "host"  # whose operations the dry run simulates
     timeline: bool = False  # record live bytes over the step, for a figure
     snapshot: str | None = None  # a folder: write each step there for pytorch.org/memory_viz
+    # What is searched by further dry runs: the fewest ranks and the most tokens; or the largest micro-batch
+    # that fits the device; "fits": nothing, only whether the step fits.
+    search: Search = "thresholds"
     source: str = ""
 
 
@@ -53,6 +58,7 @@ class Subject:
     simulated_device: str = "host"
     timeline: bool = False
     snapshot: str | None = None
+    search: Search = "thresholds"
     usable_memory_B: float | None = None
     architecture: Architecture = "hopper"
     expandable_segments: bool = False

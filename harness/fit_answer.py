@@ -1,0 +1,231 @@
+"""Records of `harness.fit` to the answer that it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from harness.records import Record, Status, measurement
+
+WIDTH = 80
+GiB = 2.0**30
+
+AT = "at_micro_batch"
+"""Metrics of one dry run are `at_micro_batch/<sequences>/<metric>`."""
+
+KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_states": "optimizer state",
+    "activations": "activations",
+    "temporaries": "temporaries",
+    "communication": "collectives' buffers",
+}
+
+OUTSIDE = {"cuda_context": "CUDA context", "nccl_buffers": "NCCL buffers"}
+
+MOST_TENSORS = 4
+"""Live tensors that are listed."""
+
+
+class DryRunValues(NamedTuple):
+    """What one dry run found at a micro-batch."""
+
+    micro_batch_size: int
+    fits: bool
+    fits_expandable: bool
+    retries: int
+    peak_B: float
+    reserved_B: float
+    by_kind_B: Mapping[str, float]
+    live_B: Mapping[str, float]  # by what it is of, largest first
+
+
+def value(record: Record, metric: str) -> float | None:
+    """Return the last sample of a metric; None where there is none."""
+    found = measurement(record, metric)
+    return found.samples[-1] if found is not None and found.samples else None
+
+
+def dry_runs(record: Record) -> list[DryRunValues]:
+    """Return the dry runs of a record, by micro-batch."""
+    by_size: dict[int, dict[str, float]] = {}
+    for one in record.measurements:
+        if one.metric.startswith(f"{AT}/"):
+            _, size, metric = one.metric.split("/", 2)
+            by_size.setdefault(int(size), {})[metric] = one.samples[-1]
+    return [_values(size, values) for size, values in sorted(by_size.items())]
+
+
+def _values(size: int, values: Mapping[str, float]) -> DryRunValues:
+    def below(prefix: str) -> dict[str, float]:
+        return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+    return DryRunValues(
+        size,
+        bool(values["fits"]),
+        bool(values["fits_with_expandable_segments"]),
+        int(values["allocator_retries"]),
+        values["peak_memory"],
+        values.get("reserved_memory", values["peak_memory"]),
+        below("peak_memory/"),
+        below("live_at_peak/"),
+    )
+
+
+class Answer:
+    """What the record of the recipe says."""
+
+    def __init__(self, record: Record, device: str, devices: int) -> None:
+        self.record, self.device, self.devices = record, device, devices
+        self.runs = {one.micro_batch_size: one for one in dry_runs(record)}
+        self.asked = int(record.cell.config["workload"]["micro_batch_size"])
+        self.largest = int(value(record, "largest_micro_batch") or 0)
+        self.fits = self.runs[self.asked].fits
+        self.usable_B = value(record, "usable_memory") or 0.0
+        self.room_B = value(record, "room_for_allocator") or 0.0
+        above = [size for size, run in self.runs.items() if not run.fits and size >= self.asked]
+        self.first_that_does_not_fit = min(above, default=self.largest)
+        """The asked micro-batch where it does not fit; else the one after the largest that does."""
+
+    @property
+    def outside_B(self) -> dict[str, float]:
+        """Return what lies outside of torch's allocator."""
+        found = {name: value(self.record, f"outside_allocator/{name}") for name in OUTSIDE}
+        return {OUTSIDE[name]: size_B for name, size_B in found.items() if size_B}
+
+
+def GB(size_B: float) -> str:
+    """Return bytes in GB without the unit."""
+    return f"{size_B / 1e9:.1f}"
+
+
+class WhatIfResult(NamedTuple):
+    """A change of the recipe with its record, or the reason why it was not tried."""
+
+    title: str
+    reason: str
+    record: Record | None
+
+
+def lines(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
+    """Yield the answer: a sentence, a table, what decides, what would help, what it rests on."""
+    yield from sentences(answer)
+    yield ""
+    yield from by_kind(answer)
+    yield ""
+    yield from what_decides(answer)
+    if what_ifs:
+        yield ""
+        yield from what_would_help(answer, what_ifs)
+    yield ""
+    yield from conditions(answer)
+
+
+def sentences(answer: Answer) -> Iterator[str]:
+    """Yield whether the asked micro-batch fits, and the largest that does."""
+    run, tokens = answer.runs[answer.asked], answer.record.cell.config["workload"]["seq_len"]
+    fits = "fits" if answer.fits else "does not fit"
+    on = f"{answer.devices} × {answer.device}" if answer.devices > 1 else answer.device
+    yield f"Micro-batch {answer.asked} × {tokens:,} tokens {fits} on {on}."
+    if not answer.largest:
+        yield "No micro-batch fits: one sequence takes more than the device has."
+    elif answer.largest == answer.asked:
+        yield "It is the largest that fits."
+    else:
+        yield f"The largest micro-batch that fits is {answer.largest}."
+    largest = answer.runs.get(answer.largest, run)
+    if largest.fits and largest.retries:
+        yield (
+            f"At {largest.micro_batch_size} the allocator frees its cache {largest.retries} times in two "
+            "steps to make room, which slows them."
+        )
+
+
+def by_kind(answer: Answer) -> Iterator[str]:
+    """Yield the table of the peak by kind at the micro-batches that matter."""
+    wanted = sorted({answer.asked, answer.largest, answer.first_that_does_not_fit} & answer.runs.keys())
+    runs = [answer.runs[size] for size in wanted]
+    rows: list[list[str]] = [["GB per GPU, at micro-batch", *(f"{size:,}" for size in wanted)]]
+    for kind, title in KINDS.items():
+        if any(run.by_kind_B.get(kind) for run in runs):
+            rows.append([f"  {title}", *(GB(run.by_kind_B.get(kind, 0)) for run in runs)])
+    rows.append(["peak of live tensors", *(GB(run.peak_B) for run in runs)])
+    rows.append(["reserved by torch's allocator, had it no limit", *(GB(run.reserved_B) for run in runs)])
+    rows.append(["room for the allocator", *(GB(answer.room_B) for _ in runs)])
+    rows.append(["", *("fits" if run.fits else "does not fit" for run in runs)])
+    yield from table(rows)
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield aligned lines; the first column is text, the others numbers."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        first, *others = row
+        cells = [
+            first.ljust(widths[0]),
+            *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def what_decides(answer: Answer) -> Iterator[str]:
+    """Yield what takes most of the peak at the micro-batch that does not fit, or the largest."""
+    size = answer.first_that_does_not_fit
+    run = answer.runs[size]
+    of: dict[str, float] = {}
+    for label, size_B in run.live_B.items():
+        subject = label.partition(": ")[0]
+        of[subject] = of.get(subject, 0.0) + size_B
+    if not of:
+        return
+    subject, most_B = max(of.items(), key=lambda one: one[1])
+    yield f"What decides at {size}: {subject}, {GB(most_B)} of {GB(run.peak_B)} GB. Largest tensors at the peak:"
+    for label, size_B in list(run.live_B.items())[:MOST_TENSORS]:
+        yield f"  {GB(size_B):>6} GB  {label}"
+
+
+def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
+    """Yield each change of the recipe with its peak, and those that were not tried with the reason."""
+    asked = answer.runs[answer.asked]
+    heads = [f"peak GB at {answer.asked:,}", "fits", "largest micro-batch"]
+    rows = [
+        ["What would change it", *heads],
+        ["  the recipe", GB(asked.peak_B), verdict(asked), f"{answer.largest:,}"],
+    ]
+    left_out = []
+    for title, reason, record in what_ifs:
+        if record is None or record.status != Status.OK:
+            left_out.append(f"  not tried: {title}: {reason or _why(record)}")
+            continue
+        run = dry_runs(record)[0]
+        largest = int(value(record, "largest_micro_batch_predicted") or 0)
+        rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}"])
+    yield from table(rows)
+    yield from left_out
+
+
+def _why(record: Record | None) -> str:
+    """Return why a cell has no result, in a line."""
+    return (record.reason.split("\n")[0] or record.status) if record else "it was not run"
+
+
+def verdict(run: DryRunValues) -> str:
+    """Return whether a dry run fits, in a word or two."""
+    if not run.fits:
+        return "no"
+    return "slowly" if run.retries else "yes"
+
+
+def conditions(answer: Answer) -> Iterator[str]:
+    """Yield the recipe, the headroom and how the answer was found."""
+    cell = answer.record.cell
+    names = ", ".join(name for name, _ in cell.config.get("techniques", ()))
+    yield f"Recipe: {names}; {answer.record.conditions.get('optimizer', '')}."
+    outside = " and ".join(f"{GB(size_B)} GB of {name}" for name, size_B in answer.outside_B.items())
+    yield (
+        f"Room: {GB(answer.room_B)} GB = {GB(answer.usable_B)} GB ({answer.usable_B / GiB:.1f} GiB) usable, "
+        f"less {outside}. 1 GB = 10^9 B."
+    )
+    tried = ", ".join(f"{size:,}" for size in answer.runs)
+    yield f"Simulated, nothing was allocated: dry runs at micro-batch {tried}."
