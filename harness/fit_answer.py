@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from harness.records import Record, Status, measurement
 
-WIDTH = 80
+WIDTH = 96
+"""Columns of the longest line."""
+
 GiB = 2.0**30
 
 AT = "at_micro_batch"
@@ -123,23 +126,43 @@ def lines(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
 
 
 def sentences(answer: Answer) -> Iterator[str]:
-    """Yield whether the asked micro-batch fits, and the largest that does."""
-    run, tokens = answer.runs[answer.asked], answer.record.cell.config["workload"]["seq_len"]
-    fits = "fits" if answer.fits else "does not fit"
+    """Yield the answer in a line, then what it is about and what else decides."""
+    yield first_line(answer)
+    tokens = answer.record.cell.config["workload"]["seq_len"]
     on = f"{answer.devices} × {answer.device}" if answer.devices > 1 else answer.device
-    yield f"Micro-batch {answer.asked} × {tokens:,} tokens {fits} on {on}."
-    if not answer.largest:
-        yield "No micro-batch fits: one sequence takes more than the device has."
-    elif answer.largest == answer.asked:
-        yield "It is the largest that fits."
-    else:
-        yield f"The largest micro-batch that fits is {answer.largest}."
-    largest = answer.runs.get(answer.largest, run)
-    if largest.fits and largest.retries:
-        yield (
-            f"At {largest.micro_batch_size} the allocator frees its cache {largest.retries} times in two "
-            "steps to make room, which slows them."
+    names = ", ".join(name for name, _ in answer.record.cell.config.get("techniques", ()))
+    optimizer = answer.record.conditions.get("optimizer", "")
+    yield from wrapped(
+        f"On {on}, {tokens:,} tokens per sequence, {optimizer}; techniques: {names or 'none'}."
+    )
+    largest = answer.runs.get(answer.largest)
+    if largest is not None and largest.retries:
+        yield from wrapped(
+            f"At {answer.largest:,} the allocator frees its cache {largest.retries} times in two steps to "
+            "make room, which slows them."
         )
+    beyond = answer.runs[answer.first_that_does_not_fit]
+    if beyond.fits_expandable and not beyond.fits:
+        yield from wrapped(
+            f"With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True micro-batch {beyond.micro_batch_size:,} "
+            "fits too."
+        )
+
+
+def first_line(answer: Answer) -> str:
+    """Return whether the asked micro-batch fits, and the largest that does, with its peak."""
+    fits = "fits" if answer.fits else "does not fit"
+    room = f"{GB(answer.room_B)} GB per GPU"
+    if not answer.largest:
+        one = answer.runs[min(answer.runs)]
+        return f"{fits}: no micro-batch does; {one.micro_batch_size} has a peak of {GB(one.peak_B)} of {room}"
+    most = f"micro-batch {answer.largest:,} at most ({GB(answer.runs[answer.largest].peak_B)} of {room})"
+    return f"{fits}: {most}; {answer.asked:,} was asked"
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Return prose in lines; `indent`: before all but the first."""
+    return wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def by_kind(answer: Answer) -> Iterator[str]:
@@ -180,9 +203,10 @@ def what_decides(answer: Answer) -> Iterator[str]:
     if not of:
         return
     subject, most_B = max(of.items(), key=lambda one: one[1])
-    yield f"What decides at {size}: {subject}, {GB(most_B)} of {GB(run.peak_B)} GB. Largest tensors at the peak:"
+    yield f"What decides at {size:,}: {subject}, {GB(most_B)} of {GB(run.peak_B)} GB"
+    yield f"  {'GB':>6}  largest at the peak"
     for label, size_B in list(run.live_B.items())[:MOST_TENSORS]:
-        yield f"  {GB(size_B):>6} GB  {label}"
+        yield f"  {GB(size_B):>6}  {label}"[:WIDTH]
 
 
 def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
@@ -191,18 +215,19 @@ def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterato
     heads = [f"peak GB at {answer.asked:,}", "fits", "largest micro-batch"]
     rows = [
         ["What would change it", *heads],
-        ["  the recipe", GB(asked.peak_B), verdict(asked), f"{answer.largest:,}"],
+        ["  nothing changed", GB(asked.peak_B), verdict(asked), f"{answer.largest:,}"],
     ]
-    left_out = []
+    not_tried: dict[str, list[str]] = {}
     for title, reason, record in what_ifs:
         if record is None or record.status != Status.OK:
-            left_out.append(f"  not tried: {title}: {reason or _why(record)}")
+            not_tried.setdefault(reason or _why(record), []).append(title)
             continue
         run = dry_runs(record)[0]
         largest = int(value(record, "largest_micro_batch_predicted") or 0)
         rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}"])
     yield from table(rows)
-    yield from left_out
+    for reason, titles in not_tried.items():
+        yield from wrapped(f"  not tried: {', '.join(titles)}: {reason}", indent="    ")
 
 
 def _why(record: Record | None) -> str:
@@ -218,12 +243,9 @@ def verdict(run: DryRunValues) -> str:
 
 
 def conditions(answer: Answer) -> Iterator[str]:
-    """Yield the recipe, the headroom and how the answer was found."""
-    cell = answer.record.cell
-    names = ", ".join(name for name, _ in cell.config.get("techniques", ()))
-    yield f"Recipe: {names}; {answer.record.conditions.get('optimizer', '')}."
+    """Yield the headroom and how the answer was found."""
     outside = " and ".join(f"{GB(size_B)} GB of {name}" for name, size_B in answer.outside_B.items())
-    yield (
+    yield from wrapped(
         f"Room: {GB(answer.room_B)} GB = {GB(answer.usable_B)} GB ({answer.usable_B / GiB:.1f} GiB) usable, "
         f"less {outside}. 1 GB = 10^9 B."
     )

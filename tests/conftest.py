@@ -33,7 +33,7 @@ STARTS = {
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
-        test_fabric_flows test_fake_step test_float8 test_host_optimizer test_huggingface
+        test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer test_huggingface
         test_layer_repetition test_leaf_spine_max_min test_leaf_spine_simulator test_llama_adapter
         test_lora
         test_losses_in_chunks test_memory_published test_offload_dry_run test_offload_memory_estimates

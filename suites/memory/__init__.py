@@ -212,7 +212,8 @@ def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] |
 
     `reserved` and `found`: see `dry_run`.
     """
-    return dry_run(subject.step, device_of(subject), reserved=reserved, found=found)
+    quick = subject.search != "thresholds"
+    return dry_run(subject.step, device_of(subject), reserved=reserved, found=found, make_first_step=quick)
 
 
 def device_of(subject: Subject) -> Device:

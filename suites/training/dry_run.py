@@ -19,6 +19,7 @@ from harness.instruments.memory.caching_allocator import AllocatorSettings, repl
 from harness.instruments.memory.calling_line import CallingLine
 from harness.instruments.memory.cpu_op_workspace import host_workspace
 from harness.instruments.memory.fake_tensors import StorageLog, logged
+from harness.instruments.memory.first_step import with_first_step
 from harness.instruments.memory.fsdp2_on_cuda import fsdp2_copies_up, fsdp2_streams
 from harness.instruments.memory.inductor_code import unbuilt_kernels
 from harness.instruments.memory.layer_repetition import Pattern, timeline_of
@@ -93,20 +94,26 @@ def dry_run(
     reserved: bool = True,
     found: list[Pattern] | None = None,
     rank: int | None = None,
+    make_first_step: bool = False,
 ) -> DryRun:
     """Return the peak of one rank. `full`: run every layer, uniform or not.
 
     `reserved`: on CUDA, also what the allocator reserves, which takes twice the time. `found`: gets how
     layers repeat; a later step that differs in its sizes alone is then built so without another check.
     `rank`: of a fake process group of as many ranks as a sharded step says; None: the one that takes the
-    most, see `ranks_to_run`. Raises `Unavailable` where fake tensors cannot show the step.
+    most, see `ranks_to_run`. `make_first_step`: make the first step from the second one where possible, in
+    half of the time that `reserved` takes; see `memory.first_step`. Raises `Unavailable` where fake tensors
+    cannot show the step.
     """
     reserved = reserved and device.name == "cuda"
     ranks = ranks_to_run(step) if rank is None else (rank,)
     found = found if len(ranks) == 1 else None  # ranks differ in more than sizes
     runs = []
     for one in ranks:
-        timeline = timeline_of_step(step, device, full, reserved, found, one)
+        timeline = None
+        if reserved and make_first_step:
+            timeline = with_first_step(timeline_of_step(step, device, full, False, found, one))
+        timeline = timeline or timeline_of_step(step, device, full, reserved, found, one)
         peak = timeline.peak()
         by_kind_B = dict(zip(KINDS, peak.by_kind_B, strict=True))
         place = timeline.events[peak.event].place
