@@ -32,6 +32,10 @@ def main(argv: Sequence[str]) -> int:
     if not argv:
         print(START)
         return 2
+    if argv[0] == "fit":
+        from harness.fit import main as fit
+
+        return fit(argv[1:])
     try:
         command = read(argv)
         if command.shown:

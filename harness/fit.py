@@ -70,7 +70,8 @@ def answer(question: Question) -> int:
     records = {(one.cell.workload, one.cell.optimization): one for one in run_cells(question.run)}
     record = records[next(iter(question.run.workloads)), question.run.variants[0].name]
     if record.status != "ok":
-        sys.stderr.write(f"harness.fit: {record.reason or record.status}\n")
+        own = "; give your own recipe, as in techniques=[mixed_precision]" if question.recipe_is_ours else ""
+        sys.stderr.write(f"harness.fit: {record.reason or record.status}{own}\n")
         return MISTAKE if record.status == "unavailable" else FAILED
     found = Answer(record, question.device, question.devices)
     tried = [

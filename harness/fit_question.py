@@ -45,6 +45,7 @@ class Question(NamedTuple):
     device: str  # in words
     devices: int
     what_ifs: Sequence[WhatIf]
+    recipe_is_ours: bool  # no techniques were given
 
 
 class WhatIf(NamedTuple):
@@ -78,7 +79,13 @@ def question_of(argv: Sequence[str]) -> Question:
     if what_ifs not in WHAT_IFS:
         raise ConfigError(f"what_ifs={what_ifs}: expected one of {', '.join(WHAT_IFS)}")
     run, changes = with_changes(run, recipe, devices, what_ifs)
-    return Question(run, device or hardware_name(given.get("device", DEFAULT_DEVICE)), devices, changes)
+    return Question(
+        run,
+        device or hardware_name(given.get("device", DEFAULT_DEVICE)),
+        devices,
+        changes,
+        "techniques" not in given,
+    )
 
 
 def words_of(argv: Sequence[str]) -> dict[str, str]:
@@ -192,6 +199,8 @@ def list_of(key: str, text: str) -> list[Any]:
 
     (override,) = parse([f"{key}={text}"])
     value = override.value()
+    if isinstance(value, str):
+        return [value]
     if not isinstance(value, list):
         raise ConfigError(f"{key}={text}: expected a list, as in {key}=[{text}]")
     return value
