@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 
 ORIGIN_MARKS = {"measured": "ᵐ", "emulated": "ᵉ", "simulated": "ˢ", "calculated": "ᶜ", "published": "ᵖ"}
@@ -37,6 +38,9 @@ _SCALES = {
 
 _FROM = {"TB": 10, "GiB": math.inf, "Gbit/s": math.inf}
 """Smallest value at which a unit is chosen. GB reach up to 10 TB; GiB and Gbit/s are shown on request."""
+
+
+_WITHIN_A_VALUE = re.compile(r"(?<=\d) (?=[%(…]|[kMGT]?i?B\b|m?s\b)|(?<=…) | (?=[ᵐᵉˢᶜᵖ])")
 
 
 def choices(unit: str) -> tuple[str, ...]:
@@ -112,3 +116,8 @@ def human(value: float, unit: str, shown: str | None = None, signed: bool = Fals
 def marked(text: str, origin: str) -> str:
     """Return `text` with the mark of its origin."""
     return f"{text} {ORIGIN_MARKS.get(origin, '?')}"
+
+
+def kept_together(text: str) -> str:
+    """Return `text` with no-break spaces between a value and its unit, its interval and its mark."""
+    return _WITHIN_A_VALUE.sub("\N{NO-BREAK SPACE}", text)

@@ -25,7 +25,7 @@ from harness.report.verdicts import (
     outcomes_line,
     quoted,
 )
-from harness.units import LEGEND, ORIGIN_MARKS, human
+from harness.units import LEGEND, ORIGIN_MARKS, human, kept_together
 
 TEMPLATES = Path(__file__).resolve().parent
 COLOURS = "; ".join(f"--{role}: {colour}" for role, colour in LIGHT.items())
@@ -39,7 +39,7 @@ def suite_page(data: ReportData, layout: Layout) -> str:
         data=data,
         layout=layout,
         run=run_line(data.records, data.environment),
-        answers=answers(data),
+        answers=[kept_together(one) for one in answers(data)],
         wrong=wrong_results(data.records, data.spec.name),
         claims=judged(data.claims, data.verdicts),
         claims_line=outcomes_line(data.claims, data.verdicts),
@@ -55,7 +55,7 @@ def every_page(suites: Sequence[tuple[ReportData, str]]) -> str:
         {
             "data": one,
             "path": path,
-            "answers": answers(one),
+            "answers": [kept_together(sentence) for sentence in answers(one)],
             "run": run_line(one.records, one.environment),
             "claims": judged(one.claims, one.verdicts),
             "claims_line": outcomes_line(one.claims, one.verdicts),

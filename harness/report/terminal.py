@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from harness.report.spec import ReportBlock
 from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, TableCell
 from harness.report.verdicts import verdict_table
-from harness.units import ORIGIN_MARKS, counted
+from harness.units import ORIGIN_MARKS, counted, kept_together
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
 WIDTH = 100
@@ -24,8 +23,6 @@ WIDTH = 100
 
 LINES = 40
 """Lines at most, but with `show=all`."""
-
-NO_BREAK = "\N{NO-BREAK SPACE}"
 
 NOTES = 3
 """Footnotes at most, each of one line."""
@@ -74,9 +71,9 @@ def short_legend(data: ReportData) -> str:
 
 def _wrapped(sentence: str, width: int) -> list[str]:
     """Return a sentence in lines; a value stays next to its unit, its interval and its mark."""
-    kept = re.sub(r"(?<=\d) (?=[%(…]|[kMGT]?i?B\b|m?s\b)|(?<=…) | (?=[ᵐᵉˢᶜᵖ])", NO_BREAK, sentence)
+    kept = kept_together(sentence)
     lines = wrap(kept, width, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(NO_BREAK, " ") for line in lines]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _table(data: ReportData) -> Table | None:
