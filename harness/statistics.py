@@ -100,22 +100,41 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
     return "undecided"
 
 
-def more_repeats(ratio: Ratio, noise: Ratio | None) -> int | None:
+def effect_within(ratio: Ratio, equal_within: float) -> str:
+    """Return a variant's effect where no noise is measured: a difference of `equal_within` counts as none.
+
+    It is one of pays, costs, no difference and undecided, of a quantity of which less is better.
+    """
+    band = math.log1p(equal_within)
+    low, value, high = (
+        math.log(end) if end > 0 else -math.inf for end in (ratio.low, ratio.value, ratio.high)
+    )
+    if -band <= low and high <= band:
+        return "no difference"
+    if abs(value) <= band or low < 0 < high:
+        return "undecided"
+    return "pays" if value < 0 else "costs"
+
+
+def more_repeats(ratio: Ratio, noise: Ratio | None, equal_within: float | None = None) -> int | None:
     """Return how many more repeats would decide an undecided effect; None where that cannot be estimated.
 
-    It is the fewest with which `effect` decides if both estimates and the spread between processes stay as
-    they are: a mean's half-width over m processes is t(m - 1) s/sqrt(m). With so many about half of the
-    sweeps decide. None for decided effects, for ratios without an interval over at least two processes, and
-    beyond `MOST_REPEATS`.
+    It is the fewest with which `effect` decides, or without `noise` `effect_within`, if the estimates and the
+    spread between processes stay as they are: a mean's half-width over m processes is t(m - 1) s/sqrt(m).
+    With so many about half of the sweeps decide. None for decided effects, for ratios without an interval
+    over at least two processes, and beyond `MOST_REPEATS`.
     """
-    if noise is None or effect(ratio, noise) != "undecided":
+    compared = [ratio] if noise is None else [ratio, noise]
+    if any(one.basis != "pairs" or one.processes < 2 or one.low <= 0 for one in compared):
         return None
-    if any(one.basis != "pairs" or one.processes < 2 or one.low <= 0 for one in (ratio, noise)):
-        return None
-    for count in range(ratio.processes + 1, MOST_REPEATS + 1):
-        more = count - ratio.processes
-        if effect(_with_processes(ratio, more), _with_processes(noise, more)) != "undecided":
-            return more
+    for more in range(MOST_REPEATS + 1 - ratio.processes):
+        ours, *others = (_with_processes(one, more) for one in compared)
+        if others:
+            decided = effect(ours, others[0])
+        else:
+            decided = "undecided" if equal_within is None else effect_within(ours, equal_within)
+        if decided != "undecided":
+            return more or None
     return None
 
 

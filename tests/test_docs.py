@@ -13,6 +13,7 @@ from harness.config import load
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
 PATH = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOPS)})/[\w./-]+)")
+CONFIG = ROOT / "tests/data/configs/llama-3.1-8b.json"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -58,7 +59,7 @@ def commands() -> list[tuple[str, str]]:
 def test_each_command_of_a_page_is_accepted(page, command, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests/examples/your_own_model"))
     words = [word for word in shlex.split(command, comments=True) if word != "..."]
-    words = [word.replace("path/config.json", str(ROOT / "tests/data/gpt2.json")) for word in words]
+    words = [re.sub(r"=(path/config|llama-3\.1-8b)\.json$", f"={CONFIG}", word) for word in words]
     asked = read(words)
     if asked.shown:
         assert list(shown(asked))

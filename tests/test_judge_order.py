@@ -18,10 +18,11 @@ from harness.claim_model import AdjacentRatio, Claim, Difference, Verdict
 from harness.judge import judge
 from harness.monotonic_claims import failing_steps, order_outcome, undecided_steps
 from harness.records import Record
-from harness.report.spec import ReportBlock
-from harness.report.verdicts import ours, quoted, verdict_table
+from harness.report.spec import ReportBlock, Spec
+from harness.report.verdicts import orders, ours, quoted, verdict_table
 from harness.report.write import verdicts_json
 
+SPEC = Spec("invented", "", "", {"optimization": {"zero_2": "ZeRO-2"}}, ())
 ARMS = ("a", "b", "c", "d", "e")
 DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to all variants of a round
 
@@ -374,13 +375,14 @@ def test_a_step_within_the_noise_is_reported_as_such(first: str) -> None:
 def test_the_report_says_the_relation_in_words() -> None:
     held = increasing("zero_3", "zero_2", "zero_1")
     verdict = one(held, size("zero_3", 4.0), size("zero_2", 5.0), size("zero_1", 7.0))
-    assert quoted(held) == "increases from zero_3 to zero_2 to zero_1"
-    assert quoted(increasing("a", "b", value=1.2)) == "increases from a to b, each step ≥ 1.20×"
+    assert quoted(held) == "increases"
+    assert orders(held, SPEC) == ["Increases: zero_3 → ZeRO-2 → zero_1"]
+    assert quoted(increasing("a", "b", value=1.2)) == "increases by ≥ 1.20×"
     two = replace(
         held, interpretations=(*held.interpretations, held.interpretations[0]._replace(order=("a", "b")))
     )
-    assert quoted(two) == "increases from zero_3 to zero_2 to zero_1; increases from a to b"
-    assert quoted(replace(held, interpretations=held.interpretations * 2)) == quoted(held)
+    assert orders(two, SPEC)[1:] == ["Increases: a → b"]
+    assert orders(replace(held, interpretations=held.interpretations * 2), SPEC) == orders(held, SPEC)
     assert ours(held, verdict) == "1.25× ᵐ"
     (row,) = verdict_table(ReportBlock("v", "claims", "Claims", "", {}), [held], [verdict]).rows
     assert [cell.text for cell in row][1:] == [

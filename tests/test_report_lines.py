@@ -46,6 +46,15 @@ def linked_records(enough: bool = True) -> list[Record]:
     return records
 
 
+def with_another_x() -> list[Record]:
+    """Return the records and one more of the first variant, on a third workload with a rate of its own."""
+    figures = {
+        ("rate", "paper"): ("B/s", "calculated", (0.6e9,)),
+        ("time", "best"): ("s", "calculated", (seconds("big", 0.6e9),)),
+    }
+    return [*linked_records(), made("third", "the_link_00", figures)]
+
+
 def drawn(folder: Path, fields: str, records: list[Record] | None = None) -> ElementTree.Element:
     block = f"  - {{kind: lines, id: curve, title: Curve, {AXES}{fields}}}\n"
     findings = timed_findings(folder, block, records or linked_records())
@@ -119,9 +128,9 @@ def test_without_the_metric_or_beyond_the_line_there_is_no_ring(enough: float | 
 
 
 def test_unless_it_says_otherwise_a_line_is_a_variant_over_its_workloads(tmp_path: Path) -> None:
-    (tree, same) = (drawn(tmp_path, fields) for fields in ("", ", line: optimization"))
+    (tree, same) = (drawn(tmp_path, one, with_another_x()) for one in ("", ", line: optimization"))
     assert ElementTree.tostring(tree) == ElementTree.tostring(same)
-    assert len(places(tree, hollow=False)) == MOST_LINES
+    assert len(places(tree, hollow=False)) == MOST_LINES + 1
     assert not places(tree, hollow=True)
 
 
@@ -142,12 +151,18 @@ def test_a_mistake_in_lines_is_one_line(fields: str, told: str, tmp_path: Path) 
     assert told in str(error.value)
 
 
-def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named(tmp_path: Path) -> None:
+def test_lines_of_one_point_each_are_no_figure(tmp_path: Path) -> None:
     findings = timed_findings(tmp_path, f"  - {{kind: lines, id: c, title: C, {AXES}}}\n", linked_records())
+    assert findings.figure(findings.blocks[0]) is None
+
+
+def test_of_two_points_of_a_line_at_one_x_the_first_is_drawn_and_the_other_named(tmp_path: Path) -> None:
+    findings = timed_findings(tmp_path, f"  - {{kind: lines, id: c, title: C, {AXES}}}\n", with_another_x())
     figure = findings.figure(findings.blocks[0])
     assert figure is not None
     assert {said.partition(": ")[0] for said in tips(ElementTree.fromstring(figure.svg))} == {
-        f"{variant}, big" for variant in list(RATES)[:MOST_LINES]
+        *(f"{variant}, big" for variant in list(RATES)[:MOST_LINES]),
+        "the_link_00, third",
     }
     assert figure.text == (
         "Not drawn, as another point is at the same place: small. "

@@ -39,3 +39,15 @@ def test_one_workload_that_a_block_prefers_gives_way_to_it():
     effects = next(block for block in data.blocks if block.kind == "effects")
     assert "mine" in effects.title
     assert effects.fields["where"]["workload"] == "mine"
+
+
+def test_alone_it_is_in_each_table_once_and_in_no_figure_over_sizes():
+    kept = [one for one in read_records(REFERENCE / "congestion") if one.cell.workload == "incast_16"]
+    mine = [one._replace(cell=one.cell._replace(workload="mine")) for one in kept]
+    data = gather("congestion", mine, [], REFERENCE / "congestion")
+    titles = [block.title for block in data.blocks if block.kind == "table"]
+    assert "Queue and pauses: mine" in titles
+    assert len(titles) == len(set(titles))
+    drawn = {block.kind for block in data.blocks if data.figure(block)}
+    assert "scatter" in drawn
+    assert "lines" not in drawn

@@ -132,7 +132,7 @@ def test_undecided_says_how_many_repeats_would_decide_and_that_the_machine_was_b
     with_metric(records, "same", "others_cpu_share", "1", 0.31)
     with_metric(records, "fast", "others_cpu_share", "1", 0.31)
     busy = [one for one in made_table(tmp_path, EFFECTS, records).notes if "busy" in one]
-    assert busy == [f"{note}; machine busy: others took 31 % of its time"]
+    assert busy == [f"{note}; the machine was busy: other processes took 31 % of its time"]
 
 
 def test_a_users_own_model_is_named_where_it_is_the_only_workload(tmp_path: Path) -> None:

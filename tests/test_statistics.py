@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.code_fingerprint import ROOT
-from harness.statistics import Ratio, break_even, effect, is_narrow, is_steady, more_repeats, ratio
+from harness.statistics import (
+    Ratio,
+    break_even,
+    effect,
+    effect_within,
+    is_narrow,
+    is_steady,
+    more_repeats,
+    ratio,
+)
 
 Times = list[list[float]]
 
@@ -240,6 +249,16 @@ def test_so_many_more_repeats_decide_and_one_less_does_not(
     counts = (5 + more - 1, 5 + more)
     found = [effect(processes_like(centre, spread, n), processes_like(-0.006, 0.004, n)) for n in counts]
     assert found == ["undecided", decided]
+
+
+def test_without_noise_a_given_band_decides() -> None:
+    more = more_repeats(processes_like(-0.05, 0.06, 5), None, equal_within=0.01)
+    assert more is not None
+    found = [effect_within(processes_like(-0.05, 0.06, n), 0.01) for n in (5 + more - 1, 5 + more)]
+    assert found == ["undecided", "pays"]
+    assert effect_within(processes_like(0.002, 0.001, 5), 0.01) == "no difference"
+    assert effect_within(processes_like(0.09, 0.01, 5), 0.01) == "costs"
+    assert more_repeats(processes_like(0.09, 0.01, 5), None, equal_within=0.01) is None
 
 
 def test_about_half_of_simulated_sweeps_of_so_many_repeats_decide() -> None:

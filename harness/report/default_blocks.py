@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock
+from harness.report.speedup import OTHERS
 
 BASELINE, AGAIN = "baseline", "baseline_again"
 BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
@@ -20,7 +21,7 @@ def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
     for metric, method, unit in dict.fromkeys(
         (one.metric, one.method, one.unit) for one in index.table.values()
     ):
-        if metric.endswith("/warm_up"):
+        if metric.endswith("/warm_up") or metric == OTHERS:
             continue
         name = f"{metric.replace('_', ' ').replace('/', ': ')}{f' ({method})' if method else ''}"
         title = name[0].upper() + name[1:]

@@ -29,9 +29,9 @@ class LinePoint(NamedTuple):
 
 
 def lines(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure, its axes logarithmic where they are long; None with fewer than two points."""
+    """Return the figure, its axes logarithmic where they are long; None where no line has two points."""
     series, covered = _series(block, spec, index)
-    if sum(map(len, series.values())) < 2:
+    if all(len(line) < 2 for line in series.values()):
         return None
     hidden = list(series)[MOST_LINES:]
     series = {name: line for name, line in series.items() if name not in hidden}

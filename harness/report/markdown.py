@@ -59,7 +59,8 @@ def report(data: ReportData, layout: Layout) -> str:
     parts += ["## About this run", counted(data)]
     parts += [folded(layout.failures)] if layout.failures else []
     caveats = "\n".join(f"- {escape(one)}" for one in data.spec.caveats)
-    parts.append(details(CAVEATS, f"{data.spec.question}\n\n{caveats}"))
+    conditions = f"{data.spec.question}\n\n{caveats}".strip()
+    parts += [details(CAVEATS, conditions)] if conditions else []
     parts.append(details("The machine, its libraries and the commit", environment_lines(data)))
     parts.append("Raw records: [records.jsonl](records.jsonl). Verdicts: [verdicts.json](verdicts.json).")
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"

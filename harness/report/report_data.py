@@ -77,7 +77,11 @@ class ReportData:
             for one in self.spec.blocks
             for block in (metric_blocks(one, self.index) if one.kind == "every_metric" else [one])
         ]
-        return tuple(_chosen(block, self.spec, self.index) for block in listed)
+        chosen = (_chosen(block, self.spec, self.index) for block in listed)
+        distinct: dict[str, ReportBlock] = {}
+        for block in chosen:
+            distinct.setdefault(_content(block), block)
+        return tuple(distinct.values())
 
     def table(self, block: ReportBlock) -> Table | None:
         """Return the table that the block asks for; None where it asks for a figure."""
@@ -103,6 +107,12 @@ class ReportData:
         claimed = block._replace(fields={**block.fields, "claims": self.claims})
         with drawing_style(block.id):
             return draw(claimed, self.spec, self.index)
+
+
+def _content(block: ReportBlock) -> str:
+    """Return what a block shows: those about one workload each are alike where the run has another alone."""
+    placed = ("shown", "top", "terminal", "workload")
+    return repr((block.kind, block.title, {k: v for k, v in block.fields.items() if k not in placed}))
 
 
 def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> ReportBlock:

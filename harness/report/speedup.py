@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +50,7 @@ class Comparison(NamedTuple):
     throttled: bool = False
     noise: Ratio | None = None  # the baseline over itself
     others: float = 0.0  # share of the processors' time that others took meanwhile
+    equal_within: float | None = None  # a difference that counts as none, where no noise is measured
 
     @property
     def speed_up(self) -> Ratio:
@@ -84,21 +84,24 @@ class Comparison(NamedTuple):
         """Return how many more repeats would decide an undecided effect; None where that is not known."""
         from harness.statistics import more_repeats
 
-        return more_repeats(self.ratio, self.noise) if self.effect == "undecided" else None
+        if self.effect != "undecided":
+            return None
+        return more_repeats(self.ratio, self.noise, self.equal_within)
 
     @property
     def undecided(self) -> str:
         """Return what would decide an undecided effect, and what disturbed it; "" where it is decided."""
-        if self.effect != "undecided" or self.noise is None:
+        if self.effect != "undecided" or (self.noise is None and self.equal_within is None):
             return ""
         more, parts = self.more_repeats, []
+        processes = min(one.processes for one in (self.ratio, self.noise) if one)
         if more is not None:
             repeats = self.ratio.processes + more
             parts.append(f"about {counted(more, 'more repeat')} would decide: repeats={repeats}")
-        elif self.ratio.processes < 2 or self.noise.processes < 2:
-            parts.append(f"one repeat has no interval over processes: repeats={FEWEST_REPEATS}")
+        elif processes < 2:
+            parts.append(f"one repeat shows no spread between processes; try repeats={FEWEST_REPEATS}")
         if self.others > BUSY:
-            parts.append(f"machine busy: others took {100 * self.others:.0f} % of its time")
+            parts.append(f"the machine was busy: other processes took {100 * self.others:.0f} % of its time")
         return "; ".join(parts)
 
     @property
@@ -127,9 +130,18 @@ def compared(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     noise = noise_of(index, workload, fields)
     effect = _effect(ratio, noise, fields)
     others = index.first(workload, variant, OTHERS)
-    noise = None if fields.get("draws") else noise  # independent draws: repeats decide nothing
+    draws = bool(fields.get("draws"))  # independent draws: repeats decide nothing
+    equal_within = None if draws or fields.get("noise") else fields.get("equal_within", 0.0)
     return Comparison(
-        ratio, effect, value.unit, value.origin, value.cell, throttled, noise, others.mean if others else 0.0
+        ratio,
+        effect,
+        value.unit,
+        value.origin,
+        value.cell,
+        throttled,
+        None if draws else noise,
+        others.mean if others else 0.0,
+        equal_within,
     )
 
 
@@ -178,17 +190,11 @@ def steps_text(one: BreakEven) -> str:
 
 def _effect(ratio: Ratio, noise: Ratio | None, fields: Mapping[str, Any]) -> str:
     """Return a variant's effect: compared with the noise where that was measured, else to `equal_within`."""
-    from harness.statistics import effect
+    from harness.statistics import effect, effect_within
 
     if fields.get("noise"):
         return effect(ratio, noise) if ratio.basis in ("pairs", "exact") else "undecided"
-    band = math.log1p(fields.get("equal_within", 0.0))
-    low, value, high = (math.log(end) for end in (ratio.low, ratio.value, ratio.high))
-    if -band <= low and high <= band:
-        return "no difference"
-    if abs(value) <= band or low < 0 < high:
-        return "undecided"
-    return "pays" if value < 0 else "costs"
+    return effect_within(ratio, fields.get("equal_within", 0.0))
 
 
 def was_throttled(index: ResultIndex, workload: str, variant: str) -> bool:

@@ -6,6 +6,8 @@ from suites.interconnect_formula import gradient_accumulation, hybrid_shard
 from suites.interconnect_formula.gradient_accumulation import Settings
 from suites.interconnect_formula.subject import Subject
 
+__all__ = ["Settings", "apply"]
+
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with both; raises `Unavailable` where a node's GPUs cannot hold the states."""
