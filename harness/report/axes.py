@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from harness.report.svg import FONT, LIGHT, SMALL
@@ -27,6 +28,9 @@ _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 
 LETTER = 0.6
 """Width of a letter over the size of its font, on the wide side: fonts differ between machines."""
+
+TITLE_LETTERS = 72
+"""Letters of a line of an x axis's title; of more, its ends could be cut off."""
 
 
 def tick_text(value: float, unit: str) -> str:
@@ -155,5 +159,5 @@ def apart(places: Mapping[float, tuple[float, float]]) -> list[float]:
 
 
 def x_title(axes: Axes, title: str) -> None:
-    """Write the title of the x axis."""
-    axes.set_xlabel(title, fontsize=FONT, color=LIGHT["soft"], labelpad=8)
+    """Write the title of the x axis, a long one on two lines."""
+    axes.set_xlabel("\n".join(wrap(title, TITLE_LETTERS)), fontsize=FONT, color=LIGHT["soft"], labelpad=8)

@@ -36,9 +36,9 @@ class SummaryCard(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """Return the answer in one line."""
+        """Return the answer in one line, after its question where it is no sentence."""
         given = ", ".join(f"{left} {right}" for left, right in self.lines)
-        return f"{given}. {self.remark}".strip() if given else self.remark
+        return f"{self.question} {given.capitalize()}. {self.remark}".strip() if given else self.remark
 
 
 def summary(data: ReportData) -> list[SummaryCard]:
