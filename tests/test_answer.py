@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from harness.judge import judge
 from harness.plan import read_plan
 from harness.records import Record
 from harness.report import gather
-from harness.report.answer import answer
+from harness.report.answer import answer, finding
 from harness.report.spec import load_spec
 from harness.report.tables import Table, TableCell
 from harness.report.terminal import LINES, WIDTH, fitting, show
@@ -50,6 +51,21 @@ def test_what_could_not_be_compared_is_no_verdict(tmp_path: Path) -> None:
     assert some == ["On small, none of 1 variant lowers time.", "1 variant could not be compared here."]
     (alone,) = answer(timed_findings(tmp_path, EFFECTS, only()))
     assert alone == "On small, only the baseline was run."
+
+
+def test_without_a_baseline_the_answer_has_the_values(tmp_path: Path) -> None:
+    alone = [one for one in timed_records(("small",)) if one.cell.optimization == "fast"]
+    (said,) = answer(timed_findings(tmp_path, EFFECTS, alone))
+    assert re.match(r"On small, time is [\d.]+ \S+ ᵐ with fast; no variant could be compared with the", said)
+    assert "baseline on small: no record" in said
+
+
+def test_the_finding_of_a_list_says_what_is_faster_or_less(tmp_path: Path) -> None:
+    assert finding(timed_findings(tmp_path, EFFECTS, only("baseline_again", "fast"))) == (
+        "On small, fast is 2.00× as fast"
+    )
+    said = {folder.name: finding(reported(folder)) for folder in REFERENCES}
+    assert said["memory"] == "On 7B (Llama-2), Mixed + flash + checkpointing: peak memory −44.4 %"
 
 
 def test_a_wrong_result_comes_first(tmp_path: Path) -> None:

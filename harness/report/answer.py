@@ -65,8 +65,12 @@ def finding(data: ReportData) -> str:
     if not alike:
         return sentences[-1].partition("; ")[0].removesuffix(".")
     best = alike[0]
-    on = f" on {best.ranks}" if best.ranks else ""
-    return f"{best.title}{on}: {best.size}"
+    on = f"{data.spec.name('workload', workload)}{f', {best.ranks}' if best.ranks else ''}"
+    assert best.comparison is not None
+    if best.comparison.unit == "s":
+        return f"On {on}, {best.title} is {best.size} as fast"
+    metric = data.spec.name("metric", block.fields["metric"])
+    return f"On {on}, {best.title}: {metric.lower()} {best.size}"
 
 
 def wrong_results(data: ReportData) -> list[str]:
@@ -122,7 +126,10 @@ def _what_pays(data: ReportData) -> list[str]:
     lacking = [one for one in variants if one.comparison is None]
     if lacking and len(lacking) == len(variants):
         reason = why_none(data.index, workload, lacking[0].name, block.fields)[1]
-        sentences.append(f"{on}, no variant could be compared with the baseline ({reason}).")
+        values = _values(data, block, workload, lacking[:NAMED])
+        metric = data.spec.name("metric", block.fields["metric"]).lower()
+        begin = f"{on}, {metric} is {values}; no" if values else f"{on}, no"
+        sentences.append(f"{begin} variant could be compared with the baseline ({reason}).")
     elif lacking and not paying:
         sentences.append(f"{counted(len(lacking), 'variant')} could not be compared here.")
     return sentences or [f"{on}, only the baseline was run."]
@@ -185,6 +192,15 @@ def _in_unit(value: Value, unit: str) -> str:
     large = unit != "auto" and in_unit(value.median, value.unit, unit) >= 1
     shown = unit if large else best_unit(value.median, value.unit)
     return marked(human(value.median, value.unit, shown), value.origin)
+
+
+def _values(data: ReportData, block: ReportBlock, workload: str, variants: Sequence[VariantEffect]) -> str:
+    """Return the metric of each variant that has it, without a comparison."""
+    fields = block.fields
+    found = (
+        (one, data.index.get(workload, one.name, fields["metric"], fields["method"])) for one in variants
+    )
+    return ", ".join(f"{_in_unit(value, fields['unit'])} with {one.title}" for one, value in found if value)
 
 
 def _changed(data: ReportData, workload: str, variant: str, baseline: str, also: Mapping[str, Any]) -> str:
