@@ -15,11 +15,15 @@ from harness.claims import load_claims
 from harness.code_fingerprint import ROOT
 from harness.judge import judge
 from harness.plan import read_plan
-from harness.records import Record
+from harness.records import Measurement, Record
 from harness.report import gather
 from harness.report.answer import answer, finding
+from harness.report.answer_values import instead_of
+from harness.report.result_index import Value
 from harness.report.spec import load_spec
+from harness.report.speedup import OTHERS
 from harness.report.tables import Table, TableCell
+from harness.report.tables import show as shown_value
 from harness.report.terminal import LINES, WIDTH, fitting, show
 from harness.store import read_records
 from harness.validation import ConfigError
@@ -48,7 +52,7 @@ def test_what_could_not_be_compared_is_no_verdict(tmp_path: Path) -> None:
     (said,) = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent")))
     assert said == ("On small, no variant could be compared with the baseline (absent: needs a GPU).")
     some = answer(timed_findings(tmp_path, EFFECTS, only("baseline_again", "absent", "slow")))
-    assert some == ["On small, none of 1 variant lowers time.", "1 variant could not be compared here."]
+    assert some == ["On small, none of 1 variant lowers time.", "Not compared: absent: needs a GPU."]
     (alone,) = answer(timed_findings(tmp_path, EFFECTS, only()))
     assert alone == "On small, only the baseline was run."
 
@@ -127,3 +131,57 @@ def test_columns_that_do_not_fit_are_left_out_from_the_least_important() -> None
     assert fitting(made_of, 62).header == header[:5]
     assert fitting(made_of, 50).header == ("Optimization", "Time", "Speed-up", "Effect")
     assert fitting(made_of, 50).rows[0] == (row[0], *row[2:5])
+
+
+def test_columns_that_name_a_row_are_never_left_out() -> None:
+    header = ("Workload", "Optimization", "Precision", "Time", "Speed-up", "Effect")
+    words = [TableCell(text, look="word") for text in ("small model", "fast")]
+    row = (*words, *(TableCell(text, cell="c") for text in ("bf16", "1 s", "2.00×", "pays")))
+    made_of = Table("t", "T", "", header, (row,), optional=0)
+    assert fitting(made_of, 58).header == ("Workload", "Optimization", "Time", "Speed-up", "Effect")
+
+
+def test_each_workload_of_the_users_own_has_a_table_and_a_sentence() -> None:
+    kept = [one for one in read_records(ROOT / "results/reference/congestion") if one.status == "ok"]
+    mine = [
+        one._replace(cell=one.cell._replace(workload=name))
+        for one in kept
+        for name, of in (("mine_a", "incast_16"), ("mine_b", "incast_64"))
+        if one.cell.workload == of
+    ]
+    data = gather("congestion", mine, [], ROOT / "results/reference/congestion")
+    tables = [data.table(block) for block in data.blocks if block.kind == "effects"]
+    assert [one.title.rpartition(": ")[2] for one in tables if one] == ["mine_a", "mine_b"]
+    assert all(one.header[0] == "Optimization" and len(one.rows) == 6 for one in tables if one)
+    said = answer(data)
+    assert said[0].startswith("On mine_a, ")
+    assert any(one.startswith("On mine_b, ") for one in said[1:])
+
+
+def test_what_a_formula_assumes_is_in_the_answer() -> None:
+    (said,) = [one for one in answer(reported(ROOT / "results/reference/interconnect_formula_own"))
+               if one.startswith("Assumes")]  # fmt: skip
+    assert said == (
+        "Assumes 2 nodes of 8 GPUs (NVIDIA H100 SXM), 25 Gbit/s per node, 2,048 tokens per micro-batch and "
+        "GPU, computing at 396 TFLOP/s per GPU, 40 % of the peak."
+    )
+
+
+def test_a_busy_machine_is_named_whatever_the_effect(tmp_path: Path) -> None:
+    def busy(one: Record, share: float) -> Record:
+        return one._replace(
+            measurements=(*one.measurements, Measurement(OTHERS, "1", "measured", "", (share,)))
+        )
+
+    records = only("baseline_again", "fast")
+    quiet = answer(timed_findings(tmp_path, EFFECTS, [busy(one, 0.02) for one in records]))
+    assert not any("busy" in one for one in quiet)
+    loud = answer(timed_findings(tmp_path, EFFECTS, [busy(one, 0.3) for one in records]))
+    assert loud == [*quiet, "The machine was busy: other processes took up to 30 % of its time."]
+
+
+def test_bytes_that_are_compared_have_one_unit() -> None:
+    large, small = (Value("w", "v", "m", "", "B", "simulated", "c", one) for one in (1.1 * 2**30, 9e8))
+    assert instead_of(small, large, "GiB") == "0.838 GiB ˢ instead of 1.10 GiB ˢ"
+    assert instead_of(small, small, "GiB") == "900 MB ˢ instead of 900 MB ˢ"
+    assert shown_value(small._replace(median=4.0), "GiB") == "<\u00a00.001 ˢ"

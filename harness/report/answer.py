@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
 
 from harness.optimizations import AGAIN
 from harness.records import Status
 from harness.report.answer_by_metric import by_metric
+from harness.report.answer_values import VariantEffect, changed, gain, values_of
 from harness.report.errors import error_rows
 from harness.report.report_data import ReportData
-from harness.report.result_index import Value
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
-from harness.report.speedup import Comparison, compared, compile_cost, why_none
+from harness.report.speedup import BUSY, OTHERS, compared, why_none
 from harness.report.tables import percent
-from harness.units import best_unit, counted, human, in_unit, marked, times
+from harness.units import counted, human
 
 NAMED = 3
 """So many of those that pay, or are undecided, are named."""
-
-
-class VariantEffect(NamedTuple):
-    """One variant on the workload of the answer; `comparison` is None where none could be made."""
-
-    name: str
-    title: str
-    comparison: Comparison | None
-    ranks: str  # "" where it runs on as many as the baseline
-
-    @property
-    def size(self) -> str:
-        """Return the speed-up or the change, without its interval; "" without a comparison."""
-        if self.comparison is None:
-            return ""
-        ratio = self.comparison.ratio.value
-        return times(1 / ratio) if self.comparison.unit == "s" else percent(ratio - 1, True)
-
-    @property
-    def effect(self) -> str:
-        """Return pays, costs, no difference or undecided; "" without a comparison."""
-        return self.comparison.effect if self.comparison else ""
 
 
 def answer(data: ReportData) -> list[str]:
@@ -60,10 +37,15 @@ def finding(data: ReportData) -> str:
     if block is None or data.spec.blocks == DEFAULT_BLOCKS:
         return sentences[0].removesuffix(".") if sentences else "no value"
     workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+    return _best_of(data, block, workload) or sentences[-1].partition("; ")[0].removesuffix(".")
+
+
+def _best_of(data: ReportData, block: ReportBlock, workload: str) -> str:
+    """Return what pays most on a workload, first of what runs on the baseline's ranks; "" for nothing."""
     paying = [one for one in _variants(data, block, workload) if one.effect == "pays"]
     alike = _best_first([one for one in paying if not one.ranks]) or _best_first(paying)
     if not alike:
-        return sentences[-1].partition("; ")[0].removesuffix(".")
+        return ""
     best = alike[0]
     on = f"{data.spec.name('workload', workload)}{f', {best.ranks}' if best.ranks else ''}"
     assert best.comparison is not None
@@ -113,7 +95,7 @@ def _what_pays(data: ReportData) -> list[str]:
     sentences = []
     if paying:
         first, *rest = paying
-        sentences.append(f"{on}, {first.title} pays most: {_gain(data, block, workload, first)}.")
+        sentences.append(f"{on}, {first.title} pays most: {gain(data, block, workload, first)}.")
         if rest:
             sentences.append(f"Also: {_listed(rest)}.")
     elif tried := [one for one in alike if one.comparison]:
@@ -122,17 +104,57 @@ def _what_pays(data: ReportData) -> list[str]:
         sentences.append(f"Undecided: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
     if other := _best_first([one for one in variants if one.ranks and one.effect == "pays"]):
         best = other[0]
-        sentences.append(f"{on}, {best.title} on {best.ranks}: {_gain(data, block, workload, best)}.")
+        sentences.append(f"{on}, {best.title} on {best.ranks}: {gain(data, block, workload, best)}.")
     lacking = [one for one in variants if one.comparison is None]
     if lacking and len(lacking) == len(variants):
-        reason = why_none(data.index, workload, lacking[0].name, block.fields)[1]
-        values = _values(data, block, workload, lacking[:NAMED])
+        reason = _reason(data, block, workload, lacking[0])
+        with_values = values_of(data, block, workload, lacking[:NAMED])
         metric = data.spec.name("metric", block.fields["metric"]).lower()
-        begin = f"{on}, {metric} is {values}; no" if values else f"{on}, no"
+        begin = f"{on}, {metric} is {with_values}; no" if with_values else f"{on}, no"
         sentences.append(f"{begin} variant could be compared with the baseline ({reason}).")
     elif lacking and not paying:
-        sentences.append(f"{counted(len(lacking), 'variant')} could not be compared here.")
-    return sentences or [f"{on}, only the baseline was run."]
+        reason = _reason(data, block, workload, lacking[0])
+        others = f"; nor {counted(len(lacking) - 1, 'other variant')}" if len(lacking) > 1 else ""
+        sentences.append(f"Not compared: {reason}{others}.")
+    sentences = sentences or [f"{on}, only the baseline was run."]
+    sentences += [*_assumed(data, block, workload), *_others(data, block)]
+    return [*sentences, *_disturbed(data, block, workload)]
+
+
+def _reason(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
+    """Return why a variant could not be compared, with its name."""
+    word, reason = why_none(data.index, workload, variant.name, block.fields)
+    return f"{variant.title}: {reason}" if word == "unavailable" else reason
+
+
+def _others(data: ReportData, block: ReportBlock) -> Iterator[str]:
+    """Yield in a sentence each what pays most on further workloads of the user's."""
+    index, where = data.index, {k: v for k, v in block.fields["where"].items() if k != "workload"}
+    own = [one for one in index.names("workload", where, block.fields["metric"]) if one in index.own]
+    for workload in own[1:]:
+        about = block._replace(fields={**block.fields, "where": {**where, "workload": workload}})
+        yield f"{_best_of(data, about, workload) or f'On {workload}, no variant pays'}."
+
+
+def _assumed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
+    """Return in a sentence what the values rest on, where conf/report names it."""
+    baseline, parts = block.fields["baseline"], []
+    records = data.index.cells.get((workload, baseline), [])
+    for one in data.spec.answer["assumes"] if records else ():
+        if one["field"]:
+            stated = records[0].cell.config.get("workload", {}).get(one["field"])
+            parts += [one["title"].format(stated)] if stated not in (None, "") else []
+        elif value := data.index.get(workload, baseline, one["metric"], one["method"]):
+            parts.append(one["title"].format(human(value.median, value.unit, one["unit"] or None)))
+    return [f"Assumes {''.join(parts)}."] if parts else []
+
+
+def _disturbed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
+    """Return in a sentence how much other processes disturbed what was timed; nothing where they did not."""
+    others = data.index.first(workload, block.fields["baseline"], OTHERS)
+    if others is None or others.max <= BUSY:
+        return []
+    return [f"The machine was busy: other processes took up to {percent(others.max)} of its time."]
 
 
 def _variants(data: ReportData, block: ReportBlock, workload: str) -> Iterator[VariantEffect]:
@@ -159,59 +181,10 @@ def _listed(variants: Sequence[VariantEffect]) -> str:
 
 
 def _what_decides(undecided: Sequence[VariantEffect]) -> str:
-    """Return how many repeats would decide the most of them, and whether the machine was busy."""
+    """Return how many repeats would decide the most of them."""
     comparisons = [one.comparison for one in undecided if one.comparison]
     most = max(comparisons, key=lambda one: one.more_repeats or 0)
-    return f"; {most.undecided}" if most.undecided else ""
-
-
-def _gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
-    """Return by how much a variant pays, and what it does to the other metrics of the answer."""
-    comparison, fields, spec = variant.comparison, block.fields, data.spec
-    assert comparison is not None
-    base = spec.name("optimization", fields["baseline"])
-    if comparison.unit == "s":
-        gained = f"{comparison.text} the speed of {base}"
-        if cost := compile_cost(data.index, workload, variant.name, fields):
-            gained += f"; {cost}"
-    else:
-        place = (fields["metric"], fields["method"])
-        ours, other = (data.index.get(workload, one, *place) for one in (variant.name, fields["baseline"]))
-        assert ours is not None
-        assert other is not None
-        change = percent(comparison.ratio.value - 1, True)
-        gained = (
-            f"{spec.name('metric', fields['metric']).lower()} {_in_unit(ours, fields['unit'])} instead of "
-            f"{_in_unit(other, fields['unit'])} ({change})"
-        )
-    changes = [_changed(data, workload, variant.name, fields["baseline"], one) for one in spec.answer["also"]]
-    return "; ".join([gained, *filter(None, changes)])
-
-
-def _in_unit(value: Value, unit: str) -> str:
-    large = unit != "auto" and in_unit(value.median, value.unit, unit) >= 1
-    shown = unit if large else best_unit(value.median, value.unit)
-    return marked(human(value.median, value.unit, shown), value.origin)
-
-
-def _values(data: ReportData, block: ReportBlock, workload: str, variants: Sequence[VariantEffect]) -> str:
-    """Return the metric of each variant that has it, without a comparison."""
-    fields = block.fields
-    found = (
-        (one, data.index.get(workload, one.name, fields["metric"], fields["method"])) for one in variants
-    )
-    return ", ".join(f"{_in_unit(value, fields['unit'])} with {one.title}" for one, value in found if value)
-
-
-def _changed(data: ReportData, workload: str, variant: str, baseline: str, also: Mapping[str, Any]) -> str:
-    """Return another metric of the variant and of the baseline's; "" where either lacks it."""
-    place = (also["metric"], also["method"])
-    ours, other = (data.index.get(workload, one, *place) for one in (variant, baseline))
-    if ours is None:
-        return ""
-    unit = "1" if ours.unit == "1" else also["unit"]
-    instead = f" instead of {_in_unit(other, unit)}" if other is not None else ""
-    return f"{also['title']} {_in_unit(ours, unit)}{instead}"
+    return f"; {most.what_decides}" if most.what_decides else ""
 
 
 def _none_pays(
@@ -235,7 +208,7 @@ def _none_pays(
     best = min(values, key=lambda one: values[one].median)
     if values[best].median < base.median:
         changes = [
-            _changed(data, workload, best.name, block.fields["baseline"], one)
+            changed(data, workload, best.name, block.fields["baseline"], one)
             for one in data.spec.answer["also"]
         ]
         sentences.append(f"At the same {metric}, {best.title} has {'; '.join(filter(None, changes))}.")

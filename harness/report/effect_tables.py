@@ -32,7 +32,7 @@ def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     extras = {**fields["extra_metrics"], **(training_columns(index, fields) if fields["training"] else {})}
     fields = {**fields, "extra_metrics": extras, "conditions": stated_conditions(index, fields)}
     rows: list[tuple[TableCell, ...]] = []
-    unit = ""
+    unit, intervals = "", False
     for workload in workloads:
         variants = [
             one for one in index.names("optimization", fields["where"]) if (workload, one) in index.cells
@@ -44,12 +44,14 @@ def effects(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
             head = [TableCell(spec.name("workload", workload), look="word")] if len(workloads) > 1 else []
             head.append(TableCell(spec.name("optimization", variant), look="word"))
             rows.append((*head, *_effect_row(spec, index, notes, workload, variant, fields, longest)))
+            comparison = compared(index, workload, variant, fields)
+            intervals = intervals or (comparison is not None and comparison.has_ends)
     header = (
         *(["Workload"] if len(workloads) > 1 else []),
         "Optimization",
         *fields["conditions"].values(),
         spec.name("metric", fields["metric"]) + ("" if fields["unit"] == "auto" else f", {fields['unit']}"),
-        "Speed-up (95 % interval)" if unit == "s" else "Change",
+        "Change" if unit != "s" else "Speed-up (95 % interval)" if intervals else "Speed-up",
         *([] if fields["better"] == "neither" else ["Effect"]),
         *(str(one["title"] if isinstance(one, Mapping) else one) for one in extras.values()),
     )

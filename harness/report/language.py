@@ -38,6 +38,7 @@ TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "NAMES": schema.NAMES,
     "ANSWER": schema.ANSWER,
     "ALSO": schema.ALSO,
+    "ASSUMED": schema.ASSUMED,
     "COLUMN": schema.COLUMN,
     "AXIS": schema.AXIS,
     "MARK": schema.MARK,

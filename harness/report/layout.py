@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from harness.optimizations import BASELINE
 from harness.report.figure import Figure
 from harness.report.report_data import ReportData
 from harness.report.spec import ReportBlock
@@ -48,9 +49,10 @@ def arrange(data: ReportData) -> Layout:
     """Return the parts of a report; draws its figures."""
     parts = [_part(data, block) for block in data.blocks]
     failures = next((part for part in parts if part.block.kind == "failures" and _rows(part)), None)
-    claims = next((part for part in parts if part.block.kind == "verdicts" and data.claims), None)
+    compared = any(verdict.outcome != "unavailable" for verdict in data.verdicts)
+    claims = next((part for part in parts if part.block.kind == "verdicts" and compared), None)
     others = [part for part in parts if part.block.kind not in ("verdicts", "failures")]
-    filled = [part for part in others if part.figure or _rows(part)]
+    filled = [part for part in others if part.figure or (_rows(part) and not _baseline_alone(data, part))]
     top = _top(data, filled)
     rest = [part for part in filled if top is None or part.block.id != top.block.id]
     marked = [part for part in rest if part.block.fields.get("shown")] or rest[:SHOWN]
@@ -73,6 +75,14 @@ def _part(data: ReportData, block: ReportBlock) -> Part:
 
 def _rows(part: Part) -> bool:
     return part.table is not None and bool(part.table.table.rows)
+
+
+def _baseline_alone(data: ReportData, part: Part) -> bool:
+    """Return whether a table of variants has only the baseline, with nothing to compare it with."""
+    if part.block.kind != "table" or part.block.fields["rows"] != "optimization" or part.table is None:
+        return False
+    names = [row[0].text for row in part.table.table.rows]
+    return names == [data.spec.name("optimization", BASELINE)]
 
 
 def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:

@@ -77,7 +77,7 @@ class ReportData:
             for one in self.spec.blocks
             for block in (metric_blocks(one, self.index) if one.kind == "every_metric" else [one])
         ]
-        chosen = (_chosen(block, self.spec, self.index) for block in listed)
+        chosen = (one for block in listed for one in _chosen(block, self.spec, self.index))
         distinct: dict[str, ReportBlock] = {}
         for block in chosen:
             distinct.setdefault(_content(block), block)
@@ -115,16 +115,24 @@ def _content(block: ReportBlock) -> str:
     return repr((block.kind, block.title, {k: v for k, v in block.fields.items() if k not in placed}))
 
 
-def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> ReportBlock:
-    """Return a block about one workload: the user's, else the one that it prefers, else the first."""
+def _chosen(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[ReportBlock]:
+    """Return a block about one workload for each of the user's, else for its own choice, or the first."""
     preferred = block.fields.get("workload")
     if not preferred:
-        return block
+        return [block]
     run = index.names("workload", block.fields["where"])
-    chosen = run[0] if run and (preferred not in run or run[0] in index.own) else preferred
-    name = spec.name("workload", chosen)
+    own = [name for name in run if name in index.own]
+    shipped = preferred if preferred in run or not run else run[0]
+    return [_about(block, spec, name, i) for i, name in enumerate(own or [shipped])]
+
+
+def _about(block: ReportBlock, spec: Spec, workload: str, place: int) -> ReportBlock:
+    """Return the block about a workload; from the second one on its id has a number."""
+    name = spec.name("workload", workload)
+    title = block.title if "{workload}" in block.title or not place else f"{block.title}: {{workload}}"
     return block._replace(
-        title=block.title.format(workload=name),
+        id=f"{block.id}_{place + 1}" if place else block.id,
+        title=title.format(workload=name),
         text=block.text.format(workload=name),
-        fields={**block.fields, "where": {**block.fields["where"], "workload": chosen}},
+        fields={**block.fields, "where": {**block.fields["where"], "workload": workload}},
     )

@@ -177,12 +177,17 @@ class ResultIndex:
         fields = record.cell.config.get("workload", {})
         for key, wanted in where.items():
             if key in ("workload", "optimization"):
-                own = key == "workload" and record.cell.workload in self.own
-                if not own and not _fits(getattr(record.cell, key), wanted):
+                if key == "workload" and record.cell.workload in self.own and not self._is_own(wanted):
+                    continue
+                if not _fits(getattr(record.cell, key), wanted):
                     return False
             elif key != "method" and not _field_fits(fields.get(key), wanted):
                 return False
         return True
+
+    def _is_own(self, wanted: Any) -> bool:
+        """Return whether one workload of the user's is wanted: a block that is repeated for each."""
+        return isinstance(wanted, str) and wanted in self.own
 
     def _rank(self, key: str, name: str) -> tuple[int, list[tuple[int, int, str]]]:
         """Order the user's workloads first, then as the report lists, then by the sizes in the names."""

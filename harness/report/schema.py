@@ -95,6 +95,11 @@ ANSWER: _Fields = {
         "default": [],
         "doc": "patterns of variants that are nothing to turn on, such as other links",
     },
+    "assumes": {
+        "type": "list",
+        "default": [],
+        "doc": "what the values rest on: an ASSUMED each, put together into a sentence",
+    },
     "also": {
         "type": "list",
         "default": [],
@@ -107,6 +112,13 @@ ALSO: _Fields = {
     "method": _METHOD,
     "title": _must("its name in a sentence, in lower case"),
     "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in"},
+}
+ASSUMED: _Fields = {
+    "title": _must("its words, with `{}` for the value"),
+    "field": _text("a field of the workload; either this or `metric`"),
+    "metric": _text("a metric of the baseline"),
+    "method": _text("its method"),
+    "unit": _text("the unit to show it in; the one that reads best without it"),
 }
 FILE: _Fields = {
     "suite": _must("the suite's name"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.claims import read_yaml
 from harness.optimizations import CONF
-from harness.report.schema import ALSO, ANSWER, AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
+from harness.report.schema import ALSO, ANSWER, ASSUMED, AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
 from harness.validation import ConfigError, as_mapping, check_fields
 
 REPORTS = CONF / "report"
@@ -35,7 +35,7 @@ class Spec(NamedTuple):
     blocks: tuple[ReportBlock, ...]
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
-    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": ()})
+    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": (), "assumes": ()})
 
     def name(self, key: str, identifier: str) -> str:
         """Return how people know `identifier`, a value of `key`."""
@@ -82,8 +82,14 @@ def load_spec(
 
 def _answer(where: str, data: Any) -> Mapping[str, Any]:
     fields = dict(check_fields(where, as_mapping(where, data), ANSWER))
-    also = enumerate(fields["also"])
-    fields["also"] = [check_fields(f"{where}.also[{i}]", as_mapping(where, one), ALSO) for i, one in also]
+    for name, kind in (("also", ALSO), ("assumes", ASSUMED)):
+        fields[name] = [
+            check_fields(f"{where}.{name}[{i}]", as_mapping(where, one), kind)
+            for i, one in enumerate(fields[name])
+        ]
+    for i, one in enumerate(fields["assumes"]):
+        if bool(one["field"]) == bool(one["metric"]):
+            raise ConfigError(f"{where}.assumes[{i}]: expected either field or metric")
     return fields
 
 

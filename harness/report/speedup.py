@@ -89,20 +89,24 @@ class Comparison(NamedTuple):
         return more_repeats(self.ratio, self.noise, self.equal_within)
 
     @property
+    def what_decides(self) -> str:
+        """Return how many more repeats would decide an undecided effect; "" where that is not known."""
+        more = self.more_repeats
+        if more is not None:
+            return f"about {counted(more, 'more repeat')} would decide: repeats={self.ratio.processes + more}"
+        comparable = self.noise is not None or self.equal_within is not None
+        processes = min(one.processes for one in (self.ratio, self.noise) if one)
+        if self.effect == "undecided" and comparable and processes < 2:
+            return f"one repeat shows no spread between processes; try repeats={FEWEST_REPEATS}"
+        return ""
+
+    @property
     def undecided(self) -> str:
         """Return what would decide an undecided effect, and what disturbed it; "" where it is decided."""
-        if self.effect != "undecided" or (self.noise is None and self.equal_within is None):
+        if self.effect != "undecided":
             return ""
-        more, parts = self.more_repeats, []
-        processes = min(one.processes for one in (self.ratio, self.noise) if one)
-        if more is not None:
-            repeats = self.ratio.processes + more
-            parts.append(f"about {counted(more, 'more repeat')} would decide: repeats={repeats}")
-        elif processes < 2:
-            parts.append(f"one repeat shows no spread between processes; try repeats={FEWEST_REPEATS}")
-        if self.others > BUSY:
-            parts.append(f"the machine was busy: other processes took {100 * self.others:.0f} % of its time")
-        return "; ".join(parts)
+        busy = f"the machine was busy: other processes took {100 * self.others:.0f} % of its time"
+        return "; ".join(filter(None, [self.what_decides, busy if self.others > BUSY else ""]))
 
     @property
     def left_out(self) -> str:
@@ -223,8 +227,9 @@ def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     for name in (variant, fields["baseline"]):
         if index.get(workload, name, fields["metric"], fields["method"]) is None:
             word, sentence = index.reason(workload, name, fields["metric"], fields["method"])
-            if word == "unavailable":  # on every workload for the same reason: one footnote
-                sentence = sentence.replace(f"{name} on {workload}: unavailable: ", f"{name}: ", 1)
+            if word == "unavailable":  # of any variant on any workload: one footnote per reason
+                kept = "" if name == variant else f"{name}: "
+                sentence = sentence.replace(f"{name} on {workload}: unavailable: ", kept, 1)
             return word, sentence
     try:
         ratio_of(index, workload, variant, fields)

@@ -58,6 +58,8 @@ def _claims(data: ReportData) -> SummaryCard | None:
     if block is None or not data.verdicts:
         return None
     compared_ = [verdict for verdict in data.verdicts if verdict.outcome != "unavailable"]
+    if not compared_:
+        return None
     lines = tuple((outcome, str(count)) for outcome, count in count_outcomes(compared_).items())
     return SummaryCard(CLAIMS, lines, claims_line(data.verdicts, data.records), block.id)
 
@@ -65,6 +67,8 @@ def _claims(data: ReportData) -> SummaryCard | None:
 def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
     """Return how many interpretations could be compared, under whose conditions, and what the rest needs."""
     compared_ = [verdict for verdict in verdicts if verdict.outcome != "unavailable"]
+    if not compared_:
+        return "No claim could be compared with this run."
     stated = sum(verdict.where == "as stated" for verdict in compared_)
     reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
     rest = [verdict for verdict in verdicts if verdict.outcome == "unavailable"]

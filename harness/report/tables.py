@@ -11,7 +11,10 @@ from typing import NamedTuple
 from harness.records import Record, Status
 from harness.report.result_index import ResultIndex, Value, why
 from harness.report.spec import ReportBlock, Spec
-from harness.units import best_unit, counted, human, marked, without_unit
+from harness.units import best_unit, counted, human, in_unit, marked, without_unit
+
+SMALLEST = 0.001
+"""Bytes that are less of a column's unit are not shown in full."""
 
 ABSENT = ("", "–", "not run", "unknown", "unavailable")
 """What a cell without a value shows."""
@@ -107,6 +110,8 @@ def show(value: Value, unit: str, signed: bool = False) -> str:
             human(value.median, value.unit, best_unit(value.median, value.unit), signed), value.origin
         )
     end = " %" if unit == "%" else ""
+    if value.unit == "B" and 0 < in_unit(value.median, value.unit, unit) < SMALLEST and not signed:
+        return marked(f"<\u00a0{SMALLEST}", value.origin)
     return marked(without_unit(value.median, value.unit, unit, signed) + end, value.origin)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.report.report_data import ReportData
 from harness.report.spec import ReportBlock
 from harness.report.summary import cells_line, summary
 from harness.report.tables import Table, TableCell
+from harness.report.tidy import heads_of, trimmed
 from harness.report.verdicts import verdict_table
 from harness.units import ORIGIN_MARKS, counted, kept_together
 
@@ -25,7 +27,10 @@ LINES = 40
 """Lines at most, but with `show=all`."""
 
 NOTES = 3
-"""Footnotes at most, each of one line."""
+"""Footnotes at most."""
+
+NOTE_LINES = 2
+"""Lines at most of a footnote and of a sentence on what was left out."""
 
 FIXED = 3
 """Last columns of a table of effects that are kept as long as there is room: value, change, effect."""
@@ -41,7 +46,8 @@ def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bo
 
     stream = out or sys.stdout
     console = Console(file=stream, highlight=False, legacy_windows=False)
-    width = min(console.width, WIDTH) if stream.isatty() else WIDTH
+    most = console.width if everything else min(console.width, WIDTH)
+    width = most if stream.isatty() or (everything and "COLUMNS" in os.environ) else WIDTH
     console = Console(file=stream, width=width, highlight=False, legacy_windows=False)
     head = [line for sentence in answer(data) for line in _wrapped(sentence, width)]
     tail = [line for sentence in _tail(data, page, width, everything) for line in _wrapped(sentence, width)]
@@ -83,7 +89,7 @@ def _table(data: ReportData) -> Table | None:
     for one in [block, *marked] if block is not None else marked:
         made = data.table(one)
         if made is not None and made.rows:
-            return made
+            return trimmed(made)[0]
     return None
 
 
@@ -96,6 +102,7 @@ def _show_all(console: object, data: ReportData) -> None:
         if block.kind == "verdicts" or block.fields.get("terminal"):
             made = with_values(block, data) if block.kind == "verdicts" else data.table(block)
             if made is not None and made.rows:
+                made = trimmed(made)[0]
                 lines = _lines(made, console.width, 10_000, console.is_terminal, notes=len(made.notes))
                 console.print("\n".join(lines), markup=False, soft_wrap=True)
     for card in summary(data)[1:]:
@@ -112,7 +119,8 @@ def fitting(made: Table, width: int) -> Table:
     full = [tuple(TableCell(head, look="word") for head in made.header), *made.rows]
     columns = list(range(len(made.header)))
     last = columns[len(columns) - made.optional :]
-    middle = columns[1 : max(1, len(columns) - made.optional - FIXED)]
+    heads = heads_of(made.rows)
+    middle = columns[heads : max(heads, len(columns) - made.optional - FIXED)]
     for dropped in [*reversed(last), *reversed(middle)]:
         if _width([[row[i] for i in columns] for row in full]) <= width:
             break
@@ -139,7 +147,7 @@ def _lines(made: Table, width: int, room: int, colours: bool, notes: int = NOTES
     while True:
         below = _left_out(made, fitted, len(fitted.rows) - len(rows), len(marked) - len(shown), width)
         grid = _grid(fitted._replace(rows=rows), width, colours)
-        excess = len(grid) + len(shown) + len(below) - room
+        excess = len("\n".join([*grid, *shown, *below]).splitlines()) - room
         if excess <= 0 or len(rows) <= 1:
             return [*grid, *shown, *below]
         rows = rows[: -min(max(1, excess // 2), len(rows) - 1)]
@@ -153,8 +161,11 @@ def _left_out(made: Table, fitted: Table, rows: int, notes: int, width: int) -> 
     return [_cut(f"In the report: {', '.join(parts)}.", width)] if parts else []
 
 
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _cut(text: str, width: int) -> str:
+    """Return a text in lines, with what is beyond `NOTE_LINES` cut off."""
+    lines = wrap(text, width, break_on_hyphens=False)
+    kept = lines[:NOTE_LINES]
+    return "\n".join(kept if kept == lines else [*kept[:-1], kept[-1][: width - 1] + "…"])
 
 
 def _grid(made: Table, width: int, colours: bool) -> list[str]:

@@ -36,9 +36,18 @@ class TidyTable(NamedTuple):
 
 
 def tidy(table: Table) -> TidyTable:
-    """Return the table without rows and columns that have no value, its footnotes numbered anew.
+    """Return the table without what has no value; if too wide, transposed or with its last columns hidden."""
+    made, left_out = trimmed(table)
+    rows = made.rows
+    if len(made.header) > COLUMNS and heads_of(rows) == 1 and 0 < len(rows) < COLUMNS:
+        made = _transposed(made)
+    return TidyTable(made, max(0, len(made.header) - COLUMNS) if rows else 0, left_out)
 
-    A table that is still too wide is transposed where that makes it fit; else its last columns are hidden.
+
+def trimmed(table: Table) -> tuple[Table, str]:
+    """Return the table without rows and columns that have no value, and in sentences what was left out.
+
+    Its footnotes are numbered anew. A condition that all rows share is a sentence, too.
     """
     rows = [row for row in table.rows if not _empty(row)]
     left_out = _left_out([row for row in table.rows if _empty(row)], table.notes)
@@ -52,10 +61,7 @@ def tidy(table: Table) -> TidyTable:
     header = tuple(table.header[i] for i in kept)
     optional = sum(i >= len(table.header) - table.optional for i in kept)
     shown = tuple(tuple(_plain(row[i]) for i in kept) for row in rows)
-    made = _numbered(table._replace(header=header, rows=shown, optional=optional))
-    if len(header) > COLUMNS and heads == 1 and 0 < len(rows) < COLUMNS:
-        made = _transposed(made)
-    return TidyTable(made, max(0, len(made.header) - COLUMNS) if rows else 0, left_out)
+    return _numbered(table._replace(header=header, rows=shown, optional=optional)), left_out
 
 
 def heads_of(rows: Sequence[Sequence[TableCell]]) -> int:

@@ -23,7 +23,7 @@ class Workload:
     active_parameters: Annotated[float, Bounds(at_least=1, not_above="parameters")] | None = None
     num_hidden_layers: PositiveInt = 32  # each is gathered and reduced separately: it multiplies `latency_s`
     micro_batch_size: PositiveInt = 1  # sequences of one micro-batch on one GPU
-    seq_len: PositiveInt = 4096
+    seq_len: PositiveInt = 2048
     # Model FLOP utilization: FLOP/s of 6 per active parameter and token, over the peak. None: the rate that
     # the published run achieved. PaLM reports 46 % (arXiv 2204.02311, table 3), Llama 3 38 to 43 % (arXiv
     # 2407.21783, table 4).
