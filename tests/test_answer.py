@@ -108,7 +108,8 @@ def reported(folder: Path):
 
 
 @pytest.mark.parametrize("folder", REFERENCES, ids=lambda folder: folder.name)
-def test_the_end_of_a_sweep_fits_a_screen(folder: Path) -> None:
+def test_the_end_of_a_sweep_fits_a_screen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # of the process that runs the tests
     out = io.StringIO()
     show(reported(folder), Path("results/here/report.html"), out)
     lines = out.getvalue().splitlines()

@@ -95,10 +95,10 @@ def run_of(*words):
 def test_a_workload_of_ones_own_computes_at_the_assumed_share_of_the_gpus_peak():
     run = run_of("+suite.workloads.mine={parameters: 7e9, link_B_per_s: 3.125e9}", "workloads=[mine]")
     found = values_of(run.workloads["mine"], "hybrid_shard_accumulated.16")
-    compute_s = 6 * 7e9 * 4096 / (0.4 * 989.4e12)
+    compute_s = 6 * 7e9 * 2048 / (0.4 * 989.4e12)
     assert found["computation", "at best"] == pytest.approx(compute_s)
     assert found["time", "at worst"] == pytest.approx(compute_s + 2 * 7e9 / 16 / 3.125e9)
-    slow_s = 6 * 7e9 * 4096 / (0.2 * 989.4e12)
+    slow_s = 6 * 7e9 * 2048 / (0.2 * 989.4e12)
     assert found["time", "at worst, MFU 20%"] == pytest.approx(slow_s + 2 * 7e9 / 16 / 3.125e9)
 
 
@@ -122,7 +122,7 @@ def test_the_network_matters_no_more_from_the_stated_rates_on():
     """Of hybrid sharding: FSDP sends 3 x 7 GB at best and 3 x 14 x 15/16 at worst, hybrid 14 at both."""
     run = run_of("+suite.workloads.mine={parameters: 7e9}")
     found = values_of(run.workloads["mine"], "hybrid_shard")
-    compute_s = 6 * 7e9 * 4096 / (0.4 * 989.4e12)
+    compute_s = 6 * 7e9 * 2048 / (0.4 * 989.4e12)
     assert found["gain_ends_rate", "at best"] == pytest.approx(21e9 / (1.05 * compute_s))
     worst = (39.375e9 - 1.05 * 14e9) / (0.05 * compute_s)
     assert found["gain_ends_rate", "at worst"] == pytest.approx(worst)
