@@ -37,7 +37,7 @@ from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
 from harness.validation import ConfigError, as_mapping, check_value, shown, unknown
-from harness.workloads import check_names, slow_bf16_workloads, workloads
+from harness.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 
 logger = logging.getLogger("harness.progress")
 
@@ -73,6 +73,7 @@ class Run:
     slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
+    messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
 
 
 def workers_of(suite: Mapping[str, Any], requested: int | None) -> int:
@@ -322,4 +323,5 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
             [*picked, *(variant.name for variant in chosen)],
             config["out"] or "",
         ),
+        messages=file_messages(suite),
     )

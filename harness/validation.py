@@ -31,11 +31,17 @@ class ConfigError(Exception):
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     """Return the error for a name that is none of `allowed`, with the one that replaced it or the nearest."""
     names = sorted(allowed)
-    longer = [one for one in names if name and one.startswith(name)]
-    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
-    meant = present_name(name, names) or next(iter(near), None)
+    meant = present_name(name, names) or nearest(name, names)
     hint = f"; did you mean {meant}?" if meant else ""
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the name that was probably meant: one that begins so, else a similar one, else None."""
+    names = sorted(allowed)
+    longer = [one for one in names if name and one.startswith(name)]
+    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    return next(iter(near), None)
 
 
 def shown(value: Any) -> str:
