@@ -116,6 +116,8 @@ def run_command(words: Sequence[str]) -> None:
     for run in runs:
         for stage in stages(run):
             sweep(stage)
+            if len(runs) == 1:
+                refuse_nothing_ran(stage.out)
             report_data = report(stage.out, stage.out, everything=stage.show_all)
         pages.append(report_data)
     if given.get("suite") == "all":
@@ -154,6 +156,17 @@ def judged(source: Path) -> ReportData:
     plan, records = load_run(source)
     verdicts = judge(load_claims(plan.suite), records)
     return gather(plan.suite, records, verdicts, source, plan.titles, plan.left_out)
+
+
+def refuse_nothing_ran(folder: Path) -> None:
+    """Raise ConfigError where every cell of a run is unavailable for one and the same reason."""
+    from harness.records import Status
+
+    _, records = load_run(folder)
+    reasons = {record.reason if record.status == Status.UNAVAILABLE else "" for record in records}
+    if len(reasons) == 1 and (reason := reasons.pop()):
+        cells = "the only cell is" if len(records) == 1 else f"all {len(records)} cells are"
+        raise ConfigError(f"nothing was run: {cells} unavailable: {reason}")
 
 
 def results_folders(source: Path) -> list[Path]:

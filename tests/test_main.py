@@ -152,3 +152,14 @@ def test_another_suites_results_are_not_replaced(swept):
         "harness: out=out: has results of suite memory; choose another folder\n",
     )
     assert (swept / "out/plan.json").read_bytes() == before
+
+
+def test_a_run_whose_every_cell_is_unavailable_for_one_reason_ends_with_it_and_with_2(tmp_path):
+    words = ["suite=interconnect_formula", "hardware=gpu_80gb", "+suite.workloads.mine={parameters: 7e9}"]
+    words += ["workloads=[mine]", "only=[baseline,hybrid_shard]", f"out={tmp_path / 'out'}"]
+    done = harness(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "harness: nothing was run: all 2 cells are unavailable: mfu=0.4: the peak of 80 GB"
+    )
