@@ -77,7 +77,7 @@ NUMBERS = ("int", "float")
 Fields = Mapping[str, Mapping[str, Any]]
 """The declaration of each field."""
 
-RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "doc")
+RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "only_with", "doc")
 """What the declaration of a field may state."""
 
 
@@ -110,6 +110,13 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
             other, _ = field_and_factor(str(field[rule]))
             if other not in others(name) or name not in numbers:
                 raise unknown(f"{where}.{name}.{rule}={field[rule]}", other, others(name))
+        for other, values in field.get("only_with", {}).items():
+            if "default" not in field:
+                raise ConfigError(f"{where}.{name}: a field that is read only with {other} needs a default")
+            if other not in declared.keys() - {name}:
+                raise unknown(f"{where}.{name}.only_with={other}", other, declared.keys() - {name})
+            for value in values:
+                check_value(f"{where}.{name}.only_with.{other}", value, declared[other])
 
 
 def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -126,7 +133,7 @@ def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[
 
 
 def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> None:
-    """Check fields declared as `multiple_of` or `not_above` another field; raises ConfigError."""
+    """Check fields whose declaration names another field, see `harness.bounds`; raises ConfigError."""
     for name, field in fields.items():
         for rule, (within, words) in RELATIONS.items():
             if rule not in field:
@@ -136,6 +143,12 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> No
             if value is not None and bound is not None and not within(value, bound * factor):
                 limit = f"{field[rule]} ({shown(bound * factor)})"
                 raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {limit}")
+        for other, allowed in field.get("only_with", {}).items():
+            if values[name] != field["default"] and values[other] not in allowed:
+                here, readers = shown(values[other]), ", ".join(map(shown, allowed))
+                raise ConfigError(
+                    f"{where}.{name}={shown(values[name])}: not read with {other}={here}, only with {readers}"
+                )
 
 
 def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:

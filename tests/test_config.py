@@ -111,6 +111,18 @@ REFUSED = [
         ["suite=interconnect", "suite.optimizations.local_sgd.techniques=[{local_sgd: {outer_rate: 1}}]"],
         "did you mean outer_learning_rate?",
     ),
+    (
+        ["suite=kernels", "+suite.workloads.mine={operation: softmax, vocab_size: 7}"],
+        "mine.vocab_size=7: not read with operation='softmax', only with 'linear_cross_entropy', 'training_s",
+    ),
+    (["suite=kernels", "suite.workloads.softmax_16m.num_attention_heads=4"], "not read with operation='soft"),
+    (["suite=kernels", "suite.workloads.step_5m_1k.head_size=8"], "only with 'attention', 'rotary'"),
+    (["suite=kernels", "suite.workloads.attention_full_64_2k.part=attention"], "only with 'training_step'"),
+    (
+        ["suite=offload", "suite.workloads.budget_48m.loss_steps=8"],
+        "not read with device_memory_budget_B=4800",
+    ),
+    (["suite=memory_published", "suite.workloads.titan_llama3_8b.recompute=full"], "only with 'megatron'"),
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
