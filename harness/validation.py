@@ -124,12 +124,16 @@ def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[
     for name in values:
         if name not in fields:
             raise unknown(f"{where}.{name}", name, fields)
-    checked = {}
-    for name, field in fields.items():
-        if name not in values and "default" not in field:
-            raise ConfigError(f"{where}.{name}: missing; expected {describe(field)}")
-        checked[name] = check_value(f"{where}.{name}", values.get(name, field.get("default")), field)
-    return checked
+    missing = [name for name, field in fields.items() if name not in values and "default" not in field]
+    if len(missing) == 1:
+        raise ConfigError(f"{where}.{missing[0]}: missing; expected {describe(fields[missing[0]])}")
+    if missing:
+        each = ", ".join(f"{name} ({describe(fields[name])})" for name in missing)
+        raise ConfigError(f"{where}: missing fields: {each}")
+    return {
+        name: check_value(f"{where}.{name}", values.get(name, field.get("default")), field)
+        for name, field in fields.items()
+    }
 
 
 def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> None:

@@ -123,6 +123,17 @@ REFUSED = [
         "not read with device_memory_budget_B=4800",
     ),
     (["suite=memory_published", "suite.workloads.titan_llama3_8b.recompute=full"], "only with 'megatron'"),
+    (
+        [
+            "suite=memory",
+            "+suite.workloads.mine={num_hidden_layers: 2, vocab_size: 8, num_attention_heads: 2}",
+        ],
+        "mine: missing fields: hidden_size (a whole number of at least 1), num_key_value_heads (a whole n",
+    ),
+    (
+        ["suite=memory", "+suite.workloads.mine={num_hidden_layers: 2}"],
+        "vocab_size (a whole number of at least 2), seq_len (a whole number of at least 1), max_position_em",
+    ),
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
@@ -208,9 +219,10 @@ def test_variants_are_columns_of_one_optimization():
 def test_a_workload_can_be_added_and_left_out(plus):
     shape = "num_hidden_layers:2,hidden_size:64,num_attention_heads:4,num_key_value_heads:2,"
     shape += "intermediate_size:256,vocab_size:99,max_position_embeddings:64,seq_len:33"
-    new = f"{{{shape},device_memory_B:8e10}}"
-    run = load(["suite=memory", f"{plus}suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
+    words = ["suite=memory", f"{plus}suite.workloads.mine={{{shape}}}", "~suite.workloads.llama_7b"]
+    run = load([*words, "hardware=h200"])[0]
     assert run.workloads["mine"]["optimizer"] == "adamw"
+    assert run.workloads["mine"]["device_memory_B"] == 141e9
     assert "llama_7b" not in run.workloads
 
 
