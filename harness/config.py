@@ -32,7 +32,14 @@ from harness.optimizations import (
     variants,
     with_yaml,
 )
-from harness.overrides import apply_override, composition_error, first_line, parse, refuse_kinds
+from harness.overrides import (
+    apply_override,
+    composition_error,
+    first_line,
+    parse,
+    refuse_kinds,
+    unknown_key,
+)
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
@@ -102,8 +109,11 @@ class Choice(NamedTuple):
 
 def choose(words: Sequence[str]) -> Choice:
     """Return what the words choose, each name checked; raises ConfigError."""
+    known = {*GROUPS, *OmegaConf.structured(RunSchema)}
     for word in words:
-        if "=" not in word and (near := get_close_matches(word, names("suite"), n=1)):
+        if "=" in word or word in known:
+            continue
+        if near := get_close_matches(word, names("suite"), n=1):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
     overrides = parse(words)
     groups = {"executor": automatic()}
@@ -113,10 +123,9 @@ def choose(words: Sequence[str]) -> Choice:
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     suite = groups.pop("suite", None)
     if suite is None:
-        known = {*GROUPS, *OmegaConf.structured(RunSchema)}
         for override in values:
-            if (key := override.key_or_group.partition(".")[0]) not in known:
-                raise unknown(key, key, known)
+            if override.key_or_group.partition(".")[0] not in known:
+                raise unknown_key(override, known)
         raise ConfigError(f"suite: missing; give suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
     for group, name in groups.items():
         if name not in names(group):

@@ -144,6 +144,21 @@ REFUSED = [
         ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.micro_batch_sise=2"],
         "did you mean micro_batch_size",
     ),
+    (["model=x.json"], "model: no such name; use suite.workload_from='x.json'"),
+    (
+        ["suite=memory", "model=x.json"],
+        "use suite.workload_from='x.json' or suite.workloads.NAME.model='x.json'",
+    ),
+    (["suite=kernels", "workload_from=x.json"], "no such name; use suite.workload_from='x.json'"),
+    (["suite=memory", "device=h200"], "device: no such name; use hardware='h200'"),
+    (["device=h200"], "device: no such name; use hardware='h200'"),
+    (
+        ["suite=memory", "suite.workloads.mine={seq_len: 8}"],
+        "to add one: +suite.workloads.mine={...}; allowed: ",
+    ),
+    (["suite=memory", "workloads"], "'workloads': expected KEY=VALUE"),
+    (["suite=memory", "techniques=[fsdp2.cpu_offload]"], "is a setting; write {fsdp2: {cpu_offload: true}}"),
+    (["suite=memory", "techniques=[fsdp2.shard_within]"], "write {fsdp2: {shard_within: VALUE}}"),
     (["suite=memory", "from_result=x"], "did you mean from_results"),
     (["suite=all", "only=[fsdp2]"], "name one suite"),
 ]
