@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,12 +91,7 @@ def run_command(words: Sequence[str]) -> None:
                     f"{key}: nothing is run with from_results; allowed with it: out, show, suite"
                 )
         check_show(given.get("show", "answer"))
-        source = Path(given["from_results"])
-        out = Path(given.get("out", source))
-        if folders := results_folders(source):
-            print(f"Index: {index(folders, out)}")
-        else:
-            report(source, out, given.get("suite", ""), given.get("show") == "all")
+        judge_again(given)
         return
     from harness.progress import announce
     from harness.sweep import planned_sweep, refuse_incomplete, refuse_other_suite, stages, sweep, total_line
@@ -116,12 +111,37 @@ def run_command(words: Sequence[str]) -> None:
     for run in runs:
         for stage in stages(run):
             sweep(stage)
+            if len(runs) == 1:
+                refuse_nothing_ran(stage.out)
             report_data = report(stage.out, stage.out, everything=stage.show_all)
         pages.append(report_data)
     if given.get("suite") == "all":
         from harness.report import write_all
 
         print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
+
+
+def judge_again(given: Mapping[str, str]) -> None:
+    """Report the results in `from_results`, or write an index of several folders; raises ConfigError."""
+    listed = listed_folders(given["from_results"])
+    source = listed[0]
+    if len(listed) > 1 and "out" not in given:
+        raise ConfigError("out: missing; from_results=[A,B] writes an index of these folders into out=FOLDER")
+    out = Path(given.get("out", source))
+    folders = [one for folder in listed for one in results_folders(folder) or [folder]]
+    if len(listed) > 1 or folders != [source]:
+        print(f"Index: {index(folders, out)}")
+    else:
+        report(source, out, given.get("suite", ""), given.get("show") == "all")
+
+
+def listed_folders(text: str) -> list[Path]:
+    """Return the folders of `A` or of `[A,B]`; raises ConfigError where there is none."""
+    several = text.startswith("[") and text.endswith("]") and not Path(text).exists()
+    names = [one.strip() for one in text[1:-1].split(",")] if several else [text]
+    if not all(names):
+        raise ConfigError(f"from_results={text}: expected a folder of results, or several: [A,B]")
+    return [Path(name) for name in dict.fromkeys(names)]
 
 
 def report(
@@ -154,6 +174,17 @@ def judged(source: Path) -> ReportData:
     plan, records = load_run(source)
     verdicts = judge(load_claims(plan.suite), records)
     return gather(plan.suite, records, verdicts, source, plan.titles, plan.left_out)
+
+
+def refuse_nothing_ran(folder: Path) -> None:
+    """Raise ConfigError where every cell of a run is unavailable for one and the same reason."""
+    from harness.records import Status
+
+    _, records = load_run(folder)
+    reasons = {record.reason if record.status == Status.UNAVAILABLE else "" for record in records}
+    if len(reasons) == 1 and (reason := reasons.pop()):
+        cells = "the only cell is" if len(records) == 1 else f"all {len(records)} cells are"
+        raise ConfigError(f"nothing was run: {cells} unavailable: {reason}")
 
 
 def results_folders(source: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What a number may be, for the annotation of a field: `Annotated[int, Bounds(at_least=1)]`.
+"""What a field may be and where it is read, for its annotation: `Annotated[int, Bounds(at_least=1)]`.
 
 Workloads of suites and settings of techniques state it. `harness.dataclass_fields` reads it in their source,
 `harness.validation` checks values by it before anything runs.
@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 Rule = tuple[Callable[[float, float], bool], str]
 """A predicate on a value and its bound, and its words in error messages."""
@@ -63,6 +63,14 @@ class Bounds:
 
     def __str__(self) -> str:
         return " and ".join(f"{rule.replace('_', ' ')} {bound}" for rule, bound in self._stated().items())
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyWith:
+    """States that a field is read only where another one has one of these values; elsewhere it is refused."""
+
+    field: str
+    values: tuple[Any, ...]
 
 
 def field_and_factor(relation: str) -> tuple[str, float]:

@@ -21,7 +21,8 @@ python -m harness --help                              everything else
 USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing
-python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, hardware, executors
+python -m harness from_results=[A,B] out=FOLDER  the same of several, with an index of them
+python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
 
 what to run
@@ -35,7 +36,7 @@ what to run
   plan=true              as plan suite=NAME: print how many cells and how long; run nothing
 
 how to run it
-  out=FOLDER             where records and report go (results/<suite>); finished cells are not run again
+  out=FOLDER             of records and report (results/<suite>); finished cells are not run again
   limits.timeout_s=600   a cell that takes longer ends as timed_out
   limits.memory_B=null   a cell that takes more private memory ends as out_of_memory
   executor=NAME          where cells run; torchrun by itself under torchrun or srun
@@ -46,14 +47,14 @@ how to run it
 your own workload
   suite.workloads.NAME.FIELD=VALUE       change a field
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
-  suite.workload_from=PATH               a Hugging Face config.json; other fields under suite.hf_defaults
-  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, for the dry run of suite memory: docs/memory.md
+  suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
+  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/memory.md
 
 flags
   --help, --version
   --cfg job [--resolve] [--package KEY]  print the configuration as YAML
   --info [KIND]                          print the files that the configuration is composed of
-  --shell-completion install=bash        print completion: eval "$(python -m harness -sc install=bash)"
+  --shell-completion install=bash        completion: eval "$(python -m harness -sc install=bash)"
 
 python -m harness list suite=memory
 """
@@ -118,6 +119,10 @@ def read(argv: Sequence[str]) -> Command:
             words.append(word)
     if "--help" in flags:
         return Command((), "--help")
+    keys = [word.lstrip("+").partition("=")[0] for word in words if "=" in word]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{key}: given twice")
     shown = [name for name in flags if name in SHOWN]
     if words and words[0] == "list":
         shown.append("list")
@@ -149,7 +154,7 @@ def _flag(word: str, left: deque[str]) -> tuple[str, str]:
             raise ConfigError(f"{word}: {name} takes no value")
         return name, ""
     allowed = VALUES[name]
-    if name == "--info" and not equals and (not left or left[0] not in allowed):
+    if name == "--info" and not equals and (not left or "=" in left[0] or left[0].startswith("-")):
         return name, INFO[0]
     value = value if equals or not left else left.popleft()
     if not value or (allowed and value not in allowed):

@@ -32,12 +32,19 @@ from harness.optimizations import (
     variants,
     with_yaml,
 )
-from harness.overrides import apply_override, composition_error, first_line, parse, refuse_kinds
+from harness.overrides import (
+    apply_override,
+    composition_error,
+    first_line,
+    parse,
+    refuse_kinds,
+    unknown_key,
+)
 from harness.records import Limits, Sampling
 from harness.selection import left_out, select
 from harness.technique_list import suites_with_techniques
 from harness.validation import ConfigError, as_mapping, check_value, shown, unknown
-from harness.workloads import check_names, slow_bf16_workloads, workloads
+from harness.workloads import check_names, file_messages, slow_bf16_workloads, workloads
 
 logger = logging.getLogger("harness.progress")
 
@@ -73,6 +80,7 @@ class Run:
     slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
+    messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
 
 
 def workers_of(suite: Mapping[str, Any], requested: int | None) -> int:
@@ -101,8 +109,11 @@ class Choice(NamedTuple):
 
 def choose(words: Sequence[str]) -> Choice:
     """Return what the words choose, each name checked; raises ConfigError."""
+    known = {*GROUPS, *OmegaConf.structured(RunSchema)}
     for word in words:
-        if "=" not in word and (near := get_close_matches(word, names("suite"), n=1)):
+        if "=" in word or word in known:
+            continue
+        if near := get_close_matches(word, names("suite"), n=1):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
     overrides = parse(words)
     groups = {"executor": automatic()}
@@ -112,10 +123,9 @@ def choose(words: Sequence[str]) -> Choice:
     values = [o for o in overrides if o.key_or_group not in GROUPS]
     suite = groups.pop("suite", None)
     if suite is None:
-        known = {*GROUPS, *OmegaConf.structured(RunSchema)}
         for override in values:
-            if (key := override.key_or_group.partition(".")[0]) not in known:
-                raise unknown(key, key, known)
+            if override.key_or_group.partition(".")[0] not in known:
+                raise unknown_key(override, known)
         raise ConfigError(f"suite: missing; give suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
     for group, name in groups.items():
         if name not in names(group):
@@ -322,4 +332,5 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
             [*picked, *(variant.name for variant in chosen)],
             config["out"] or "",
         ),
+        messages=file_messages(suite),
     )

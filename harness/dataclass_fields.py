@@ -2,9 +2,9 @@
 
 A suite's `Workload` and a technique's `Settings` declare their fields once, so: the annotation says what is
 allowed (int, float, str, bool, dict, list or `Literal[...]`, each or None, numbers within the bounds of
-`Annotated[int, Bounds(at_least=1)]`), and the default is a literal, a name that a module gives to one, or
-`field(default_factory=list)`. Annotations may be names that a module gives to such ones, and base classes are
-read, too.
+`Annotated[int, Bounds(at_least=1)]`, read only where another field has the values of `OnlyWith`), and the
+default is a literal, a name that a module gives to one, or `field(default_factory=list)`. Annotations may be
+names that a module gives to such ones, and base classes are read, too.
 """
 
 from __future__ import annotations
@@ -170,9 +170,11 @@ def _allowed(file: Path, where: str, annotation: ast.expr) -> Mapping[str, Any]:
         return {**({"type": types.pop()} if len(types) == 1 else {}), **optional, "one_of": values}
     if isinstance(annotation, ast.Subscript) and head == "Annotated":
         plain, *further = _elements(annotation)
-        bounds = [one for one in further if isinstance(one, ast.Call) and _head(one.func) == "Bounds"]
-        stated = {word: value for one in bounds for word, value in _bounds(file, where, one).items()}
-        return {**_allowed(file, where, plain), **stated}
+        stated = dict(_allowed(file, where, plain))
+        for where_from, call in (_followed(file, one) for one in further):
+            if isinstance(call, ast.Call) and (rules := RULES_OF.get(_head(call.func))):
+                stated |= rules(where_from, where, call)
+        return stated
     unchecked = isinstance(annotation, ast.Subscript) and ast.unparse(_elements(annotation)[-1]) != "Any"
     if head in TYPE_OF and not unchecked:
         return {"type": TYPE_OF[head]}
@@ -186,6 +188,17 @@ def _bounds(file: Path, where: str, call: ast.Call) -> Mapping[str, Any]:
     if call.args:
         raise ConfigError(f"{where}: {ast.unparse(call)}; expected Bounds(at_least=NUMBER) and the like")
     return {str(one.arg): _literal(file, where, one.value) for one in call.keywords}
+
+
+def _only_with(file: Path, where: str, call: ast.Call) -> Mapping[str, Any]:
+    if call.keywords or len(call.args) != 2:
+        raise ConfigError(f'{where}: {ast.unparse(call)}; expected OnlyWith("FIELD", (VALUE, ...))')
+    name, values = (_literal(file, where, one) for one in call.args)
+    return {"only_with": {name: list(values)}}
+
+
+RULES_OF = {"Bounds": _bounds, "OnlyWith": _only_with}
+"""Reads what an annotation has besides the type, by the name of its class."""
 
 
 def _literal(file: Path, where: str, node: ast.expr) -> Any:

@@ -27,6 +27,7 @@ class EstimateBasis(StrEnum):
     OTHER_HOST = "on another host"
     OTHER_FIELDS = "of the same name with other fields"
     OTHER_VARIANTS = "of the same workload's other variants"
+    OTHER_WORKLOADS = "of the same variant on other workloads"
     BUDGET = "the sampling budget"
     LIMIT = "the limit"
 
@@ -71,10 +72,11 @@ def estimate(
 ) -> SweepEstimate:
     """Estimate each cell of `groups`: those that are still to be run. `forks`: see `Executor.forks`."""
     known = defaultdict(list)
-    of_workload = defaultdict(list)
+    of_workload, of_variant = defaultdict(list), defaultdict(list)
     for one in earlier:
         known[one.cell.workload, one.cell.optimization].append(one)
         of_workload[one.cell.workload].append(one)
+        of_variant[one.cell.optimization].append(one)
     cells = {}
     imported = False  # by the process that forks children
     for group in groups:
@@ -82,6 +84,8 @@ def estimate(
         imported = imported or forks(group)
         for cell in group.cells:
             cell_estimate = _of_cell(cell, known[cell.workload, cell.optimization], group.sampling, limits)
+            if cell_estimate.basis == EstimateBasis.BUDGET:
+                cell_estimate = _of_other_workloads(cell_estimate, of_variant[cell.optimization])
             if cell_estimate.basis == EstimateBasis.LIMIT:
                 cell_estimate = _of_other_variants(cell, of_workload[cell.workload], limits) or cell_estimate
             cells[cell.id] = cell_estimate._replace(
@@ -111,10 +115,25 @@ def _of_cell(
         if sampling is None:  # of interleaved cells the limit counts for each turn
             times_out = times_out or seconds >= limits.timeout_s
             seconds = min(seconds, limits.timeout_s)
+        elif RANKED[closest] == EstimateBasis.OTHER_FIELDS and any(one.status == Status.OK for one in alike):
+            seconds = max(seconds, _budget_s(sampling))  # a smaller one of this name may have needed less
         return CellEstimate(seconds, RANKED[closest], times_out)
     if sampling is not None and sampling.budget_s:
-        return CellEstimate((1 + WARM_UP_SHARE) * sampling.budget_s, EstimateBasis.BUDGET)
+        return CellEstimate(_budget_s(sampling), EstimateBasis.BUDGET)
     return CellEstimate(limits.timeout_s, EstimateBasis.LIMIT)
+
+
+def _budget_s(sampling: Sampling) -> float:
+    """Return the seconds of an interleaved cell's samples and of warming up; nothing sets it up in them."""
+    return (1 + WARM_UP_SHARE) * sampling.budget_s
+
+
+def _of_other_workloads(budget: CellEstimate, earlier: Sequence[Earlier]) -> CellEstimate:
+    """Return what a variant usually took, its compilation and checks included; the budget at the least."""
+    took_s = [one.duration_s for one in earlier if one.status == Status.OK]
+    if not took_s:
+        return budget
+    return CellEstimate(max(budget.seconds, statistics.median(took_s)), EstimateBasis.OTHER_WORKLOADS)
 
 
 def _of_other_variants(cell: Cell, earlier: Sequence[Earlier], limits: Limits) -> CellEstimate | None:

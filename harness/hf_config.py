@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from harness.transformers_source import has_size
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads")
+WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 VOCAB = ("vocab_size",)
 POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 """Names under which config.json files give a size; transformers' config classes map each to one attribute."""
+
+SIZES = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_VALUE_HEADS,
+    "intermediate_size": WIDTHS,
+    "vocab_size": VOCAB,
+}
+"""Sizes of a model, by the names of a workload's fields."""
 
 AFTER_PADDING = frozenset(
     ["camembert", "data2vec-text", "ibert", "longformer", "roberta", "roberta-prelayernorm", "xlm-roberta"]
@@ -31,6 +46,14 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 LARGEST_FILE_B = 10_000_000
 """No config.json comes near this size; weights given by mistake are not read."""
+
+
+class FileWorkload(NamedTuple):
+    """What a config.json describes. `missing`: of `SIZES`, those that it leaves to its config class."""
+
+    name: str
+    fields: dict[str, Any]
+    missing: tuple[str, ...]
 
 
 def read_workload_file(path: str | Path) -> dict[str, Any]:
@@ -120,15 +143,14 @@ def positions_unused(model_type: str, pad_token_id: Any) -> int:
 
 def workload_from_file(
     path: Path, num_hidden_layers: int | None = None, usual_seq_len: int = USUAL_SEQ_LEN
-) -> tuple[str, dict[str, Any]]:
+) -> FileWorkload:
     """Return a name for the workload that the file describes, and its fields: the config and its sizes.
 
     `num_hidden_layers`: its first layers alone; None: all. `usual_seq_len`: the length where the model has as
     many positions.
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
-    to its architecture's defaults get placeholders: an MLP of four hidden sizes, a key-value head per head,
-    1 elsewhere. The worker replaces them by the model's own.
+    to its architecture's class get placeholders, which the worker replaces by the model's own.
     """
     config, origin = _read(path)
     file = path / "config.json" if path.is_dir() else path
@@ -137,31 +159,46 @@ def workload_from_file(
         source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
         config = _first_layers(file, config, num_hidden_layers)
     name = file.resolve().parent.name if file.stem == "config" else file.stem
-    hidden_size = _size(file, config, HIDDEN) or 1
-    num_attention_heads = _size(file, config, HEADS) or 1
+    found = {size: _size(file, config, names) for size, names in SIZES.items()}
+    _refuse_heads(file, config, found)
     max_position_embeddings = _size(file, config, POSITIONS) or 2**20
     longest = max_position_embeddings - positions_unused(
         str(config["model_type"]), config.get("pad_token_id")
     )
-    left_out = [names[0] for names in (LAYERS, HIDDEN, VOCAB) if _size(file, config, names) is None]
+    left_out = [size for size in ("num_hidden_layers", "hidden_size", "vocab_size") if found[size] is None]
     defaults = f"; {', '.join(left_out)}: default of its class" if left_out else ""
     fields = {
-        "num_hidden_layers": _size(file, config, LAYERS) or 1,
-        "hidden_size": hidden_size,
-        "num_attention_heads": num_attention_heads,
-        "num_key_value_heads": _size(file, config, ("num_key_value_heads", "num_kv_heads"))
-        or num_attention_heads,
-        "intermediate_size": _size(
-            file, config, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-        )
-        or 4 * hidden_size,
-        "vocab_size": _size(file, config, VOCAB) or 1,
+        **_with_placeholders(found),
         "max_position_embeddings": max_position_embeddings,
         "seq_len": min(usual_seq_len, longest),
         "hf_config": config,
         "source": source + defaults,
     }
-    return name or str(config["model_type"]), fields
+    missing = tuple(size for size, value in found.items() if value is None)
+    return FileWorkload(name or str(config["model_type"]), fields, missing)
+
+
+def _with_placeholders(found: Mapping[str, int | None]) -> dict[str, int]:
+    """Return sizes with placeholders that each field allows: an MLP of four hidden sizes, as many heads."""
+    hidden_size = found["hidden_size"] or 1
+    heads = found["num_attention_heads"] or found["num_key_value_heads"] or 1
+    return {
+        "num_hidden_layers": found["num_hidden_layers"] or 1,
+        "hidden_size": hidden_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": found["num_key_value_heads"] or heads,
+        "intermediate_size": found["intermediate_size"] or 4 * hidden_size,
+        "vocab_size": found["vocab_size"] or 2,
+    }
+
+
+def _refuse_heads(file: Path, config: Mapping[str, Any], found: Mapping[str, int | None]) -> None:
+    """Raise ValueError where heads cannot share the key-value heads; some architectures read none."""
+    heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
+    if heads and shared and heads % shared and has_size(str(config["model_type"]), "num_key_value_heads"):
+        raise ValueError(
+            f"{file}: num_attention_heads is {heads}; it must be a multiple of num_key_value_heads, {shared}"
+        )
 
 
 def _first_layers(file: Path, config: dict[str, Any], count: int) -> dict[str, Any]:

@@ -32,6 +32,9 @@ SET_UP_SAMPLES = 5
 MORE_SAMPLES = SET_UP_SAMPLES + 2
 """Calls of an interleaved cell besides its rounds: to set it up, to calibrate, and to warm up."""
 
+STEP_SHARE = 0.5
+"""Share of matrix products' rate that a training step reaches, 0.5 to 0.7 in results/reference/kernels."""
+
 SLOW_BF16 = "bf16"
 """What a note on slow bf16 products begins with, before a colon; reports find the note by it."""
 
@@ -128,11 +131,11 @@ def product_seconds(
 
 
 def own_model_seconds(groups: Sequence[Group], host: HostProbe, cores: int) -> dict[str, float]:
-    """Return how long each cell of a user's own model takes at least, at the probe's fp32 rate."""
+    """Return about how long the steps of each cell of a user's own model take, by the probe's fp32 rate."""
     return {
         cell.id: (group.sampling.rounds + MORE_SAMPLES)
         * host.own_FLOP
-        / (host.matmul_FLOP_per_s["fp32"] * cores)
+        / (STEP_SHARE * host.matmul_FLOP_per_s["fp32"] * cores)
         for group in groups
         if group.sampling is not None and host.own_FLOP
         for cell in group.cells

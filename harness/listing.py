@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 
 from harness import techniques
@@ -18,7 +19,7 @@ from harness.validation import ConfigError, describe, shown, unknown
 WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
 
 WIDTH = 110
-"""Longer lines are cut, those of techniques wrapped."""
+"""Columns where there is no terminal. Longer lines are cut, those of techniques wrapped."""
 
 
 def list_lines(words: Sequence[str]) -> Iterator[str]:
@@ -33,6 +34,7 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
         raise ConfigError(f"{next(iter(given))}: list takes suite=NAME alone")
     if suite and suite not in names("suite"):
         raise unknown(f"suite={suite}", suite, names("suite"))
+    columns = get_terminal_size((WIDTH, 24)).columns
     kinds = what or (["workloads", "variants"] if suite else ["suites", "hardware", "executors"])
     for number, kind in enumerate(kinds):
         if len(kinds) > 1:
@@ -40,9 +42,9 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
         rows = list(_rows(kind, [suite] if suite else names("suite")))
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:
-            parts = wrap(text, WIDTH - width - 2) if kind == "techniques" else [text]
+            parts = wrap(text, max(columns - width - 2, 20)) if kind == "techniques" else [text]
             for part, label in zip_longest(parts, [name], fillvalue=""):
-                yield _cut(f"{label:{width}}  {part}".rstrip())
+                yield _cut(f"{label:{width}}  {part}".rstrip(), columns)
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -114,5 +116,5 @@ def _first_comment(file: Path) -> str:
     return file.read_text().removeprefix("# ").partition("\n")[0]
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+def _cut(line: str, columns: int) -> str:
+    return line if len(line) <= columns else line[: columns - 1] + "…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -32,6 +32,10 @@ WORKLOADS = ["suite", "workloads"]
 
 OF_SUITE = ("hf_defaults", "model", "optimizations", "sampling", "workload_from", "workloads")
 """What a command may change of a suite; the rest decides what its results mean."""
+
+
+MEANT = {"model": "suite.workload_from", "workload_from": "suite.workload_from", "device": "hardware"}
+"""Keys of harness.fit and short forms, and which keys do the same here."""
 
 
 def parse(words: Sequence[str]) -> list[Override]:
@@ -93,10 +97,13 @@ def apply_override(config: DictConfig, override: Override) -> None:
         if not isinstance(holder, DictConfig) or part not in holder:
             raise unknown(".".join(path[: depth + 1]), part, keys_of(holder))
         holder = holder[part]
-    if holder is config and leaf not in holder and (meant := _field(config.suite, leaf)):
-        raise ConfigError(f"{key}: is a field of a workload; use {meant}={shown(value)}")
+    if holder is config and leaf not in holder:
+        raise unknown_key(override, [*keys_of(config), "from_results"], _field(config.suite, leaf))
+    if path == WORKLOADS and leaf not in holder and isinstance(value, dict) and not adds:
+        names = ", ".join(keys_of(holder))
+        raise ConfigError(f"{key}: no such workload; to add one: +{key}={{...}}; allowed: {names}")
     if not isinstance(holder, DictConfig) or (leaf not in holder and not adds):
-        raise unknown(key, leaf, [*keys_of(holder), *(["from_results"] if holder is config else [])])
+        raise unknown(key, leaf, keys_of(holder))
     if override.is_add() and not adds:
         word = str(override.input_line)
         raise ConfigError(f"{word}: {key} exists already: use {word.removeprefix('+')}")
@@ -115,6 +122,21 @@ def apply_override(config: DictConfig, override: Override) -> None:
             OmegaConf.update(config, key, value, merge=True, force_add=adds)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{key}={shown(value)}: {_expected(holder, key) or first_line(error)}") from None
+
+
+def unknown_key(override: Override, known: Iterable[str], field: str = "") -> ConfigError:
+    """Return the error for a key that a run does not have, with the one that was meant.
+
+    `field`: the key of a workload's field of that name, "" for none.
+    """
+    key = override.key_or_group
+    meant = [one for one in (MEANT.get(key, ""), field) if one]
+    if not meant:
+        return unknown(key, key.partition(".")[0], known)
+    what = "no such name" if key in MEANT else "is a field of a workload"
+    return ConfigError(
+        f"{key}: {what}; use " + " or ".join(f"{one}={shown(override.value())}" for one in meant)
+    )
 
 
 def _field(suite: DictConfig, name: str) -> str:

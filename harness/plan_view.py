@@ -29,10 +29,9 @@ def announcement(
     else:
         lines = [f"{counts}, {len(estimate.cells)} to run: {_duration(estimate)}"]
     limit = f"limits.timeout_s={run.limits.timeout_s:g}"
-    if estimate.unknown:
+    if 0 < len(estimate.unknown) < len(estimate.cells):
         lacking = counted(len(estimate.unknown), "cell has", "cells have")
-        each = "it may take" if len(estimate.unknown) == 1 else "each may take"
-        lines.append(f"{lacking} no estimate, for lack of an earlier run: {each} up to {limit}")
+        lines.append(f"{lacking} no estimate, for lack of an earlier run")
     lines += run.left_out
     if late := [cell for cell in cells if cell.id in estimate.cells and estimate.cells[cell.id].times_out]:
         lines.append(f"expected to run into {limit}: {_names(late)}")
@@ -97,6 +96,7 @@ def _duration(estimate: SweepEstimate) -> str:
         EstimateBasis.OTHER_HOST: "{} of a run on another host",
         EstimateBasis.OTHER_FIELDS: "{} of the same name whose fields differ",
         EstimateBasis.OTHER_VARIANTS: "other variants on the workloads of {}",
+        EstimateBasis.OTHER_WORKLOADS: "other workloads with the variants of {}",
         EstimateBasis.BUDGET: "the sampling budget of {}",
     }
     bases = [

@@ -45,6 +45,7 @@ class Progress:
         self._done = self._cells.keys() & store.records.keys()
         self._under_way: dict[str, Cell] = {}
         self._failed: Counter[str] = Counter()
+        self._reason = ""  # of the cell that ended last
         self._clock = clock
         self._countdown = None if estimate is None else Countdown(estimate, clock())
         self._stderr = sys.stderr
@@ -88,7 +89,9 @@ class Progress:
         self._failed.update([ended.status] if failed else [])
         first, *printed = ended.reason.split("\n")
         reason = f"{first} {printed[-1]}" if printed and first.endswith("last printed:") else first
-        reason = reason[:REASON_LENGTH]
+        repeated = reason != "" and reason == self._reason
+        self._reason = reason
+        reason = "as the cell before" if repeated else reason[:REASON_LENGTH]
         line = f"{name_of(cell)}: {ended.status}{': ' + reason if reason else ''}"
         if self._bar is None:
             done = f"{len(self._done)}/{len(self._cells)}"

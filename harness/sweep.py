@@ -45,7 +45,7 @@ class PreparedSweep(NamedTuple):
     environment: Environment
     groups: list[Group]
     host: HostProbe | None
-    messages: tuple[str, ...]  # for the user: what is special about the host, what is not planned on it
+    messages: tuple[str, ...]  # for the user: of the configuration, the host, what is not planned on it
 
 
 class Outlook(NamedTuple):
@@ -140,7 +140,7 @@ def prepare(suite_run: Run) -> PreparedSweep:
     groups, replaced = fit_to_host(suite_run, planned, host)
     suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
     slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()
-    messages = (*slow, *not_planned(suite_run, bool(environment.gpus)))
+    messages = (*suite_run.messages, *slow, *not_planned(suite_run, bool(environment.gpus)))
     rates = {} if host is None else host.matmul_FLOP_per_s
     return PreparedSweep(
         suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, messages

@@ -82,6 +82,10 @@ def _setting(where: str, text: str, allowed: Mapping[str, Mapping[str, Any]]) ->
         raise ConfigError(f"{where}.{text}: several settings have this value; write {ways}")
     if choices:
         return choices[0]
+    if text in allowed:
+        name = where.rpartition(".")[2]
+        value = "true" if allowed[text].get("type") == "bool" else "VALUE"
+        raise ConfigError(f"{where}.{text}: is a setting; write {{{name}: {{{text}: {value}}}}}")
     first, field = next(iter(allowed.items()))
     if "one_of" in field:
         raise unknown(

@@ -31,11 +31,17 @@ class ConfigError(Exception):
 def unknown(what: str, name: str, allowed: Iterable[str]) -> ConfigError:
     """Return the error for a name that is none of `allowed`, with the one that replaced it or the nearest."""
     names = sorted(allowed)
-    longer = [one for one in names if name and one.startswith(name)]
-    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
-    meant = present_name(name, names) or next(iter(near), None)
+    meant = present_name(name, names) or nearest(name, names)
     hint = f"; did you mean {meant}?" if meant else ""
     return ConfigError(f"{what}: no such name{hint or ';'} allowed: {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the name that was probably meant: one that begins so, else a similar one, else None."""
+    names = sorted(allowed)
+    longer = [one for one in names if name and one.startswith(name)]
+    near = difflib.get_close_matches(name, longer or names, n=1, cutoff=0.0 if longer else 0.6)
+    return next(iter(near), None)
 
 
 def shown(value: Any) -> str:
@@ -71,7 +77,7 @@ NUMBERS = ("int", "float")
 Fields = Mapping[str, Mapping[str, Any]]
 """The declaration of each field."""
 
-RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "doc")
+RULES = ("type", "default", "optional", "one_of", *BOUNDS, *RELATIONS, "only_with", "doc")
 """What the declaration of a field may state."""
 
 
@@ -104,6 +110,13 @@ def check_declarations(where: str, declared: Mapping[str, Any]) -> None:
             other, _ = field_and_factor(str(field[rule]))
             if other not in others(name) or name not in numbers:
                 raise unknown(f"{where}.{name}.{rule}={field[rule]}", other, others(name))
+        for other, values in field.get("only_with", {}).items():
+            if "default" not in field:
+                raise ConfigError(f"{where}.{name}: a field that is read only with {other} needs a default")
+            if other not in declared.keys() - {name}:
+                raise unknown(f"{where}.{name}.only_with={other}", other, declared.keys() - {name})
+            for value in values:
+                check_value(f"{where}.{name}.only_with.{other}", value, declared[other])
 
 
 def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
@@ -111,16 +124,20 @@ def check_fields(where: str, values: Mapping[str, Any], fields: Fields) -> dict[
     for name in values:
         if name not in fields:
             raise unknown(f"{where}.{name}", name, fields)
-    checked = {}
-    for name, field in fields.items():
-        if name not in values and "default" not in field:
-            raise ConfigError(f"{where}.{name}: missing; expected {describe(field)}")
-        checked[name] = check_value(f"{where}.{name}", values.get(name, field.get("default")), field)
-    return checked
+    missing = [name for name, field in fields.items() if name not in values and "default" not in field]
+    if len(missing) == 1:
+        raise ConfigError(f"{where}.{missing[0]}: missing; expected {describe(fields[missing[0]])}")
+    if missing:
+        each = ", ".join(f"{name} ({describe(fields[name])})" for name in missing)
+        raise ConfigError(f"{where}: missing fields: {each}")
+    return {
+        name: check_value(f"{where}.{name}", values.get(name, field.get("default")), field)
+        for name, field in fields.items()
+    }
 
 
 def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> None:
-    """Check fields declared as `multiple_of` or `not_above` another field; raises ConfigError."""
+    """Check fields whose declaration names another field, see `harness.bounds`; raises ConfigError."""
     for name, field in fields.items():
         for rule, (within, words) in RELATIONS.items():
             if rule not in field:
@@ -130,6 +147,12 @@ def check_relations(where: str, values: Mapping[str, Any], fields: Fields) -> No
             if value is not None and bound is not None and not within(value, bound * factor):
                 limit = f"{field[rule]} ({shown(bound * factor)})"
                 raise ConfigError(f"{where}.{name}={shown(value)}: expected {words} {limit}")
+        for other, allowed in field.get("only_with", {}).items():
+            if values[name] != field["default"] and values[other] not in allowed:
+                here, readers = shown(values[other]), ", ".join(map(shown, allowed))
+                raise ConfigError(
+                    f"{where}.{name}={shown(values[name])}: not read with {other}={here}, only with {readers}"
+                )
 
 
 def check_value(key: str, value: Any, field: Mapping[str, Any]) -> Any:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.applicability import applies, checked_alternatives
-from harness.hf_config import workload_from_file
+from harness.hf_config import FileWorkload, workload_from_file
 from harness.model_code import check_model
 from harness.optimizations import CONF, read_yaml
+from harness.transformers_source import has_size, unknown_model_type
 from harness.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
 
 
@@ -108,17 +109,40 @@ def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Map
         if name not in fields:
             raise unknown(f"suite.hf_defaults.{name}", name, fields)
     given = check_fields("suite.hf_defaults", set_defaults, {k: fields[k] for k in set_defaults})
-    try:
-        name, shape = workload_from_file(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
-    except ValueError as error:
-        raise ConfigError(f"suite.workload_from: {error}") from None
+    name, shape, missing = _described(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
     described = {"device_memory_B": device_memory_B, **suite["workload_defaults"], **shape}
     nulls = dict.fromkeys(suite["hf_defaults"].keys() - described.keys())  # for the worker to find out
     values = {**{k: v for k, v in described.items() if k in fields}, **nulls, **given}
     values = check_fields("suite.hf_defaults", values, fields)
     free = {k: f for k, f in fields.items() if "multiple_of" not in f}  # a head's size is the file's
-    check_relations("suite.hf_defaults", values, free)
+    check_relations("suite.hf_defaults", {**values, **dict.fromkeys(missing)}, free)
     return {name: values}
+
+
+def _described(path: Path, num_hidden_layers: int | None, usual_seq_len: int) -> FileWorkload:
+    """Return what a config.json describes; raises ConfigError, also for an architecture that nobody knows."""
+    try:
+        found = workload_from_file(path, num_hidden_layers, usual_seq_len)
+    except ValueError as error:
+        raise ConfigError(f"suite.workload_from: {error}") from None
+    config = found.fields["hf_config"]
+    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+        raise ConfigError(f"suite.workload_from: {path}: {reason}")
+    return found
+
+
+def file_messages(suite: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in a sentence which sizes the file of `suite.workload_from` leaves to transformers."""
+    if suite["workload_from"] is None:
+        return ()
+    path = Path(suite["workload_from"])
+    found = _described(path, None, suite["usual_seq_len"])
+    model_type = found.fields["hf_config"]["model_type"]
+    missing = [size for size in found.missing if has_size(model_type, size)]
+    if not missing:
+        return ()
+    default = "default is" if len(missing) == 1 else "defaults are"
+    return (f"{path} has no {', '.join(missing)}: transformers' {default} used",)
 
 
 def suites_that_read_config_json() -> list[str]:

@@ -35,6 +35,8 @@ REFUSED = [
     (["-sc", "install=csh"], "install=bash or install=zsh"),
     (["--cfg", "job", "--version"], "one at a time"),
     (["list", "--info"], "one at a time"),
+    (["--info", "workloads"], "expected defaults-tree or"),
+    (["--info", "workloads", "suite=memory"], "expected defaults-tree or"),
 ]
 
 
@@ -52,6 +54,12 @@ def test_a_flag_that_is_not_ours_is_refused_in_one_line(words, said):
     assert "\n" not in str(error.value)
     flag = next(word for word in words if word.startswith("-")).partition("=")[0]
     assert flag in str(error.value) or "-sc" in words
+
+
+@pytest.mark.parametrize("twice", [["suite=memory", "suite=kernels"], ["+seed=1", "seed=2"]])
+def test_a_key_that_is_given_twice_is_refused(twice):
+    with pytest.raises(ConfigError, match=r"^(suite|seed): given twice$"):
+        read(["only=[fsdp2]", *twice])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def test_help_is_short_and_names_every_flag_and_key():
     printed = command("--help")
     assert printed.strip() == USAGE.strip()
     assert printed.count("\n") <= 40
-    assert all(len(line) <= 110 for line in printed.splitlines())
+    assert all(len(line) <= 100 for line in printed.splitlines())
     assert all(flag in printed for flag in SHOWN)
     for key in set(re.findall(r"^  ([a-z_.]+)=", USAGE, re.M)) - {"from_results"}:
         assert key == "suite" or key in {name.partition(":")[0] for name in dotted("suite=memory")}, key
@@ -161,7 +169,8 @@ def test_info_shows_the_files_that_a_configuration_is_composed_of():
     assert "question:" in everything
 
 
-def test_the_list_has_a_line_for_each_thing():
+def test_the_list_has_a_line_for_each_thing(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
     lines = list(list_lines([]))
     assert all(any(line.startswith(f"{suite} ") for line in lines) for suite in names("suite"))
     assert any(line.startswith("h200 ") for line in lines)
@@ -175,12 +184,22 @@ def test_the_list_has_a_line_for_each_thing():
     assert any(line.startswith("congestion dcqcn.strict ") for line in every)
 
 
+def test_lines_are_as_long_as_the_terminal_is_wide(monkeypatch):
+    longest = {}
+    for columns in (60, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        longest[columns] = max(map(len, list_lines(["workloads"])))
+    assert longest[60] == 60
+    assert WIDTH < longest[200] <= 200
+
+
 def test_a_suite_is_listed_with_its_question_without_quotes(monkeypatch):
     monkeypatch.setattr(optimizations, "read_yaml", lambda path: yaml.safe_load('question: "Why: so?"'))
     assert list(list_lines(["suites", "suite=memory"])) == ["memory  Why: so?"]
 
 
-def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed():
+def test_techniques_are_listed_with_their_settings_defaults_and_what_is_allowed(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
     lines = list(list_lines(["techniques"]))
     assert all(len(line) <= WIDTH for line in lines)
     assert [line.partition(" ")[0] for line in lines if not line.startswith(" ")] == techniques.names()

@@ -111,6 +111,29 @@ REFUSED = [
         ["suite=interconnect", "suite.optimizations.local_sgd.techniques=[{local_sgd: {outer_rate: 1}}]"],
         "did you mean outer_learning_rate?",
     ),
+    (
+        ["suite=kernels", "+suite.workloads.mine={operation: softmax, vocab_size: 7}"],
+        "mine.vocab_size=7: not read with operation='softmax', only with 'linear_cross_entropy', 'training_s",
+    ),
+    (["suite=kernels", "suite.workloads.softmax_16m.num_attention_heads=4"], "not read with operation='soft"),
+    (["suite=kernels", "suite.workloads.step_5m_1k.head_size=8"], "only with 'attention', 'rotary'"),
+    (["suite=kernels", "suite.workloads.attention_full_64_2k.part=attention"], "only with 'training_step'"),
+    (
+        ["suite=offload", "suite.workloads.budget_48m.loss_steps=8"],
+        "not read with device_memory_budget_B=4800",
+    ),
+    (["suite=memory_published", "suite.workloads.titan_llama3_8b.recompute=full"], "only with 'megatron'"),
+    (
+        [
+            "suite=memory",
+            "+suite.workloads.mine={num_hidden_layers: 2, vocab_size: 8, num_attention_heads: 2}",
+        ],
+        "mine: missing fields: hidden_size (a whole number of at least 1), num_key_value_heads (a whole n",
+    ),
+    (
+        ["suite=memory", "+suite.workloads.mine={num_hidden_layers: 2}"],
+        "vocab_size (a whole number of at least 2), seq_len (a whole number of at least 1), max_position_em",
+    ),
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
@@ -121,6 +144,21 @@ REFUSED = [
         ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.micro_batch_sise=2"],
         "did you mean micro_batch_size",
     ),
+    (["model=x.json"], "model: no such name; use suite.workload_from='x.json'"),
+    (
+        ["suite=memory", "model=x.json"],
+        "use suite.workload_from='x.json' or suite.workloads.NAME.model='x.json'",
+    ),
+    (["suite=kernels", "workload_from=x.json"], "no such name; use suite.workload_from='x.json'"),
+    (["suite=memory", "device=h200"], "device: no such name; use hardware='h200'"),
+    (["device=h200"], "device: no such name; use hardware='h200'"),
+    (
+        ["suite=memory", "suite.workloads.mine={seq_len: 8}"],
+        "to add one: +suite.workloads.mine={...}; allowed: ",
+    ),
+    (["suite=memory", "workloads"], "'workloads': expected KEY=VALUE"),
+    (["suite=memory", "techniques=[fsdp2.cpu_offload]"], "is a setting; write {fsdp2: {cpu_offload: true}}"),
+    (["suite=memory", "techniques=[fsdp2.shard_within]"], "write {fsdp2: {shard_within: VALUE}}"),
     (["suite=memory", "from_result=x"], "did you mean from_results"),
     (["suite=all", "only=[fsdp2]"], "name one suite"),
 ]
@@ -196,9 +234,10 @@ def test_variants_are_columns_of_one_optimization():
 def test_a_workload_can_be_added_and_left_out(plus):
     shape = "num_hidden_layers:2,hidden_size:64,num_attention_heads:4,num_key_value_heads:2,"
     shape += "intermediate_size:256,vocab_size:99,max_position_embeddings:64,seq_len:33"
-    new = f"{{{shape},device_memory_B:8e10}}"
-    run = load(["suite=memory", f"{plus}suite.workloads.mine={new}", "~suite.workloads.llama_7b"])[0]
+    words = ["suite=memory", f"{plus}suite.workloads.mine={{{shape}}}", "~suite.workloads.llama_7b"]
+    run = load([*words, "hardware=h200"])[0]
     assert run.workloads["mine"]["optimizer"] == "adamw"
+    assert run.workloads["mine"]["device_memory_B"] == 141e9
     assert "llama_7b" not in run.workloads
 
 

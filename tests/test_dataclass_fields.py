@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hin
 
 import pytest
 
+from harness.bounds import OnlyWith
 from harness.code_fingerprint import ROOT, file_of
 from harness.config import names
 from harness.dataclass_fields import fields_of, workload_fields
@@ -30,7 +31,12 @@ def allowed_by(hint):
         of = [one for one in get_args(hint) if one is not NoneType]
         return {**(allowed_by(of[0]) if len(of) == 1 else {}), "optional": True}
     if get_origin(hint) is Annotated:
-        stated = {rule: bound for rule, bound in asdict(hint.__metadata__[0]).items() if bound is not None}
+        stated = {}
+        for one in hint.__metadata__:
+            if isinstance(one, OnlyWith):
+                stated["only_with"] = {one.field: list(one.values)}
+            else:
+                stated |= {rule: bound for rule, bound in asdict(one).items() if bound is not None}
         return {**allowed_by(hint.__origin__), **stated}
     if get_origin(hint) is Literal:
         return {"type": type(get_args(hint)[0]).__name__, "one_of": sorted(get_args(hint))}
@@ -74,13 +80,14 @@ import dataclasses
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 from collections.abc import Mapping
-from harness.bounds import Bounds, PositiveInt
+from harness.bounds import Bounds, OnlyWith, PositiveInt
 from suites.training import workload as training
 
 
 LEAST: int = 2
 Colour = Literal["red", "blue"]
 Small = Annotated[float, Bounds(below=1)]
+BLUE = OnlyWith("colour", ("blue", None))
 
 @dataclass
 class Base:
@@ -103,7 +110,8 @@ class Workload(Base, Other):
     count: int
     data: dict[str, Any] | None = dataclasses.field(default=None, hash=False)
     tags: list[Any] = field(default_factory=list)
-    steps: Literal[1, 2] = 1
+    steps: Annotated[Literal[1, 2], BLUE] = 1
+    depth: Annotated[PositiveInt, OnlyWith("steps", (2,))] | None = None
 
     def double(self) -> int:
         return 2 * self.size
@@ -243,6 +251,22 @@ FAULTS = {
     "a default that instances would share": (
         "size: list[Any] = [1]",
         "Workload.size=[1]: expected field(default_factory=list)",
+    ),
+    "a reader that is no field": (
+        'size: Annotated[int, OnlyWith("kind", ("a",))] = 1',
+        "Workload.size.only_with=kind: no such name; allowed: none",
+    ),
+    "a reader that cannot be": (
+        'kind: Literal["a", "b"]\n    size: Annotated[int, OnlyWith("kind", ("c",))] = 1',
+        "Workload.size.only_with.kind='c': expected one of a, b",
+    ),
+    "a field of some readers without a default": (
+        'kind: str\n    size: Annotated[int, OnlyWith("kind", ("a",))]',
+        "Workload.size: a field that is read only with kind needs a default",
+    ),
+    "readers without their field": (
+        'size: Annotated[int, OnlyWith(("a",))] = 1',
+        "Workload.size: OnlyWith(('a',)); expected OnlyWith(",
     ),
     "elements that are not checked": ("size: list[int]", "Workload.size: list[int]; expected int, "),
     "a base of another project": (

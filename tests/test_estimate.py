@@ -89,6 +89,20 @@ def test_without_earlier_cells_the_sampling_budget_counts_where_there_is_one():
     assert found.unknown == []
 
 
+def test_of_a_new_workload_what_the_variant_took_on_others_counts_but_at_least_the_budget():
+    groups = groups_of(replace(RUN, repeats=1, sampling=Sampling(budget_s=7.0)))
+    cell = groups[0].cells[0]
+    start_s = START_UP_S / len(groups[0].cells)
+    other = cell._replace(workload="other")
+    slow = [before(other, seconds) for seconds in (20.0, 30.0, 50.0)]
+    failed = [before(other, 0.1, status="unavailable")] * 9
+    assert of(cell, groups, *slow, *failed) == CellEstimate(30.0 + start_s, EstimateBasis.OTHER_WORKLOADS)
+    assert of(cell, groups, before(other, 3.0)).seconds == 14.0 + start_s
+    assert of(cell, groups, *failed).basis == EstimateBasis.BUDGET
+    assert of(cell, groups, before(cell, 3.0, size=77)).seconds == 14.0 + start_s
+    assert of(cell, groups, before(cell, 3.0)).seconds == 3.0 + start_s
+
+
 def test_a_cell_is_expected_to_run_into_its_limit(cell, groups):
     assert of(cell, groups, before(cell, 100.0, status="timed_out")).times_out
     assert of(cell, groups, before(cell, 120.0, timeout_s=600.0)) == (

@@ -318,7 +318,7 @@ def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_l
     assert one["own_FLOP"] == pytest.approx(6 * layer * 8, rel=1e-3)
     timed = group(small)._replace(sampling=Sampling(rounds=6))
     seconds = own_model_seconds([timed], FAST._replace(own_FLOP=one["own_FLOP"]), cores=2)
-    assert seconds == {small.id: pytest.approx(13 * one["own_FLOP"] / 100e9)}
+    assert seconds == {small.id: pytest.approx(13 * one["own_FLOP"] / (0.5 * 100e9))}
     found = own_model([config_cell(1_000)], "suites")["too_large"]
     assert re.fullmatch(r"a step of .* suite\.hf_defaults\.num_hidden_layers=\d+ would fit", found)
     stub(monkeypatch, FAST._replace(too_large=found))

@@ -139,7 +139,7 @@ def test_the_parameters_of_a_config_are_counted():
     """Llama-3.1-8B by hand: embeddings, attention, MLP, norms."""
     layer = 4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336 + 2 * 4096
     every = 2 * 128256 * 4096 + 32 * layer + 4096
-    assert model_size(LLAMA_8B) == (every, every)
+    assert model_size(LLAMA_8B) == (every, every, 32)
     tied = {**LLAMA_8B, "tie_word_embeddings": True}
     assert model_size(tied).parameters == every - 128256 * 4096
 
@@ -151,7 +151,7 @@ def test_of_a_mixture_a_token_uses_the_experts_that_it_is_sent_to():
         "num_experts_per_tok": 2,
     }  # fmt: skip
     size = model_size(mixtral)
-    assert [round(one / 1e9, 1) for one in size] == [46.7, 12.9]
+    assert [round(one / 1e9, 1) for one in (size.parameters, size.active)] == [46.7, 12.9]
     expert = 3 * 4096 * 14336
     assert size.parameters - size.active == 32 * 6 * expert
 
@@ -177,6 +177,13 @@ def test_a_config_is_answered_by_formulas(tmp_path: Path, caplog, suite):
     assert round(subject.parameters / 1e9, 2) == 8.03
     said = "suite interconnect_formula calculates the steps of your own model; interconnect runs none"
     assert (said in caplog.text) == (suite == "interconnect")
+
+
+def test_layers_that_a_config_leaves_to_its_class_are_counted(tmp_path: Path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({name: one for name, one in LLAMA_8B.items() if name != "num_hidden_layers"}))
+    (workload,) = run_of(f"suite.workload_from={file}").workloads.values()
+    assert interconnect_formula.build(workload, 1).workload.num_hidden_layers == 32
 
 
 def test_a_stated_number_of_parameters_replaces_the_count(tmp_path: Path):

@@ -177,3 +177,10 @@ def test_every_workload_of_the_config_can_be_described():
             said = kernels.conditions(kernels.Session(kernels.build(workload, 0)))
             assert said["operation"] == workload["operation"]
             assert all(isinstance(value, str) for value in said.values())
+
+
+def test_attention_alone_has_a_key_value_head_for_each_head():
+    with pytest.raises(
+        Unavailable, match="num_key_value_heads=2: attention alone has as many as num_attention_"
+    ):
+        subject_of("attention", num_attention_heads=4, num_key_value_heads=2)

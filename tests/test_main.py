@@ -115,6 +115,15 @@ def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swep
     assert (swept / "out/records.jsonl").read_bytes() == before
 
 
+def test_several_folders_of_results_have_an_index(swept):
+    assert harness("from_results=out", "out=more/second", cwd=swept).returncode == 0
+    done = harness("from_results=[out, more]", "out=index", cwd=swept)
+    assert done.returncode == 0, done.stderr
+    index = (swept / "index/index.md").read_text()
+    assert all(f"(../{folder}/report.md)" in index for folder in ("out", "more/second"))
+    assert not (swept / "index/plan.json").exists()
+
+
 def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
     before = sorted(path.name for path in (swept / "out").iterdir())
     done = harness(*WORDS, "plan=true", cwd=swept)
@@ -122,7 +131,8 @@ def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
     assert "3 cells, 3 done already: nothing to run" in done.stdout
     assert "(2 ok, 1 wrong_result)" in done.stdout
     assert sorted(path.name for path in (swept / "out").iterdir()) == before
-    fresh = harness(*WORDS[:-1], "repeats=2", f"out={tmp_path}/none", "plan=true", cwd=swept)
+    others = [word for word in WORDS if not word.startswith("out=")]
+    fresh = harness(*others, "repeats=2", f"out={tmp_path}/none", "plan=true", cwd=swept)
     assert fresh.returncode == 0, fresh.stderr
     assert "1 workload × 3 variants × 2 repeats" in fresh.stdout
     assert "6 cells, 6 to run" in fresh.stdout
@@ -133,6 +143,9 @@ def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):
     ("words", "said"),
     [
         (["from_results=nowhere"], "nowhere"),
+        (["from_results=[nowhere,conf]"], "out: missing; from_results=[A,B] writes an index"),
+        (["from_results=[nowhere,conf]", "out=/tmp"], "nowhere: no such results folder"),
+        (["from_results=[a,]", "out=/tmp"], "expected a folder of results, or several: [A,B]"),
         (["suite=memory", "from_results=conf"], "no such results folder"),
         (["suite=memory", "out=pyproject.toml/x", "workloads=[gpt_5m]", "only=[baseline]"], "pyproject.toml"),
     ],
@@ -152,3 +165,14 @@ def test_another_suites_results_are_not_replaced(swept):
         "harness: out=out: has results of suite memory; choose another folder\n",
     )
     assert (swept / "out/plan.json").read_bytes() == before
+
+
+def test_a_run_whose_every_cell_is_unavailable_for_one_reason_ends_with_it_and_with_2(tmp_path):
+    words = ["suite=interconnect_formula", "hardware=gpu_80gb", "+suite.workloads.mine={parameters: 7e9}"]
+    words += ["workloads=[mine]", "only=[baseline,hybrid_shard]", f"out={tmp_path / 'out'}"]
+    done = harness(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "harness: nothing was run: all 2 cells are unavailable: mfu=0.4: the peak of 80 GB"
+    )

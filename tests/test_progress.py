@@ -109,3 +109,13 @@ def _read(fd):
         return os.read(fd, 4096)
     except OSError:  # the other end has closed
         return b""
+
+
+def test_a_reason_is_shown_once_where_cells_share_it(tmp_path, caplog):
+    with Store(tmp_path) as store:
+        progress = Progress([group(*CELLS)], store)
+        for one, reason in zip(CELLS, ("no GPU", "no GPU", "no ranks"), strict=True):
+            progress(CellStarted(one.id, "t"))
+            progress(CellFinished(one.id, "unavailable", reason, 0.0))
+    shown = [re.search(r"unavailable: (.*) \(", message)[1] for message in caplog.messages]
+    assert shown == ["no GPU", "as the cell before", "no ranks"]

@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import transformers_source
+from harness.config import load
 from harness.hf_config import read_workload_file, workload_from_file
+from harness.transformers_source import has_size, model_types, unknown_model_type
+from harness.validation import ConfigError
 
 LLAMA = {
     "model_type": "llama",
@@ -132,6 +136,7 @@ def test_of_a_model_with_more_than_text_the_text_is_taken(tmp_path: Path) -> Non
     assert "of gemma3: its text_config, llama" in workload_from_file(tmp_path)[1]["source"]
 
 
+@settings(deadline=None)  # a busy machine
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(),
@@ -161,9 +166,88 @@ def test_the_first_layers_alone_with_their_entries_in_lists(tmp_path: Path) -> N
     config |= {"layer_types": ["full", "sliding", "full", "full"], "eos_token_id": [1, 2]}
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(config))
-    name, fields = workload_from_file(path, 2)
+    name, fields, _ = workload_from_file(path, 2)
     assert (name, fields["num_hidden_layers"]) == ("mine", 2)
     assert fields["hf_config"] == config | {"num_hidden_layers": 2, "layer_types": ["full", "sliding"]}
     assert fields["source"].endswith("the first 2 of 4 layers")
     with pytest.raises(ValueError, match="has 4 layers"):
         workload_from_file(path, 5)
+
+
+GEMMA_3_4B = {
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+}
+"""As it is published."""
+
+needs_transformers = pytest.mark.skipif(not model_types(), reason="the extra `hf` brings transformers")
+
+
+@needs_transformers
+@pytest.mark.parametrize("suite", ["memory", "kernels", "interconnect_formula"])
+def test_sizes_that_a_published_file_leaves_out_are_named_and_refuse_nothing(
+    tmp_path: Path, suite: str
+) -> None:
+    file = write(tmp_path, GEMMA_3_4B)
+    (run,) = load([f"suite={suite}", f"suite.workload_from={file}"])
+    missing = "num_attention_heads, num_key_value_heads, vocab_size"
+    assert run.messages == (f"{file} has no {missing}: transformers' defaults are used",)
+
+
+@needs_transformers
+def test_a_missing_number_of_layers_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, {name: value for name, value in LLAMA.items() if name != "num_hidden_layers"})
+    words = ["suite=memory", f"suite.workload_from={file}", "suite.hf_defaults.seq_len=8"]
+    message = (
+        f"{file} has no num_hidden_layers, num_key_value_heads, intermediate_size: transformers' defaults"
+    )
+    assert load(words)[0].messages[0].startswith(message)
+    write(tmp_path, LLAMA | {"num_key_value_heads": 2, "intermediate_size": 9})
+    assert load(words)[0].messages == ()
+    write(tmp_path, {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100})
+    assert load(words)[0].messages == ()  # GPT-2 has neither key-value heads nor a width of its own
+
+
+@needs_transformers
+def test_an_architecture_that_transformers_has_not_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    file = write(tmp_path, LLAMA | {"model_type": "llamma"})
+    for suite in ("memory", "kernels", "interconnect"):
+        with pytest.raises(ConfigError, match=r"model_type 'llamma' is unknown .*; did you mean llama\?$"):
+            load([f"suite={suite}", f"suite.workload_from={file}"])
+    assert unknown_model_type("zzzz", own_code=True).endswith("(auto_map) is not run, suite.model takes code")
+
+
+def test_without_transformers_every_architecture_is_left_to_the_worker(monkeypatch) -> None:
+    monkeypatch.setattr(transformers_source, "models_folder", lambda: None)
+    model_types.cache_clear()
+    assert unknown_model_type("llamma", own_code=False) == ""
+    assert has_size("mamba", "num_key_value_heads")
+    model_types.cache_clear()
+
+
+@needs_transformers
+def test_the_architectures_read_are_those_of_the_library() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert set(CONFIG_MAPPING_NAMES) <= model_types()
+
+
+def test_heads_that_cannot_share_the_key_value_heads_are_refused(tmp_path: Path) -> None:
+    file = write(tmp_path, LLAMA | {"num_attention_heads": 13, "num_key_value_heads": 2})
+    with pytest.raises(
+        ValueError, match="num_attention_heads is 13; it must be a multiple of num_key_value_"
+    ):
+        workload_from_file(file)
+
+
+@needs_transformers
+def test_an_architecture_without_key_value_heads_may_state_any(tmp_path: Path) -> None:
+    workload_from_file(write(tmp_path, LLAMA | {"model_type": "mpt", "num_key_value_heads": 3}))

@@ -47,6 +47,7 @@ def build(workload: Json, seed: int) -> Subject:
         )
     if given.parameters is None:
         size = model_size(given.hf_config or {})
+        given = replace(given, num_hidden_layers=size.num_hidden_layers)
         parameters, active = float(size.parameters), float(size.active)
     else:
         parameters = active = given.parameters

@@ -21,6 +21,7 @@ class ModelSize(NamedTuple):
 
     parameters: int
     active: int
+    num_hidden_layers: int
 
 
 def model_size(config: Mapping[str, Any]) -> ModelSize:
@@ -40,9 +41,9 @@ def _counted(config_json: str) -> ModelSize:
         sizes = {name: p.numel() for name, p in build(config).named_parameters()}  # shared ones once
     routed = sum(size for name, size in sizes.items() if ".experts." in name)
     every = sum(sizes.values())
-    if not routed:
-        return ModelSize(every, every)
     parsed = parse(config)
+    if not routed:
+        return ModelSize(every, every, parsed.num_hidden_layers)
     experts, chosen = (
         next((n for name in names if isinstance(n := getattr(parsed, name, None), int) and n), None)
         for names in (EXPERTS, CHOSEN)
@@ -52,4 +53,4 @@ def _counted(config_json: str) -> ModelSize:
             f"{config.get('model_type')}: its config does not say how many experts a token uses; give "
             "suite.hf_defaults.active_parameters"
         )
-    return ModelSize(every, every - routed + routed * chosen // experts)
+    return ModelSize(every, every - routed + routed * chosen // experts, parsed.num_hidden_layers)

@@ -75,7 +75,13 @@ def precision_of(dtype: str, device: torch.device) -> str:
 
 
 def validate_shape(workload: Workload) -> None:
-    """Raise `Unavailable` for a step without gradients, or with an odd head size: rotary halves it."""
+    """Raise `Unavailable` for shared key-value heads alone, a step without gradients, or an odd head size."""
+    shares = workload.num_key_value_heads not in (1, workload.num_attention_heads)  # 1: the default
+    if shares and workload.operation in ("attention", "rotary"):
+        raise Unavailable(
+            f"num_key_value_heads={workload.num_key_value_heads}: {workload.operation} alone has as many as "
+            f"num_attention_heads, {workload.num_attention_heads}"
+        )
     if workload.operation != training_step.OPERATION.name or workload.hf_config is not None:
         return
     size = head_size(workload)

@@ -14,9 +14,14 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from harness.bounds import Bounds, PositiveInt
+from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Note, Reading
 from suites.training.workload import AttentionHeads, HiddenSize
+
+OF_STEPS = OnlyWith("operation", ("training_step",))
+OF_HEADS = OnlyWith("operation", ("attention", "rotary", "training_step"))
+OF_LOGITS = OnlyWith("operation", ("linear_cross_entropy", "training_step"))
+"""Fields of some operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +36,30 @@ class Workload:
     # Rows of a row-wise operation: micro_batch_size * seq_len.
     seq_len: Annotated[int, Bounds(at_least=1, not_above="max_position_embeddings")] = 1
     hidden_size: HiddenSize = 1  # columns; for attention, heads * head_size
-    num_attention_heads: AttentionHeads = 1
-    num_key_value_heads: PositiveInt = 1  # training_step
-    head_size: Annotated[int, Bounds(at_least=2, divisible_by=2)] = 64  # rotary, attention; rotary halves it
-    intermediate_size: PositiveInt = 1  # training_step; matmul: columns of the result
-    vocab_size: Annotated[int, Bounds(at_least=2)] = 2  # linear_cross_entropy, training_step
-    num_hidden_layers: PositiveInt = 1  # training_step
-    tensors: PositiveInt = 1  # adamw: number of tensors, each (micro_batch_size * seq_len, hidden_size)
-    causal: bool = True  # attention
+    num_attention_heads: Annotated[AttentionHeads, OF_HEADS] = 1
+    num_key_value_heads: Annotated[PositiveInt, OF_HEADS] = 1
+    # Rotary halves it; a training step divides its hidden size by its heads.
+    head_size: Annotated[
+        int, Bounds(at_least=2, divisible_by=2), OnlyWith("operation", ("attention", "rotary"))
+    ] = 64
+    # Of matmul the columns of the result.
+    intermediate_size: Annotated[PositiveInt, OnlyWith("operation", ("matmul", "training_step"))] = 1
+    vocab_size: Annotated[int, Bounds(at_least=2), OF_LOGITS] = 2
+    num_hidden_layers: Annotated[PositiveInt, OF_STEPS] = 1
+    # Number of tensors, each (micro_batch_size * seq_len, hidden_size).
+    tensors: Annotated[PositiveInt, OnlyWith("operation", ("adamw",))] = 1
+    causal: Annotated[bool, OnlyWith("operation", ("attention",))] = True
     backward: bool = True  # forward and the gradient of every input that needs one; False: forward only
     dtype: Literal["fp32", "bf16"] = "fp32"  # of the inputs
-    # training_step: the operation that a variant may replace in it, or all.
-    part: Literal["all", "rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw"] = "all"
-    # training_step: a Hugging Face config.json, whose model of transformers takes the place of these sizes.
-    hf_config: dict[str, Any] | None = field(default=None, hash=False)
-    max_position_embeddings: PositiveInt | None = None  # of hf_config: the longest sequence
+    # The operation that a variant may replace in a training step, or all.
+    part: Annotated[
+        Literal["all", "rms_norm", "swiglu", "rotary", "linear_cross_entropy", "attention", "adamw"],
+        OF_STEPS,
+    ] = "all"
+    # A Hugging Face config.json, whose model of transformers takes the place of these sizes.
+    hf_config: Annotated[dict[str, Any] | None, OF_STEPS] = field(default=None, hash=False)
+    # Of hf_config: the longest sequence.
+    max_position_embeddings: Annotated[PositiveInt | None, OF_STEPS] = None
     device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
     source: str = ""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
-from harness.bounds import Bounds, PositiveInt
+from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
 from suites.training import techniques
 from suites.training import workload as training
@@ -14,6 +14,9 @@ from suites.training.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 
 UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
+
+MEGATRONS = OnlyWith("program", ("megatron",))
+"""Of fields that Megatron-LM's formula alone reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +28,14 @@ class Workload(training.Workload):
     optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
     program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by megatron.py's formula
-    sequence_parallel: bool = False  # as the next four, an argument of Megatron-LM's
-    stages_per_rank: PositiveInt = 1  # more than 1: interleaved 1F1B
-    distributed_optimizer: bool = False
-    recompute: Literal["none", "selective", "full"] = "none"
-    attention: Literal["fused", "flash", "unfused"] = "fused"
+    # As the next four, an argument of Megatron-LM's.
+    sequence_parallel: Annotated[bool, MEGATRONS] = False
+    stages_per_rank: Annotated[PositiveInt, MEGATRONS] = 1  # more than 1: interleaved 1F1B
+    distributed_optimizer: Annotated[bool, MEGATRONS] = False
+    recompute: Annotated[Literal["none", "selective", "full"], MEGATRONS] = "none"
+    attention: Annotated[Literal["fused", "flash", "unfused"], MEGATRONS] = "fused"
     # By CUBLAS_WORKSPACE_CONFIG, per handle; None: torch's default for the architecture.
-    cublas_workspace_B: PositiveInt | None = None
+    cublas_workspace_B: Annotated[PositiveInt, MEGATRONS] | None = None
     # As it was published, in `unit`; None: nothing was.
     published: Annotated[float, Bounds(above=0)] | None = None
     unit: Literal["GiB", "GB"] = "GB"
@@ -62,34 +66,12 @@ def subject_of(workload: Workload, seed: int) -> Subject:
     """Return the step of a published peak, or the first technique of its list that is not built."""
     if workload.program == "megatron":
         return Subject(workload, None)
-    if (reason := of_megatron(workload)) is not None:
-        return Subject(workload, None, reason)
     if reason := not_built(workload.techniques):
         return Subject(workload, None, reason)
     try:
         return Subject(workload, techniques.build_step(asdict(workload), workload.techniques, seed))
     except Unavailable as reason_of_step:
         return Subject(workload, None, str(reason_of_step))
-
-
-MEGATRONS = (
-    "sequence_parallel",
-    "stages_per_rank",
-    "distributed_optimizer",
-    "recompute",
-    "attention",
-    "cublas_workspace_B",
-)
-"""Fields that Megatron-LM's formula alone reads."""
-
-
-def of_megatron(workload: Workload) -> str | None:
-    """Return which field a step of torch does not read, though it is set; None for none."""
-    defaults = {one.name: one.default for one in fields(Workload)}
-    for name in MEGATRONS:
-        if getattr(workload, name) != defaults[name]:
-            return f"{name}={getattr(workload, name)!r} is read with program=megatron alone"
-    return None
 
 
 def not_built(listed: Sequence[Any]) -> str:

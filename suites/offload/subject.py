@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
-from harness.bounds import Bounds, PositiveInt
+from harness.bounds import Bounds, OnlyWith, PositiveInt
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step, strategy_of
@@ -27,7 +27,8 @@ class Workload(training.StepWorkload):
     vocab_size: TextVocabulary
     precision: Literal["bf16", "fp32"] = "bf16"  # bf16: mixed
     dp_size: PositiveInt = 2  # processes on this machine; on GPUs, one each
-    loss_steps: Annotated[int, Bounds(at_least=8)] = 24
+    # A search for the largest model has no loss curve.
+    loss_steps: Annotated[int, Bounds(at_least=8), OnlyWith("device_memory_budget_B", (None,))] = 24
     offload_dir: str = ""  # of files that represent host or disk; "": the system's for temporary files
     # Per rank: find the largest model.
     device_memory_budget_B: Annotated[float, Bounds(at_least=1)] | None = None
