@@ -69,6 +69,18 @@ def test_the_largest_is_that_of_trying_every_one(tmp_path: Path, capsys: pytest.
         assert int(one["largest_micro_batch"]) == largest
 
 
+def test_a_micro_batch_that_is_too_large_is_scaled_down(tmp_path: Path) -> None:
+    """Flash attention's random state has 8 bytes, however many sequences there are."""
+    words = ("device=560MB", "techniques=[mixed_precision,attention]")
+    own = tmp_path / "one"
+    own.mkdir()
+    _, one = asked(own, *words)
+    status, many = asked(tmp_path, *words, "micro_batch_size=64")
+    assert status == fit.DOES_NOT_FIT
+    assert many["largest_micro_batch"] == one["largest_micro_batch"]
+    assert many["largest_micro_batch_predicted"] == pytest.approx(one["largest_micro_batch"], abs=1)
+
+
 def test_kinds_sum_to_the_peak_and_states_are_those_of_adamw(tmp_path: Path) -> None:
     _, values = asked(tmp_path, "device=h100_80gb", "techniques=[mixed_precision]")
     for size, peak_B in at(values, "peak_memory").items():

@@ -173,6 +173,8 @@ def _has_tokens(timeline: Timeline, event: MemoryEvent, workload: Workload) -> b
         return False
     if not phase.startswith(("forward", "backward")) or prod(shape) % workload.micro_batch_size:
         return False
+    if event.delta_B < workload.micro_batch_size:  # an operation's random state, whose shape is not noted
+        return False
     tokens = workload.micro_batch_size * workload.seq_len
     of_tokens = tokens in shape or shape[:1] == (workload.micro_batch_size,)
     return of_tokens or len(shape) != 2 or shape[-1] == workload.vocab_size
