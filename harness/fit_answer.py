@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.records import Record, Status, measurement
+from harness.technique_list import title_of
+from harness.units import counted, number
+
+if TYPE_CHECKING:
+    from harness.fit_question import Question
 
 WIDTH = 96
 """Columns of the longest line."""
 
 GiB = 2.0**30
+
+BY_DEFAULT = "by default: "
+"""Begin of the note about sizes that a config.json leaves to its library."""
 
 AT = "at_micro_batch"
 """Metrics of one dry run are `at_micro_batch/<sequences>/<metric>`."""
@@ -79,8 +87,9 @@ def _values(size: int, values: Mapping[str, float]) -> DryRunValues:
 class Answer:
     """What the record of the recipe says."""
 
-    def __init__(self, record: Record, device: str, devices: int) -> None:
-        self.record, self.device, self.devices = record, device, devices
+    def __init__(self, record: Record, question: Question, left_out: str = "") -> None:
+        """`left_out`: why the default recipe is without flash attention."""
+        self.record, self.question, self.left_out = record, question, left_out
         self.runs = {one.micro_batch_size: one for one in dry_runs(record)}
         self.asked = int(record.cell.config["workload"]["micro_batch_size"])
         self.largest = int(value(record, "largest_micro_batch") or 0)
@@ -92,10 +101,10 @@ class Answer:
         """The asked micro-batch where it does not fit; else the one after the largest that does."""
 
     @property
-    def outside_B(self) -> dict[str, float]:
-        """Return what lies outside of torch's allocator."""
+    def outside(self) -> str:
+        """Return what lies outside of torch's allocator, in words."""
         found = {name: value(self.record, f"outside_allocator/{name}") for name in OUTSIDE}
-        return {OUTSIDE[name]: size_B for name, size_B in found.items() if size_B}
+        return " and ".join(f"{GB(size_B)} GB of {OUTSIDE[name]}" for name, size_B in found.items() if size_B)
 
 
 def GB(size_B: float) -> str:
@@ -128,18 +137,14 @@ def lines(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
 def sentences(answer: Answer) -> Iterator[str]:
     """Yield the answer in a line, then what it is about and what else decides."""
     yield first_line(answer)
-    tokens = answer.record.cell.config["workload"]["seq_len"]
-    on = f"{answer.devices} × {answer.device}" if answer.devices > 1 else answer.device
-    names = ", ".join(name for name, _ in answer.record.cell.config.get("techniques", ()))
-    optimizer = answer.record.conditions.get("optimizer", "")
-    yield from wrapped(
-        f"On {on}, {tokens:,} tokens per sequence, {optimizer}; techniques: {names or 'none'}."
-    )
+    yield from what_was_asked(answer)
+    if answer.left_out:
+        yield from wrapped(f"{answer.left_out}, so the default recipe goes without.")
     largest = answer.runs.get(answer.largest)
     if largest is not None and largest.retries:
         yield from wrapped(
-            f"At {answer.largest:,} the allocator frees its cache {largest.retries} times in two steps to "
-            "make room, which slows them."
+            f"At {answer.largest:,} the allocator frees its cache {counted(largest.retries, 'time')} in two "
+            "steps to make room, which slows them."
         )
     beyond = answer.runs[answer.first_that_does_not_fit]
     if beyond.fits_expandable and not beyond.fits:
@@ -147,6 +152,31 @@ def sentences(answer: Answer) -> Iterator[str]:
             f"With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True micro-batch {beyond.micro_batch_size:,} "
             "fits too."
         )
+
+
+def what_was_asked(answer: Answer) -> Iterator[str]:
+    """Yield the model, the devices and the recipe, and what the config.json leaves to its library."""
+    record, question = answer.record, answer.question
+    on = f"{question.devices} × {question.device}" if question.devices > 1 else question.device
+    tokens = record.cell.config["workload"]["seq_len"]
+    optimizer = record.conditions.get("optimizer", "")
+    size = parameters(value(record, "parameters") or 0.0)
+    yield from wrapped(f"{question.model}, {size}; {on}, {tokens:,} tokens per sequence, {optimizer}.")
+    yield from wrapped(f"Techniques: {techniques(record)}.")
+    yield from (note for note in record.notes if note.startswith(BY_DEFAULT))
+
+
+def parameters(count: float) -> str:
+    """Return a number of parameters in billions or millions."""
+    large = count >= 1e9
+    return f"{number(count / (1e9 if large else 1e6))} {'B' if large else 'M'} parameters"
+
+
+def techniques(record: Record) -> str:
+    """Return the techniques of a record with their settings; an optimizer by its name alone is none."""
+    given = record.cell.config.get("techniques", ())
+    named = [title_of(((one, own),)) for one, own in given if (one, *own) != ("optimizer", "name")]
+    return ", ".join(named) or "none, plain PyTorch"
 
 
 def first_line(answer: Answer) -> str:
@@ -224,7 +254,7 @@ def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterato
             continue
         run = dry_runs(record)[0]
         largest = int(value(record, "largest_micro_batch_predicted") or 0)
-        rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}"])
+        rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}" if largest else "none"])
     yield from table(rows)
     for reason, titles in not_tried.items():
         yield from wrapped(f"  not tried: {', '.join(titles)}: {reason}", indent="    ")
@@ -244,10 +274,9 @@ def verdict(run: DryRunValues) -> str:
 
 def conditions(answer: Answer) -> Iterator[str]:
     """Yield the headroom and how the answer was found."""
-    outside = " and ".join(f"{GB(size_B)} GB of {name}" for name, size_B in answer.outside_B.items())
     yield from wrapped(
         f"Room: {GB(answer.room_B)} GB = {GB(answer.usable_B)} GB ({answer.usable_B / GiB:.1f} GiB) usable, "
-        f"less {outside}. 1 GB = 10^9 B."
+        f"less {answer.outside}. 1 GB = 10^9 B."
     )
     tried = ", ".join(f"{size:,}" for size in answer.runs)
     yield f"Simulated, nothing was allocated: dry runs at micro-batch {tried}."
