@@ -81,7 +81,8 @@ def main(argv: Sequence[str]) -> int:
 
 def answer(argv: Sequence[str]) -> int:
     """Run what is not on disk yet, print the answer, return the exit status; raises ConfigError."""
-    from harness.fit_answer import Answer, WhatIfResult, lines
+    from harness.fit_answer import Answer, WhatIfResult
+    from harness.fit_lines import lines
     from harness.records import Status
 
     question, records, left_out = asked(argv)

@@ -31,6 +31,12 @@ WHAT_IFS = ("true", "all", "false")
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
+TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
+"""Architectures whose code in transformers has a loop over tokens."""
+
+MOST_TOKENS = 128
+"""Of such a sequence: a dry run of 24 layers then takes 10 s, and the answer needs several."""
+
 DEFAULT_DEVICE = "h100_80gb"
 """It also gives the architecture where `device` is a size."""
 
@@ -74,6 +80,7 @@ def question_of(argv: Sequence[str], left_out: Collection[str] = ()) -> Question
         f"out={quoted(given.get('out', 'results/fit'))}",
     ]
     run = loaded(words)
+    refuse_long_loops(run)
     tried = given.get("what_ifs", "true")
     if tried not in WHAT_IFS:
         raise ConfigError(f"what_ifs={tried}: expected one of {', '.join(WHAT_IFS)}")
@@ -154,6 +161,17 @@ def loaded(words: Sequence[str]) -> Run:
     except ConfigError as error:
         text = str(error).replace("suite.hf_defaults.", "").replace("suite.workload_from", "model")
         raise ConfigError(text) from None
+
+
+def refuse_long_loops(run: Run) -> None:
+    """Raise ConfigError where a dry run would take minutes, because the model runs token by token."""
+    (fields,) = run.workloads.values()
+    model_type, tokens = fields["hf_config"]["model_type"], fields["seq_len"]
+    if model_type in TOKEN_BY_TOKEN and tokens > MOST_TOKENS:
+        raise ConfigError(
+            f"seq_len={tokens}: transformers runs {model_type} token by token, so its dry runs take minutes; "
+            f"expected at most {MOST_TOKENS}"
+        )
 
 
 def quoted(text: str) -> str:

@@ -14,6 +14,8 @@ from small_steps import CUDA, LLAMA
 from harness import fit
 from harness.__main__ import main
 from harness.code_fingerprint import ROOT
+from harness.fit_answer import Answer, WhatIfResult
+from harness.fit_lines import lines
 from harness.fit_question import device_of, question_of
 from harness.instruments.memory.memory_timeline import OpSite
 from harness.records import Record, Status
@@ -166,6 +168,13 @@ def test_a_size_has_any_case(size: str) -> None:
     assert [round(float(word.partition("=")[2]) / 1e9, 3) for word in given] == [24, 24]
 
 
+def test_a_loop_over_tokens_is_refused_at_once(tmp_path: Path) -> None:
+    words = [f"model={config(tmp_path, model_type='mamba')}"]
+    with pytest.raises(ConfigError, match="seq_len=256: transformers runs mamba token by token"):
+        question_of(words)
+    question_of([*words, "seq_len=128"])
+
+
 def test_a_device_has_any_case() -> None:
     assert device_of("H100_80GB") == device_of("h100_80gb")
 
@@ -227,6 +236,27 @@ def test_a_failed_check_is_explained(tmp_path: Path) -> None:
     assert fit.failure(question, record._replace(reason="loss of update 2 is 4.1")).endswith(
         "a small model trained with it differs from plain PyTorch: loss of update 2 is 4.1"
     )
+
+
+def test_the_cache_is_freed_one_time_and_no_micro_batch_is_none(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "results/reference/fit/llama-3.1-8b.jsonl", tmp_path / "records.jsonl")
+    records = list(read_records(tmp_path))
+    searched = [one.cell.config["workload"]["search"] == "largest_micro_batch" for one in records]
+
+    def changed(record: Record, metric: str, sample: float) -> Record:
+        assert metric in [one.metric for one in record.measurements]
+        measurements = (
+            one._replace(samples=(sample,)) if one.metric == metric else one for one in record.measurements
+        )
+        return record._replace(measurements=tuple(measurements))
+
+    recipe = changed(records[searched.index(True)], "at_micro_batch/6/allocator_retries", 1)
+    none = changed(records[searched.index(False)], "largest_micro_batch_predicted", 0)
+    answer = Answer(recipe, question_of([f"model={config(tmp_path)}"]))
+    said = list(lines(answer, [WhatIfResult("a change", "", none)]))
+    assert "At 6 the allocator frees its cache 1 time in two steps to make room, which slows them." in said
+    (row,) = (line for line in said if line.startswith("  a change"))
+    assert row.split()[-1] == "none"
 
 
 def test_version_and_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
