@@ -128,7 +128,7 @@ def workload_from_file(
 
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
     to its architecture's defaults get placeholders: an MLP of four hidden sizes, a key-value head per head,
-    1 elsewhere. The worker replaces them by the model's own.
+    the least elsewhere. The worker replaces them by the model's own.
     """
     config, origin = _read(path)
     file = path / "config.json" if path.is_dir() else path
@@ -155,7 +155,7 @@ def workload_from_file(
             file, config, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
         )
         or 4 * hidden_size,
-        "vocab_size": _size(file, config, VOCAB) or 1,
+        "vocab_size": _size(file, config, VOCAB) or 2,
         "max_position_embeddings": max_position_embeddings,
         "seq_len": min(usual_seq_len, longest),
         "hf_config": config,

@@ -219,15 +219,15 @@ def test_no_technique_is_plain_pytorch(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_answer_names_the_model_and_the_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("devices=2", "optimizer=muon", "techniques=[ddp,{loss:{chunks:8}}]", "device=2GB")
-    left = {"num_hidden_layers": None, "intermediate_size": None}
+    words = ("devices=2", "optimizer=muon", "techniques=[ddp,{loss:{chunks:8}}]", "device=3GB")
+    left = ("num_hidden_layers", "intermediate_size", "vocab_size")
     file = tmp_path / "own.json"
     file.write_text(json.dumps({key: size for key, size in CONFIG.items() if key not in left}))
     fit.main([f"model={file}", *words, "seq_len=64", "what_ifs=false", f"out={tmp_path}/o"])
     said = capsys.readouterr().out.splitlines()
-    assert said[1] == "own.json, 68.7 M parameters; 2 × device of 2 GB, 64 tokens per sequence, muon."
+    assert said[1] == "own.json, 72.3 M parameters; 2 × device of 3 GB, 64 tokens per sequence, muon."
     assert said[2] == "Techniques: ddp, loss (chunks=8)."
-    assert said[3] == "by default: num_hidden_layers 32, intermediate_size 11008"
+    assert said[3] == "by default: num_hidden_layers 32, vocab_size 32000, intermediate_size 11008"
 
 
 def test_a_failed_check_is_explained(tmp_path: Path) -> None:
