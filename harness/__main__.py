@@ -9,11 +9,10 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.command_line import START, USAGE, Command, read
+from harness.command_line import START, USAGE, Command, read, version_line
 from harness.executors import ExecutorError
 from harness.executors.start import executor_context
 from harness.store import StoreError
@@ -60,7 +59,7 @@ def shown(command: Command) -> Iterator[str]:
         case "--help":
             yield USAGE
         case "--version":
-            yield f"throughput-harness {_version('throughput-harness')}, torch {_version('torch')}"
+            yield version_line()
         case "--cfg":
             from harness.config_view import config_yaml
 
@@ -94,12 +93,9 @@ def run_command(words: Sequence[str]) -> None:
         judge_again(given)
         return
     from harness.progress import announce
-    from harness.sweep import planned_sweep, refuse_incomplete, refuse_other_suite, stages, sweep, total_line
+    from harness.sweep import planned_sweep, stages, sweep, total_line
 
     runs = load(words)
-    for run in runs:
-        refuse_incomplete(run)
-        refuse_other_suite(run)
     if runs[0].plan_only or len(runs) > 1:
         plans = [planned_sweep(run) for run in runs]
         total = [total_line([estimate for _, estimate in plans])] if len(runs) > 1 else []
@@ -214,13 +210,6 @@ def load_run(folder: Path) -> tuple[Plan, list[Record]]:
         raise ConfigError(f"{folder}: holds results of suite {plan.suite!r}; allowed: {allowed}")
     records = {record.cell.id: record for record in read_records(folder)}
     return plan, [records[cell] for cell in plan.cells if cell in records]
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -121,6 +121,8 @@ def choose(words: Sequence[str]) -> Choice:
         value = one.value()
         groups[one.key_or_group] = value if isinstance(value, str) else shown(value)
     values = [o for o in overrides if o.key_or_group not in GROUPS]
+    if any(one.key_or_group == "techniques" and one.value() == [] for one in values):
+        raise ConfigError("techniques=[]: lists no technique; only=[baseline] runs plain PyTorch alone")
     suite = groups.pop("suite", None)
     if suite is None:
         for override in values:

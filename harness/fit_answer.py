@@ -1,34 +1,19 @@
-"""Records of `harness.fit` to the answer that it prints."""
+"""Records of `harness.fit` to the values of its answer; `harness.fit_lines` prints them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from textwrap import wrap
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
-from harness.records import Record, Status, measurement
+from harness.records import Record, measurement
 
-WIDTH = 96
-"""Columns of the longest line."""
-
-GiB = 2.0**30
+if TYPE_CHECKING:
+    from harness.fit_question import Question
 
 AT = "at_micro_batch"
 """Metrics of one dry run are `at_micro_batch/<sequences>/<metric>`."""
 
-KINDS = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_states": "optimizer state",
-    "activations": "activations",
-    "temporaries": "temporaries",
-    "communication": "collectives' buffers",
-}
-
 OUTSIDE = {"cuda_context": "CUDA context", "nccl_buffers": "NCCL buffers"}
-
-MOST_TENSORS = 4
-"""Live tensors that are listed."""
 
 
 class DryRunValues(NamedTuple):
@@ -76,11 +61,17 @@ def _values(size: int, values: Mapping[str, float]) -> DryRunValues:
     )
 
 
+def GB(size_B: float) -> str:
+    """Return bytes in GB without the unit."""
+    return f"{size_B / 1e9:.1f}"
+
+
 class Answer:
     """What the record of the recipe says."""
 
-    def __init__(self, record: Record, device: str, devices: int) -> None:
-        self.record, self.device, self.devices = record, device, devices
+    def __init__(self, record: Record, question: Question, left_out: str = "") -> None:
+        """`left_out`: why the default recipe is without flash attention."""
+        self.record, self.question, self.left_out = record, question, left_out
         self.runs = {one.micro_batch_size: one for one in dry_runs(record)}
         self.asked = int(record.cell.config["workload"]["micro_batch_size"])
         self.largest = int(value(record, "largest_micro_batch") or 0)
@@ -92,15 +83,10 @@ class Answer:
         """The asked micro-batch where it does not fit; else the one after the largest that does."""
 
     @property
-    def outside_B(self) -> dict[str, float]:
-        """Return what lies outside of torch's allocator."""
+    def outside(self) -> str:
+        """Return what lies outside of torch's allocator, in words."""
         found = {name: value(self.record, f"outside_allocator/{name}") for name in OUTSIDE}
-        return {OUTSIDE[name]: size_B for name, size_B in found.items() if size_B}
-
-
-def GB(size_B: float) -> str:
-    """Return bytes in GB without the unit."""
-    return f"{size_B / 1e9:.1f}"
+        return " and ".join(f"{GB(size_B)} GB of {OUTSIDE[name]}" for name, size_B in found.items() if size_B)
 
 
 class WhatIfResult(NamedTuple):
@@ -109,145 +95,3 @@ class WhatIfResult(NamedTuple):
     title: str
     reason: str
     record: Record | None
-
-
-def lines(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
-    """Yield the answer: a sentence, a table, what decides, what would help, what it rests on."""
-    yield from sentences(answer)
-    yield ""
-    yield from by_kind(answer)
-    yield ""
-    yield from what_decides(answer)
-    if what_ifs:
-        yield ""
-        yield from what_would_help(answer, what_ifs)
-    yield ""
-    yield from conditions(answer)
-
-
-def sentences(answer: Answer) -> Iterator[str]:
-    """Yield the answer in a line, then what it is about and what else decides."""
-    yield first_line(answer)
-    tokens = answer.record.cell.config["workload"]["seq_len"]
-    on = f"{answer.devices} × {answer.device}" if answer.devices > 1 else answer.device
-    names = ", ".join(name for name, _ in answer.record.cell.config.get("techniques", ()))
-    optimizer = answer.record.conditions.get("optimizer", "")
-    yield from wrapped(
-        f"On {on}, {tokens:,} tokens per sequence, {optimizer}; techniques: {names or 'none'}."
-    )
-    largest = answer.runs.get(answer.largest)
-    if largest is not None and largest.retries:
-        yield from wrapped(
-            f"At {answer.largest:,} the allocator frees its cache {largest.retries} times in two steps to "
-            "make room, which slows them."
-        )
-    beyond = answer.runs[answer.first_that_does_not_fit]
-    if beyond.fits_expandable and not beyond.fits:
-        yield from wrapped(
-            f"With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True micro-batch {beyond.micro_batch_size:,} "
-            "fits too."
-        )
-
-
-def first_line(answer: Answer) -> str:
-    """Return whether the asked micro-batch fits, and the largest that does, with its peak."""
-    fits = "fits" if answer.fits else "does not fit"
-    room = f"{GB(answer.room_B)} GB per GPU"
-    if not answer.largest:
-        one = answer.runs[min(answer.runs)]
-        return f"{fits}: no micro-batch does; {one.micro_batch_size} has a peak of {GB(one.peak_B)} of {room}"
-    most = f"micro-batch {answer.largest:,} at most ({GB(answer.runs[answer.largest].peak_B)} of {room})"
-    return f"{fits}: {most}; {answer.asked:,} was asked"
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Return prose in lines; `indent`: before all but the first."""
-    return wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def by_kind(answer: Answer) -> Iterator[str]:
-    """Yield the table of the peak by kind at the micro-batches that matter."""
-    wanted = sorted({answer.asked, answer.largest, answer.first_that_does_not_fit} & answer.runs.keys())
-    runs = [answer.runs[size] for size in wanted]
-    rows: list[list[str]] = [["GB per GPU, at micro-batch", *(f"{size:,}" for size in wanted)]]
-    for kind, title in KINDS.items():
-        if any(run.by_kind_B.get(kind) for run in runs):
-            rows.append([f"  {title}", *(GB(run.by_kind_B.get(kind, 0)) for run in runs)])
-    rows.append(["peak of live tensors", *(GB(run.peak_B) for run in runs)])
-    rows.append(["reserved by torch's allocator, had it no limit", *(GB(run.reserved_B) for run in runs)])
-    rows.append(["room for the allocator", *(GB(answer.room_B) for _ in runs)])
-    rows.append(["", *("fits" if run.fits else "does not fit" for run in runs)])
-    yield from table(rows)
-
-
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield aligned lines; the first column is text, the others numbers."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        first, *others = row
-        cells = [
-            first.ljust(widths[0]),
-            *(text.rjust(width) for text, width in zip(others, widths[1:], strict=True)),
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def what_decides(answer: Answer) -> Iterator[str]:
-    """Yield what takes most of the peak at the micro-batch that does not fit, or the largest."""
-    size = answer.first_that_does_not_fit
-    run = answer.runs[size]
-    of: dict[str, float] = {}
-    for label, size_B in run.live_B.items():
-        subject = label.partition(": ")[0]
-        of[subject] = of.get(subject, 0.0) + size_B
-    if not of:
-        return
-    subject, most_B = max(of.items(), key=lambda one: one[1])
-    yield f"What decides at {size:,}: {subject}, {GB(most_B)} of {GB(run.peak_B)} GB"
-    yield f"  {'GB':>6}  largest at the peak"
-    for label, size_B in list(run.live_B.items())[:MOST_TENSORS]:
-        yield f"  {GB(size_B):>6}  {label}"[:WIDTH]
-
-
-def what_would_help(answer: Answer, what_ifs: Sequence[WhatIfResult]) -> Iterator[str]:
-    """Yield each change of the recipe with its peak, and those that were not tried with the reason."""
-    asked = answer.runs[answer.asked]
-    heads = [f"peak GB at {answer.asked:,}", "fits", "largest micro-batch"]
-    rows = [
-        ["What would change it", *heads],
-        ["  nothing changed", GB(asked.peak_B), verdict(asked), f"{answer.largest:,}"],
-    ]
-    not_tried: dict[str, list[str]] = {}
-    for title, reason, record in what_ifs:
-        if record is None or record.status != Status.OK:
-            not_tried.setdefault(reason or _why(record), []).append(title)
-            continue
-        run = dry_runs(record)[0]
-        largest = int(value(record, "largest_micro_batch_predicted") or 0)
-        rows.append([f"  {title}", GB(run.peak_B), verdict(run), f"about {largest:,}"])
-    yield from table(rows)
-    for reason, titles in not_tried.items():
-        yield from wrapped(f"  not tried: {', '.join(titles)}: {reason}", indent="    ")
-
-
-def _why(record: Record | None) -> str:
-    """Return why a cell has no result, in a line."""
-    return (record.reason.split("\n")[0] or record.status) if record else "it was not run"
-
-
-def verdict(run: DryRunValues) -> str:
-    """Return whether a dry run fits, in a word or two."""
-    if not run.fits:
-        return "no"
-    return "slowly" if run.retries else "yes"
-
-
-def conditions(answer: Answer) -> Iterator[str]:
-    """Yield the headroom and how the answer was found."""
-    outside = " and ".join(f"{GB(size_B)} GB of {name}" for name, size_B in answer.outside_B.items())
-    yield from wrapped(
-        f"Room: {GB(answer.room_B)} GB = {GB(answer.usable_B)} GB ({answer.usable_B / GiB:.1f} GiB) usable, "
-        f"less {outside}. 1 GB = 10^9 B."
-    )
-    tried = ", ".join(f"{size:,}" for size in answer.runs)
-    yield f"Simulated, nothing was allocated: dry runs at micro-batch {tried}."

@@ -128,7 +128,12 @@ def _records(suite_run: Run) -> dict[str, Record]:
 
 
 def prepare(suite_run: Run) -> PreparedSweep:
-    """Return the run as it is on this host, with smaller workloads where bf16 products are slow."""
+    """Return the run as it is on this host, with smaller workloads where bf16 products are slow.
+
+    Raises ConfigError where it cannot be run, or its folder has results of another suite.
+    """
+    refuse_incomplete(suite_run)
+    refuse_other_suite(suite_run)
     executor: Executor = import_module(f"harness.executors.{suite_run.executor}").create(
         suite_run.out, suite_run.workers
     )

@@ -47,6 +47,7 @@ def test_a_technique_is_a_name_a_name_with_a_value_or_a_mapping(word, expected):
     ("word", "said"),
     [
         ("[fsdp3]", "did you mean fsdp2?"),
+        ("[]", "techniques=[]: lists no technique; only=[baseline] runs plain PyTorch alone"),
         ("[zero.4]", "techniques.zero.4: no such name; allowed: 1, 2, 3, block, device, disk, host, model"),
         ("[zero.host]", "write {zero: {optimizer: host}} or {zero: {parameters: host}}"),
         ("[activation_checkpointing.ful]", "did you mean full?"),

@@ -7,7 +7,8 @@ import torch
 from random_steps import assert_as_measured
 from small_steps import HOST, LLAMA
 
-from harness.records import Unavailable
+from harness.records import Unavailable, WrongResult
+from suites.training.correctness import check
 from suites.training.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
 from suites.training.techniques.float8 import Product, Scaled
@@ -35,6 +36,23 @@ def test_a_dry_run_of_a_rank_is_as_measured():
     assert found == dry_run(step, HOST, full=True)
     with among_ranks(step):
         assert_as_measured(step, found)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_its_tolerance_is_that_of_a_single_sequence_too(seed):
+    """One sequence alone makes plain PyTorch's loss rise in between, and rounding multiplies there."""
+    grouped = {"num_attention_heads": 8, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    one = replace(BLOCKS, micro_batch_size=1, **grouped)
+    step = build_step(one, ["float8"], seed)
+    check(step)
+
+    def scaled_up(model, resources):
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: 2 * gradient)
+        return model
+
+    with pytest.raises(WrongResult, match="the scale of gradients"):
+        check(replace(step, wraps=(*step.wraps, scaled_up)))
 
 
 def dequantized(scaled):

@@ -28,7 +28,7 @@ from suites.memory.measure import measure_peak
 from suites.memory.outside_allocator import reserved, room_B
 from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
-from suites.training import correctness, techniques
+from suites.training import correctness, huggingface, techniques
 from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
 from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
@@ -92,6 +92,7 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak by every method, what it is made of, and how far each is from the measured one."""
     counts = count_model(subject)
     yield Note(f"model_code: the model is built by {subject.step.features.model_code}")
+    yield from by_default(subject)
     if subject.step.context_ranks < (cp_size := subject.step.workload.cp_size):
         yield Note(f"cp_size={cp_size} changes nothing: this variant has no context_parallel")
     if subject.step.pipeline_ranks < (pp_size := subject.step.workload.pp_size):
@@ -119,6 +120,14 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
         )
     elif not subject.measurable:
         yield from thresholds(subject, counts, peak_of)
+
+
+def by_default(subject: Subject) -> Iterator[Note]:
+    """Return which sizes the user's config.json leaves to its library."""
+    config = subject.step.workload.hf_config
+    sizes = {} if config is None else huggingface.sizes_by_default(config)
+    if sizes:
+        yield Note(f"by default: {', '.join(f'{name} {size}' for name, size in sizes.items())}")
 
 
 def tokens_per_step(subject: Subject) -> int:

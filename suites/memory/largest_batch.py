@@ -50,6 +50,8 @@ def readings(subject: Subject, run_of: Callable[[Subject], DryRun]) -> Iterator[
         return run_of(with_micro_batch(subject, count))
 
     predicted = predicted_largest(subject, run_at(asked), asked, 0, MOST_SEQUENCES + 1)
+    if subject.search == "fits" and predicted not in (0, asked):
+        predicted = predicted_largest(subject, run_at(predicted), predicted, 0, MOST_SEQUENCES + 1)
     yield Reading("largest_micro_batch_predicted", "1", predicted, Origin.SIMULATED, "fake_step")
     tried = [asked]
     if subject.search == "largest_micro_batch":
@@ -132,25 +134,38 @@ def search(subject: Subject, run_at: RunOf) -> tuple[int, list[int]]:
 def predicted_largest(subject: Subject, run: DryRun, count: int, low: int, high: int) -> int:
     """Return the largest micro-batch from `low` to below `high` that fits, predicted by scaling a dry run.
 
-    `count`: the micro-batch of the run. Returns `low` where nothing above it fits.
+    `count`: the micro-batch of the run. Returns `low` where nothing above it fits. More sequences may fit
+    again where fewer do not, because the allocator then frees its cache at another moment. So the search
+    starts at the largest that fits without that.
     """
     workload = replace(subject.step.workload, micro_batch_size=count)
+
+    @cache
+    def fit_at(more: int) -> Fit:
+        return predicted_fit(subject, run, workload, more)
+
+    low = largest_that(lambda more: fit_at(more) == Fit(True, 0), low, high)
+    return largest_that(lambda more: fit_at(more).fits, low, high)
+
+
+def largest_that(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number from `low` to below `high` that fits, in steps that double, then halve."""
     width = 1
-    while low + width < high and predicted_fit(subject, run, workload, low + width):
+    while low + width < high and fits(low + width):
         low, width = low + width, 2 * width
     high = min(high, low + width)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if predicted_fit(subject, run, workload, middle) else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def predicted_fit(subject: Subject, run: DryRun, workload: Workload, count: int) -> bool:
+def predicted_fit(subject: Subject, run: DryRun, workload: Workload, count: int) -> Fit:
     """Return whether `count` sequences would fit, had each tensor with tokens so many of them."""
     room = room_B(subject)
     if run.timeline is None or run.reserved_B is None:
-        return run.peak_B / workload.micro_batch_size * count <= room
-    return _replayed(scaled(run.timeline, workload, count), subject.allocator, room).fits
+        return Fit(run.peak_B / workload.micro_batch_size * count <= room, 0)
+    return _replayed(scaled(run.timeline, workload, count), subject.allocator, room)
 
 
 def scaled(timeline: Timeline, workload: Workload, count: int) -> list[MemoryEvent]:
@@ -172,6 +187,8 @@ def _has_tokens(timeline: Timeline, event: MemoryEvent, workload: Workload) -> b
     if timeline.kinds[event.storage] not in ("activations", "temporaries"):
         return False
     if not phase.startswith(("forward", "backward")) or prod(shape) % workload.micro_batch_size:
+        return False
+    if event.delta_B < workload.micro_batch_size:  # an operation's random state, whose shape is not noted
         return False
     tokens = workload.micro_batch_size * workload.seq_len
     of_tokens = tokens in shape or shape[:1] == (workload.micro_batch_size,)

@@ -102,9 +102,17 @@ def group_of(kind: str, place: OpSite, vocab_size: int, seq_len: int) -> LiveGro
     if kind in ("activations", "temporaries"):
         if len(place.shape) > 1 and place.shape[-1] == vocab_size:
             subject = LOGITS
-        elif len(place.shape) > 2 and place.shape[-2:] == (seq_len, seq_len):
+        elif place.shape[-2:] == (seq_len, seq_len) and _is_of_heads(place):
             subject = SCORES
     return LiveGroup(subject, in_words(place.operation), place.shape)
+
+
+def _is_of_heads(place: OpSite) -> bool:
+    """Return whether a result has heads: its shape has four sizes, or a batched product joins the first two.
+
+    A layer's activations have three, and the last two are equal where the hidden size is the sequence length.
+    """
+    return len(place.shape) == 4 or place.operation.split(".")[1:2] in (["bmm"], ["baddbmm"])
 
 
 def label_of(group: LiveGroup, count: int) -> str:

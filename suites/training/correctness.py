@@ -33,6 +33,10 @@ UPDATES = 10
 LEARNT = 0.8
 """Share of the first loss below which losses are not compared: memorization multiplies rounding."""
 
+SEQUENCES = 4
+"""Sequences of an update at least: with one, plain PyTorch's loss rises in between, and rounding decides by
+how much."""
+
 UPDATES_ON_RANKS = 3
 """Updates on ranks: the first tests the model, the others the optimizer."""
 
@@ -64,8 +68,9 @@ def check(step: TrainingStep) -> None:
     to the model is done. What several ranks exchange is checked on real ranks alone, see `check_on_ranks`.
     `model.Transformer` represents a user's own model.
     """
+    times = -(-SEQUENCES // step.given.sequences)
     for probed, changes in PROBES.items():
-        workload = small(step.workload, changes if step.contract.compared else {})
+        workload = small(step.workload, changes if step.contract.compared else {}, times)
         workload = replace(workload, **changed_by_techniques(step))
         ours = replace(
             step,
@@ -82,7 +87,7 @@ def check(step: TrainingStep) -> None:
             require_learning(losses)
             return
         update = replace(step.given, micro_batch_size=step.given.micro_batch_size * step.batches_per_update)
-        theirs = plain_on_one_batch(small(update, changes), step.seed)
+        theirs = plain_on_one_batch(small(update, changes, times), step.seed)
         compare(losses, theirs, step.contract.relative, f"probing {probed}")
 
 
@@ -105,15 +110,16 @@ def changed_by_techniques(step: TrainingStep) -> dict[str, Any]:
     return {name: ours for name, ours, given in pairs if ours != given}
 
 
-def small(workload: Workload, changes: Mapping[str, Any]) -> Workload:
+def small(workload: Workload, changes: Mapping[str, Any], times: int = 1) -> Workload:
     """Return the same architecture and set-up at a size that trains in milliseconds, without dropout.
 
-    Grouped queries stay grouped, and an update keeps its sequences.
+    Grouped queries stay grouped, and an update has `times` as many sequences.
     """
     queries = min(4, workload.num_attention_heads // workload.num_key_value_heads)
     kv_heads = 4 if queries == 1 else 2
     return replace(
         workload,
+        micro_batch_size=workload.micro_batch_size * times,
         num_hidden_layers=2,
         num_attention_heads=kv_heads * queries,
         num_key_value_heads=kv_heads,

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from harness.hf_config import positions_unused
+from harness.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
 from harness.records import Unavailable
 from suites.training.head_loss import HeadLoss
 from suites.training.huggingface_config import (
@@ -34,6 +34,15 @@ ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
 
 WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 """Attributes for the width of the feed-forward layer in config classes; without one it is 4 x hidden_size."""
+
+SIZES = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "vocab_size": VOCAB,
+    **dict.fromkeys(WIDTHS, WIDTHS),
+}
+"""Attributes of config classes that decide a model's size, with all names that config.json files have."""
 
 LAST_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
 """Attributes for the norm after the last layer."""
@@ -180,6 +189,18 @@ def complete(workload: Workload) -> Workload:
         or workload.max_position_embeddings,
         tie_word_embeddings=bool(getattr(parsed, "tie_word_embeddings", False)),
     )
+
+
+def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that a config leaves to its class, with their defaults."""
+    parsed = parse(config)
+    own = type(parsed).attribute_map
+    return {
+        name: size
+        for name, names in SIZES.items()
+        if not any(other in config for other in (*names, own.get(name, name)))
+        and isinstance(size := getattr(parsed, name, None), int)
+    }
 
 
 def unlike_layers(config: Mapping[str, Any]) -> str | None:

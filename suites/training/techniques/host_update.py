@@ -35,6 +35,11 @@ from suites.training.workload import Resources, Workload
 LEVEL = Level.PARALLELISM
 ROLE = Role.PARALLELISM
 
+NO_DRY_RUN = (
+    "a dry run counts all memory as the device's, and host_update keeps states on the host; "
+    "fsdp2: {cpu_offload: true} keeps them there, too, and can be dry-run"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -74,7 +79,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         model_dtype=torch.bfloat16 if narrow else step.model_dtype,
         around=no_context,
         make_optimizer=partial(HostOptimizer, settings),
-        no_dry_run="fake tensors have one memory tier: host memory would count as device memory",
+        no_dry_run=NO_DRY_RUN,
     )
 
 

@@ -103,7 +103,10 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     precision = PRECISIONS[step.features.precision]
     reason = None
     if (settings.optimizer, settings.parameters) != ("device", "device"):
-        reason = "fake tensors have one memory tier: host memory would count as device memory"
+        reason = (
+            "a dry run counts all memory as the device's, and zero keeps states on the host or a disk here; "
+            "fsdp2: {cpu_offload: true} keeps them on the host, too, and can be dry-run"
+        )
     features = replace(
         step.features,
         precision=precision,
