@@ -89,7 +89,7 @@ def test_what_is_nothing_to_turn_on_is_not_in_the_answer(tmp_path: Path) -> None
     (tmp_path / "invented.yaml").write_text(
         "suite: invented\ntitle: T\nquestion: q\nblocks: []\nanswer: {also: [{metric: x}]}\n"
     )
-    with pytest.raises(ConfigError, match=r"answer.also\[0\].method"):
+    with pytest.raises(ConfigError, match=r"answer.also\[0\]: missing fields: method"):
         load_spec("invented", folder=tmp_path)
 
 

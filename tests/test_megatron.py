@@ -7,6 +7,7 @@ import torch
 
 from harness.config import load
 from harness.records import Reading, Unavailable
+from harness.validation import ConfigError
 from suites import memory_published
 from suites.memory_published import megatron
 from suites.memory_published.subject import Workload
@@ -126,10 +127,9 @@ def test_cublas_has_torchs_workspaces_unless_it_is_told_otherwise():
     assert default_B == told_B - 2 * (32 * 2**20 - 8 * 2**20 - 2**17)
 
 
-def test_a_step_of_torch_does_not_read_megatrons_arguments():
-    row = {**RUN.workloads["gpt2_fp32"], "recompute": "full"}
-    with pytest.raises(Unavailable, match="recompute='full' is read with program=megatron alone"):
-        list(memory_published.sample(memory_published.build(row, 1)))
+def test_megatrons_arguments_are_refused_of_a_step_of_torch():
+    with pytest.raises(ConfigError, match="recompute='full': not read with program='torch'"):
+        load(["suite=memory_published", "suite.workloads.gpt2_fp32.recompute=full"])
 
 
 @pytest.mark.parametrize(
