@@ -103,18 +103,14 @@ def run_command(words: Sequence[str]) -> None:
             print("\n".join([*("\n".join([*lines, ""]) for lines, _ in plans), *total]).rstrip())
             return
         announce(total)
-    pages = []
     for run in runs:
         for stage in stages(run):
             sweep(stage)
             if len(runs) == 1:
                 refuse_nothing_ran(stage.out)
-            report_data = report(stage.out, stage.out, everything=stage.show_all)
-        pages.append(report_data)
+            report(stage.out, stage.out, everything=stage.show_all)
     if given.get("suite") == "all":
-        from harness.report import write_all
-
-        print(f"All verdicts: {write_all(Path(given.get('out', 'results')) / 'all', pages)}")
+        print("\n".join(index([run.out for run in runs], Path(given.get("out", "results")))))
 
 
 def judge_again(given: Mapping[str, str]) -> None:
@@ -126,7 +122,7 @@ def judge_again(given: Mapping[str, str]) -> None:
     out = Path(given.get("out", source))
     folders = [one for folder in listed for one in results_folders(folder) or [folder]]
     if len(listed) > 1 or folders != [source]:
-        print(f"Index: {index(folders, out)}")
+        print("\n".join(index(folders, out)))
     else:
         report(source, out, given.get("suite", ""), given.get("show") == "all")
 
@@ -140,10 +136,8 @@ def listed_folders(text: str) -> list[Path]:
     return [Path(name) for name in dict.fromkeys(names)]
 
 
-def report(
-    source: Path, out: Path, suite_name: str = "", everything: bool = False
-) -> tuple[ReportData, Path]:
-    """Judge the results in `source` and write their report into `out`; return its data and its page.
+def report(source: Path, out: Path, suite_name: str = "", everything: bool = False) -> None:
+    """Judge the results in `source`, write their report into `out` and print the end of it.
 
     `everything`: print every table, not only the answer's. Raises ConfigError where `suite_name` is another
     suite than that of the results.
@@ -158,7 +152,6 @@ def report(
     copy_run(source, out)
     page = write_report(out, report_data)
     show(report_data, page, everything=everything)
-    return report_data, page
 
 
 def judged(source: Path) -> ReportData:
@@ -190,12 +183,16 @@ def results_folders(source: Path) -> list[Path]:
     return sorted(path.parent for path in source.glob("*/plan.json"))
 
 
-def index(folders: Sequence[Path], out: Path) -> Path:
-    """Write index.html and index.md of results folders into `out`; return the page; raises ConfigError."""
-    from harness.report import write_index
+def index(folders: Sequence[Path], out: Path) -> list[str]:
+    """Write the index of results folders and the answers on the paper's claims into `out`; return where.
 
-    paths = [Path(os.path.relpath(folder, out)).as_posix() for folder in folders]
-    return write_index(out, zip(map(judged, folders), paths, strict=True))
+    Raises ConfigError, before anything is written where the results do not go together.
+    """
+    from harness.report import write_answers, write_index
+
+    results = [(judged(folder), Path(os.path.relpath(folder, out)).as_posix()) for folder in folders]
+    answers = write_answers(out, results)
+    return [f"Index: {write_index(out, results)}", f"Answers on the paper's claims: {answers}"]
 
 
 def load_run(folder: Path) -> tuple[Plan, list[Record]]:

@@ -54,6 +54,8 @@ class Claim:
     upper: float | None = None  # of a range, which begins at `value`
     verbatim: bool = True  # `quoted` is in the source's words, not in ours
     misquoted: str = ""  # how the quotation departs from its source
+    not_judged: str = ""  # why no value of ours is evidence: the set-up fixes it beforehand
+    formula: str = ""  # the source's own formula, by which calculated values are; "" where it has none
 
     @property
     def accepted(self) -> tuple[float, float]:
@@ -114,3 +116,8 @@ class Verdict:
     samples: int = 0
     noise: tuple[float, float] | None = None  # of the baseline against itself, where our value lies in it
     steps: tuple[AdjacentRatio, ...] = ()  # of an order; ours is the smallest
+
+    @property
+    def shown(self) -> str:
+        """Return the outcome; "context" for a value that was not taken under the claim's conditions."""
+        return "context" if self.where == "elsewhere" else self.outcome

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.claim_model import Claim, Interpretation
 from harness.paired_ratio import AGAIN, NoPairsError, compare, inverse
-from harness.records import Measurement, Record, Status, measurement
+from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import interval_of_mean
 from harness.units import human
 
@@ -87,7 +87,8 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
         ratio = inverse(compare(usable, base, interpretation.metric, interpretation.method, draws))
     except NoPairsError as reason:
         raise NoValueError(str(reason)) from None
-    if ratio.basis in ("single", "ranges"):
+    origin = origin_of(interpretation, [*usable, *base])
+    if ratio.basis == "ranges" or (ratio.basis == "single" and origin != Origin.CALCULATED):
         raise NoValueError(
             f"too few repeats in which both variants have as many rounds of {interpretation.metric} by "
             f"{interpretation.method}; more repeats give an interval"
@@ -98,7 +99,7 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
         ours=ratio.value,
         low=ratio.low,
         high=ratio.high,
-        origin=origin_of(interpretation, [*usable, *base]),
+        origin=origin,
         record=worst,
         conditions={**other, **worst.conditions},
         basis=ratio.basis,

@@ -37,6 +37,8 @@ CLAIM: Fields = {
     "verbatim": {"type": "bool", "default": True},
     "quoted_by": _TEXT,
     "misquoted": {"type": "str", "default": ""},
+    "not_judged": {"type": "str", "default": ""},
+    "formula": {"type": "str", "default": ""},
     "relation": {
         "type": "str",
         "one_of": ["about", "at_least", "at_most", "up_to", "increasing"],
@@ -154,6 +156,8 @@ def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
         verbatim=data["verbatim"],
         quoted_by=data["quoted_by"],
         misquoted=data["misquoted"],
+        not_judged=data["not_judged"],
+        formula=data["formula"],
         value=value,
         upper=upper,
         unit=data["unit"],

@@ -10,8 +10,8 @@ from harness.claim_values import ClaimValue, NoValueError, RecordsByVariant, val
 from harness.monotonic_claims import Order, order_of, order_outcome
 from harness.records import Origin, Record, Status
 
-DEVICE = "device"
-"""The condition by which a claim says that it is about hardware."""
+NOT_JUDGED = "not judged"
+"""The difference of every value on a claim whose outcome the set-up fixes beforehand."""
 
 
 def judge(claims: Iterable[Claim], records: Sequence[Record]) -> list[Verdict]:
@@ -40,16 +40,19 @@ def outcome(claim: Claim, low: float, high: float) -> str:
 
 
 def differences(
-    stated: Mapping[str, str], recorded: Mapping[str, str], origin: str, status: str = Status.OK
+    claim: Claim, recorded: Mapping[str, str], origin: str, status: str = Status.OK
 ) -> list[Difference]:
     """Return the conditions of a claim that a value does not meet.
 
-    A stated condition may allow several values, separated by ` | `, and patterns (`*A100*`). A claim that
-    states a `device` is about hardware: only a value measured on that kind of device meets it.
+    A stated condition may allow several values, separated by ` | `, and patterns (`*A100*`). Only values that
+    were measured, here or in public, meet a claim, and those of its source's own formula.
     """
-    differ = []
-    if DEVICE in stated and origin != Origin.MEASURED:
+    differ, stated = [], claim.conditions
+    allowed = [Origin.MEASURED, Origin.PUBLISHED, *([Origin.CALCULATED] if claim.formula else [])]
+    if origin not in allowed:
         differ.append(Difference("origin", origin, Origin.MEASURED.value))
+    if claim.not_judged:
+        differ.append(Difference(NOT_JUDGED, claim.not_judged, ""))
     for name, value in stated.items():
         if name not in recorded or not any(_meets(recorded[name], one) for one in value.split(" | ")):
             differ.append(Difference(name, recorded.get(name, ""), value))
@@ -81,7 +84,7 @@ def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVaria
 
 
 def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -> Verdict:
-    differ = differences(claim.conditions, value.conditions, value.origin, value.record.status)
+    differ = differences(claim, value.conditions, value.origin, value.record.status)
     return Verdict(
         claim=claim.id,
         interpretation=interpretation.name,
@@ -104,7 +107,7 @@ def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -
 
 def _ordered(claim: Claim, interpretation: Interpretation, order: Order) -> Verdict:
     """Return the verdict of the smallest step, with the cell of its later variant."""
-    differ = _differences_of_variants(claim.conditions, order)
+    differ = _differences_of_variants(claim, order)
     least = order.least
     return Verdict(
         claim=claim.id,
@@ -127,12 +130,12 @@ def _ordered(claim: Claim, interpretation: Interpretation, order: Order) -> Verd
     )
 
 
-def _differences_of_variants(stated: Mapping[str, str], order: Order) -> list[Difference]:
+def _differences_of_variants(claim: Claim, order: Order) -> list[Difference]:
     """Return what differs in any record of any variant; names the variants unless all of them differ."""
     variants: dict[Difference, dict[str, None]] = {}
     for variant, records in order.records.items():
         for record in records:
-            for difference in differences(stated, record.conditions, order.origin, record.status):
+            for difference in differences(claim, record.conditions, order.origin, record.status):
                 variants.setdefault(difference, {})[variant] = None
     every = len(order.records)
     return [

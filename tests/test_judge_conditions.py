@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from judged import figure, one
 from synthetic import claim, conf_workloads, made
@@ -53,8 +55,21 @@ def test_no_cpu_record_settles_a_gpu_claim_as_stated_whatever_it_says() -> None:
     assert one(claim(conditions={"device": "cuda"}), there).where == "as stated"
 
 
-def test_a_claim_about_no_hardware_can_be_settled_by_calculation() -> None:
-    assert one(claim(), figure(100.0, origin="calculated")).where == "as stated"
+def test_a_calculation_settles_a_claim_by_its_sources_own_formula_alone() -> None:
+    calculated = figure(100.0, origin="calculated")
+    assert one(claim(), calculated).shown == "context"
+    assert one(replace(claim(), formula="equation 2"), calculated).shown == "holds"
+    assert one(replace(claim(), formula="equation 2"), figure(100.0, origin="simulated")).shown == "context"
+
+
+def test_what_others_measured_settles_a_claim() -> None:
+    assert one(claim(), figure(100.0, origin="published")).shown == "holds"
+
+
+def test_a_claim_whose_outcome_the_set_up_fixes_is_never_judged() -> None:
+    verdict = one(replace(claim(), not_judged="the links are scaled"), figure(100.0))
+    assert (verdict.ours, verdict.shown) == (100.0, "context")
+    assert verdict.differs == (Difference("not judged", "the links are scaled", ""),)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +150,7 @@ def test_hardware_of_more_memory_changes_no_count_of_the_papers_gpus(memory_B: f
         ("gpus", "fake_step"): ("1", "simulated", (4.0 if memory_B == PAPER_80_GB else 2.0,)),
         ("peak_memory", "fake_step"): ("B", "simulated", (280e9,)),
     }
-    record = made("llama_7b", "mixed_flash", figures, fields=fields, suite="memory")
+    record = made("llama_7b", "mixed_accumulated", figures, fields=fields, suite="memory")
     for id, due in (
         ("table_1_llama_7b_gpus", expected),
         ("seven_billion_more_than_one_80_GB", expected),
@@ -143,4 +158,4 @@ def test_hardware_of_more_memory_changes_no_count_of_the_papers_gpus(memory_B: f
         ("seven_billion_more_than_one_141_GB", "holds"),
     ):
         verdicts = {v.interpretation: v for v in judge([claims[id]], [record])}
-        assert verdicts["no checkpointing, flash"].outcome == due, id
+        assert verdicts["no checkpointing, explicit, accumulated"].outcome == due, id

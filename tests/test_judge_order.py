@@ -390,7 +390,7 @@ def test_the_report_says_the_relation_in_words() -> None:
         "only",
         "1.25× ᵐ",
         "1.25×",
-        "holds, as stated",
+        "holds",
     ]
     (kept,) = json.loads(verdicts_json([held], [verdict]))["verdicts"]
     assert (kept["relation"], kept["quoted_value"], kept["ours"]) == ("increasing", 1.0, 1.25)

@@ -1,41 +1,18 @@
-"""All suites on one page, the terminal, a suite without a report of its own, the tidy table."""
+"""The terminal, a suite without a report of its own, the tidy table."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
-from reporting import found, read_page
+from reporting import read_page
 from synthetic import made, memory_records
 from timed import timed_records
 
 from harness.records import Measurement, Record
-from harness.report import gather, write_all, write_report
+from harness.report import gather, write_report
 from harness.report.summary import summary
 from harness.report.terminal import show
-from harness.report.verdicts import judged
-
-
-def test_one_page_for_all_suites(tmp_path: Path) -> None:
-    findings = found()
-    page = write_report(tmp_path / "memory", findings)
-    text = write_all(tmp_path / "all", [(findings, page)]).read_text()
-    reader = read_page(text)
-    assert reader.open == []
-    assert reader.loads == []
-    for link in reader.links:
-        way, _, target = link.partition("#")
-        if not way:
-            assert target in reader.ids
-            continue
-        other = (tmp_path / "all" / way).resolve()
-        assert other == page.resolve()
-        assert not target or f'id="{target}"' in other.read_text()
-    words = " ".join(reader.words)
-    assert all(
-        one.sentence(v) in words for one in judged(findings.claims, findings.verdicts) for v in one.verdicts
-    )
-    assert "(../memory/report.md)" in (tmp_path / "all" / "report.md").read_text()
 
 
 def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path: Path) -> None:

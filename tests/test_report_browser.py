@@ -16,7 +16,7 @@ from reporting import found
 from timed import timed_findings
 
 from harness.code_fingerprint import ROOT
-from harness.report import write_all, write_index, write_report
+from harness.report import write_answers, write_index, write_report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -26,6 +26,7 @@ FLAGS = (
 )  # fmt: skip
 CHECK = (Path(__file__).parent / "layout_check.js").read_text()
 WIDTHS = (400, 800, 1400)
+PAGES = ("index.html", "answers.html")
 FOLDERS = sorted(path.parent for path in (ROOT / "results/reference").glob("*/report.html"))
 COLLECT = """<script>const seen = []; addEventListener("message", (e) => { seen.push(e.data);
 document.getElementById("seen").textContent = JSON.stringify(seen) })</script><pre id="seen"></pre>"""
@@ -79,7 +80,7 @@ def test_pages_of_invented_runs_fit_every_window(tmp_path: Path) -> None:
     pages = {
         "memory": page.read_text(),
         "timed": write_report(tmp_path / "timed", timed_findings(tmp_path, timed)).read_text(),
-        "all": write_all(tmp_path / "all", [(memory, page)]).read_text(),
+        "answers": write_answers(tmp_path, [(memory, "memory")]).read_text(),
         "index": write_index(tmp_path, [(memory, "memory")]).read_text(),
     }
     assert list(complaints(opened(tmp_path, pages))) == []
@@ -88,3 +89,9 @@ def test_pages_of_invented_runs_fit_every_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_the_committed_pages_fit_every_window(folder: Path, tmp_path: Path) -> None:
     assert list(complaints(opened(tmp_path, {folder.name: (folder / "report.html").read_text()}))) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_committed_pages_over_all_results_fit_every_window(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "results/reference" / page).read_text()
+    assert list(complaints(opened(tmp_path, {page.partition(".")[0]: text}))) == []

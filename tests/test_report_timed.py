@@ -317,7 +317,7 @@ def test_a_claimed_range_and_a_ratio_as_people_read_them(tmp_path: Path) -> None
     made = findings.table(findings.blocks[0])
     assert made is not None
     assert [cell.text for cell in made.rows[0]][1:] == [
-        "1.30× … 2.50×", "only", "2.00× ᵐ", "–", "holds, as stated",
+        "1.30× … 2.50×", "only", "2.00× ᵐ", "–", "holds",
     ]  # fmt: skip
     page = write_report(tmp_path / "out", findings).read_text()
     assert "1.30× … 2.50×" in page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from harness.report.answer import what_pays
 from harness.report.layout import Layout, Part
@@ -19,23 +19,20 @@ from harness.report.verdicts import (
     accepted,
     judged,
     orders,
-    outcome_text,
     outcomes_line,
     quoted,
 )
-from harness.units import LEGEND
 
 FEW_NOTES = 2
 """More footnotes than these are folded."""
 
 NO_BREAK = "\u00a0"
 
-EVERY = "Every claim that was tried"
 CAVEATS = "Conditions and caveats"
 HOW_TO_READ = (
     "`holds`: within the accepted band. `falls short`, `exceeds`: below or above it. "
-    "`undecided`: the samples lie on both sides. `unavailable`: no value, never a pass. "
-    "`as stated`: under the claim's own conditions; `elsewhere`: under others, which are listed."
+    "`undecided`: the samples lie on both sides. `context`: under other conditions than the claim's, which "
+    "are listed: no verdict. `unavailable`: no value."
 )
 
 
@@ -84,18 +81,6 @@ def part_text(part: Part, level: int) -> str:
     assert part.figure is not None
     image = f"![{escape(part.figure.alt)}](figures/{part.block.id}.svg)"
     return "\n\n".join(one for one in (*head, part.figure.text, image) if one)
-
-
-def every_report(suites: Sequence[tuple[ReportData, str]]) -> str:
-    """Return all suites' verdicts as one page, each with the path to its own report."""
-    parts = [f"# {EVERY}", f"Origins: {LEGEND}.", HOW_TO_READ]
-    for data, path in suites:
-        parts += [f"## [{data.spec.title}]({path}/report.md)", *answers(data), counted(data)]
-        block = next((b for b in data.spec.blocks if b.kind == "verdicts"), None)
-        made = data.table(block) if block else None
-        if made is not None:
-            parts.append(details(outcomes_line(data.claims, data.verdicts), grid(made)) if made.rows else "")
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
 def answers(data: ReportData) -> list[str]:
@@ -154,7 +139,7 @@ def claim_text(one: ClaimWithVerdicts, spec: Spec) -> str:
         different = "; ".join(map(difference_text, verdict.differs))
         differs = f" *Differs: {different}.*" if different else ""
         record = f" Record `{verdict.cell}`." if verdict.cell else ""
-        verdicts.append(f"- **{outcome_text(verdict)}** — {one.sentence(verdict)}{differs}{record}")
+        verdicts.append(f"- **{verdict.shown}** — {one.sentence(verdict)}{differs}{record}")
     lines.append("\n".join(verdicts))
     lines.append("\n".join(f"- Caveat: {caveat}" for caveat in claim.caveats))
     return "\n\n".join(line for line in lines if line)

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.records import Record
 from harness.report.layout import Layout
-from harness.report.markdown import CAVEATS, EVERY, HOW_TO_READ, answers, counted, hosts
+from harness.report.markdown import CAVEATS, HOW_TO_READ, answers, counted, hosts
 from harness.report.report_data import ReportData
 from harness.report.run_line import run_line, wrong_results
 from harness.report.svg import LIGHT, PALETTE, dark_rules
@@ -21,7 +21,6 @@ from harness.report.verdicts import (
     judged,
     orders,
     ours,
-    outcome_text,
     outcomes_line,
     quoted,
 )
@@ -49,22 +48,6 @@ def suite_page(data: ReportData, layout: Layout) -> str:
     )
 
 
-def every_page(suites: Sequence[tuple[ReportData, str]]) -> str:
-    """Return the page of all suites' verdicts, each with the path to its own page."""
-    shown = [
-        {
-            "data": one,
-            "path": path,
-            "answers": [kept_together(sentence) for sentence in answers(one)],
-            "run": run_line(one.records, one.environment),
-            "claims": judged(one.claims, one.verdicts),
-            "claims_line": outcomes_line(one.claims, one.verdicts),
-        }
-        for one, path in suites
-    ]
-    return render("every.html.j2", suites=shown, title=EVERY)
-
-
 def render(template: str, **values: Any) -> str:
     """Return a template of this folder, filled in."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -90,7 +73,6 @@ def render(template: str, **values: Any) -> str:
         "marks": MARKS,
         "orders": orders,
         "ours": ours,
-        "outcome_text": outcome_text,
         "quoted": quoted,
         "rows_shown": ROWS,
     }

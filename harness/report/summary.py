@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.claim_model import Verdict
@@ -55,40 +55,37 @@ def _pays(data: ReportData) -> SummaryCard | None:
 
 def _claims(data: ReportData) -> SummaryCard | None:
     block = next((b for b in data.blocks if b.kind == "verdicts"), None)
-    if block is None or not data.verdicts:
+    if block is None or all(verdict.outcome == "unavailable" for verdict in data.verdicts):
         return None
-    compared_ = [verdict for verdict in data.verdicts if verdict.outcome != "unavailable"]
-    if not compared_:
-        return None
-    lines = tuple((outcome, str(count)) for outcome, count in count_outcomes(compared_).items())
-    return SummaryCard(CLAIMS, lines, claims_line(data.verdicts, data.records), block.id)
+    return SummaryCard(CLAIMS, (), f"{CLAIMS} {claims_line(data.verdicts, data.records)}", block.id)
 
 
 def claims_line(verdicts: Sequence[Verdict], records: Iterable[Record]) -> str:
-    """Return how many interpretations could be compared, under whose conditions, and what the rest needs."""
-    compared_ = [verdict for verdict in verdicts if verdict.outcome != "unavailable"]
-    if not compared_:
+    """Return on how many claims there is a verdict, how many have only context, and what the rest needs."""
+    by_claim: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        by_claim.setdefault(verdict.claim, []).append(verdict)
+    judged = [some for some in by_claim.values() if any(one.where == "as stated" for one in some)]
+    without = [some for some in by_claim.values() if all(one.outcome == "unavailable" for one in some)]
+    if len(without) == len(by_claim):
         return "No claim could be compared with this run."
-    stated = sum(verdict.where == "as stated" for verdict in compared_)
-    reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
-    rest = [verdict for verdict in verdicts if verdict.outcome == "unavailable"]
-    gpu = sum(bool(NEEDS_GPU.search(reasons.get(one.cell, ""))) or _names_a_gpu(one) for one in rest)
-    have = "has" if len(compared_) == 1 else "have"
-    text = (
-        f"{len(compared_)} of {counted(len(verdicts), 'interpretation')} {have} a value here, {stated} of "
-        "them under the claim's own conditions."
-    )
-    parts = [f"{counted(gpu, 'needs', 'need')} a GPU"] if gpu else []
-    parts += (
-        [f"{counted(len(rest) - gpu, 'was not run or has', 'were not run or have')} no value"]
-        if len(rest) > gpu
-        else []
-    )
-    return f"{text} {' and '.join(parts)}." if parts else text
+    context = len(by_claim) - len(judged) - len(without)
+    outcomes = count_outcomes(one for some in judged for one in some if one.where == "as stated")
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+    of = counted(len(by_claim), "claim")
+    text = f"{len(judged)} of {of} could be judged here{f' ({counts})' if counts else ''}."
+    if context:
+        text += f" {counted(context, 'has', 'have')} values under other conditions, as context."
+    if without:
+        reasons = {record.cell.id: record.reason for record in records if record.status != Status.OK}
+        gpu = sum(any(_needs_gpu(one, reasons) for one in some) for some in without)
+        text += f" {counted(len(without), 'has', 'have')} no value here"
+        text += f", {gpu} of them for lack of a GPU." if gpu else "."
+    return text
 
 
-def _names_a_gpu(verdict: Verdict) -> bool:
-    return bool(NEEDS_GPU.search(verdict.reason))
+def _needs_gpu(verdict: Verdict, reasons: Mapping[str, str]) -> bool:
+    return bool(NEEDS_GPU.search(reasons.get(verdict.cell, "")) or NEEDS_GPU.search(verdict.reason))
 
 
 def cells_line(records: Sequence[Record]) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.claim_model import AdjacentRatio, Claim, Difference, Interpretation, Verdict
+from harness.judge import NOT_JUDGED
 from harness.monotonic_claims import failing_steps, undecided_steps
 from harness.units import counted, human
+
+BANDS = {"holds": "inside", "exceeds": "above", "falls short": "below"}
 
 STATS = {"min": "the minimum", "max": "the maximum", "mean": "the mean"}
 
@@ -28,7 +31,7 @@ def sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> 
     origin = f"{verdict.origin}, {basis}" if (basis := _basis(verdict)) else verdict.origin
     quoted = _quoted(claim, shown) + per
     compared = f"{verdict.ratio:.2f} of the {quoted}" if verdict.ratio is not None else quoted
-    end = _end(claim, interpretation, verdict.outcome)
+    end = _end(claim, interpretation, verdict)
     return f"{interpretation.text} {ours} ({origin}), {compared} quoted: {end}{_noise(verdict)}."
 
 
@@ -38,6 +41,8 @@ def difference_text(difference: Difference) -> str:
     allowed = " or ".join(one.replace("*", " ").strip() for one in wanted.split(" | "))
     if condition == "origin":
         text = f"{found}, not {wanted}"
+    elif condition == NOT_JUDGED:
+        text = found
     elif condition == "status":
         text = f"the cell ended as {found.replace('_', ' ')}"
     elif not found:
@@ -66,17 +71,19 @@ def _rounds(processes: int, rounds: int) -> str:
     return f"{counted(processes, 'process', 'processes')}, {counted(rounds, 'round')}"
 
 
-def _end(claim: Claim, interpretation: Interpretation, outcome: str) -> str:
+def _end(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> str:
     bounded = claim.relation in ("at_least", "at_most")
     interval = interpretation.relative_to or interpretation.stat == "mean"
     spread = "the interval lies" if interval else "the samples lie"
     spread = "the bounds lie" if interpretation.stat == "bounds" else spread
+    if verdict.shown == "context" and verdict.outcome in BANDS:
+        return f"{BANDS[verdict.outcome]} the accepted band, as context"
     return {
         "holds": "the claim holds",
         "exceeds": "the claim does not hold" if bounded else "the claim understates it",
         "falls short": "the claim does not hold" if bounded else "the claim overstates it",
         "undecided": f"{spread} partly inside and partly outside the accepted band",
-    }[outcome]
+    }[verdict.outcome]
 
 
 def _noise(verdict: Verdict) -> str:
@@ -96,17 +103,19 @@ def _order_sentence(claim: Claim, interpretation: Interpretation, verdict: Verdi
     rests_on = dict.fromkeys(text for step in verdict.steps if (text := _step_basis(step)))
     origin = f"{verdict.origin}, {' or '.join(rests_on)}" if rests_on else verdict.origin
     asked = f", where each step is to be at least {_times(claim.value)}" if claim.value > 1 else ""
-    end = _order_end(claim, verdict.steps, verdict.outcome)
+    end = _order_end(claim, verdict)
     start = f"{interpretation.text} {verb} from {interpretation.order[0]} by {steps}"
     return f"{start} ({origin}){asked}: {end}{_noise(verdict)}."
 
 
-def _order_end(claim: Claim, steps: Sequence[AdjacentRatio], outcome: str) -> str:
-    if outcome == "holds":
-        return "the claim holds"
-    if outcome == "falls short":
+def _order_end(claim: Claim, verdict: Verdict) -> str:
+    steps, context = verdict.steps, verdict.shown == "context"
+    if verdict.outcome == "holds":
+        return "each step is an increase, as context" if context else "the claim holds"
+    if verdict.outcome == "falls short":
         enough = " enough" if claim.value > 1 else ""
-        return f"no increase{enough} {_named(failing_steps(claim, steps))}, so the claim does not hold"
+        failing = f"no increase{enough} {_named(failing_steps(claim, steps))}"
+        return f"{failing}, as context" if context else f"{failing}, so the claim does not hold"
     undecided = undecided_steps(claim, steps)
     paired = all(step.basis == "pairs" for step in undecided)
     spread = "the interval lies" if paired else "the samples lie"

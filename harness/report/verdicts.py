@@ -12,12 +12,13 @@ from harness.report.tables import Table, TableCell
 from harness.report.verdict_sentences import sentence
 from harness.units import counted, human, marked
 
-OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "unavailable")
+OUTCOMES = ("holds", "exceeds", "falls short", "undecided", "context", "unavailable")
 LOOKS = {
     "holds": "good",
     "exceeds": "info",  # of a quoted value, which may be too low or too high: neither good nor bad here
     "falls short": "info",
     "undecided": "warn",
+    "context": "muted",
     "unavailable": "muted",
 }
 """How an outcome looks. Red is for results that are wrong and for what costs; see the page's legend."""
@@ -50,7 +51,7 @@ def judged(claims: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[ClaimWi
 def count_outcomes(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """Return how many verdicts have each outcome; outcomes without one are left out."""
     listed = list(verdicts)
-    counts = {outcome: sum(v.outcome == outcome for v in listed) for outcome in OUTCOMES}
+    counts = {outcome: sum(v.shown == outcome for v in listed) for outcome in OUTCOMES}
     return {outcome: count for outcome, count in counts.items() if count}
 
 
@@ -104,11 +105,6 @@ def accepted(claim: Claim) -> str:
     return f"{_value(claim, low)} … {_value(claim, high)}"
 
 
-def outcome_text(verdict: Verdict) -> str:
-    """Return `falls short, elsewhere`."""
-    return f"{verdict.outcome}, {verdict.where}" if verdict.where else verdict.outcome
-
-
 def outcomes_line(claims: Sequence[Claim], verdicts: Sequence[Verdict]) -> str:
     """Return `12 claims in 40 interpretations: 13 holds, 5 undecided, 22 unavailable`."""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(verdicts).items())
@@ -128,7 +124,7 @@ def verdict_table(block: ReportBlock, claims: Sequence[Claim], verdicts: Sequenc
                     TableCell(verdict.interpretation, look="word"),
                     TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
                     TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
-                    TableCell(outcome_text(verdict), look=LOOKS[verdict.outcome]),
+                    TableCell(verdict.shown, look=LOOKS[verdict.shown]),
                 )
             )
     header = ("Claimed in", "Quoted", "Interpretation", "Here", "Ratio", "Verdict")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from harness.answers import AnsweredClaim
 from harness.claim_model import Claim, Verdict
 from harness.report import markdown
 from harness.report.benchmark_json import benchmark_json
@@ -43,15 +43,15 @@ def write_suite(folder: Path, data: ReportData) -> Path:
     return folder / "report.html"
 
 
-def write_every(folder: Path, suites: Sequence[tuple[ReportData, Path]]) -> Path:
-    """Write one page with every suite's verdicts and links to the suites' own; return its path."""
-    from harness.report import page
+def write_answers(folder: Path, rows: Sequence[AnsweredClaim]) -> Path:
+    """Write answers.md, answers.html and answers.csv; return the page's path."""
+    from harness.report.answers_page import answers_csv, answers_markdown, answers_page
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [(data, Path(os.path.relpath(own.parent, folder)).as_posix()) for data, own in suites]
-    _write(folder / "report.md", markdown.every_report(paths))
-    _write(folder / "report.html", page.every_page(paths))
-    return folder / "report.html"
+    _write(folder / "answers.md", answers_markdown(rows))
+    _write(folder / "answers.csv", answers_csv(rows))
+    _write(folder / "answers.html", answers_page(rows))
+    return folder / "answers.html"
 
 
 def write_index(folder: Path, folders: Sequence[tuple[ReportData, str]]) -> Path:

@@ -1,0 +1,178 @@
+"""(claims of the paper, verdicts) -> one answer each, of a closed list. Pure.
+
+A claim is confirmed, partly so or contradicted only by evidence that could have failed: values measured on
+its class of device, here or in public, or its source's own formula. Other evidence is context, which makes a
+claim plausible and no more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from harness.claim_model import Claim, Verdict
+from harness.paper_claims import PaperClaim, PublicRecord
+from harness.records import Origin
+from harness.validation import ConfigError
+
+CONFIRMED = "confirmed"
+PARTLY = "partly"
+CONTRADICTED = "contradicted"
+MISQUOTED = "misquoted"
+PLAUSIBLE = "plausible but not tested"
+UNTESTABLE = "cannot be tested here"
+NOT_BUILT = "not built"
+ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, UNTESTABLE, NOT_BUILT)
+
+MOST = 0.9
+"""Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
+
+HALF = 0.5
+"""The same where the claim says "often" or "common"."""
+
+
+class Evidence(NamedTuple):
+    """Our values on one judged claim that were obtained in one way."""
+
+    claim: str  # <suite>/<claim>
+    grade: str  # in words
+    decides: bool
+    verdicts: tuple[Verdict, ...]  # with a value, each value once
+    low: float
+    high: float
+    unit: str
+    is_ratio: bool
+
+    @property
+    def inside(self) -> int:
+        """Return how many values lie inside the band."""
+        return sum(one.outcome == "holds" for one in self.verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredClaim:
+    """A claim with its answer, why in a few words, and our evidence."""
+
+    claim: PaperClaim
+    answer: str  # one of ANSWERS
+    why: str
+    evidence: tuple[Evidence, ...]
+
+
+class Share(NamedTuple):
+    """How many of the values that decide lie inside a claim's band."""
+
+    of: str
+    inside: float
+    n: int
+
+
+Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
+"""The claims of conf/claims by <suite>/<id>, with the verdicts on their interpretations."""
+
+
+def answer_claims(claims: Iterable[PaperClaim], judged: Judged) -> list[AnsweredClaim]:
+    """Return each claim answered; raises ConfigError where one names a judged claim that does not exist."""
+    return [_answered(claim, judged) for claim in claims]
+
+
+def refuse_unknown(claims: Iterable[PaperClaim], known: Iterable[str]) -> None:
+    """Raise ConfigError where a claim names a judged claim that is in no file of conf/claims."""
+    names = set(known)
+    for claim in claims:
+        for name in claim.judged:
+            if name not in names:
+                raise ConfigError(f"answers.yaml ({claim.id}).judged: {name!r} is no claim of conf/claims")
+
+
+def _answered(claim: PaperClaim, judged: Judged) -> AnsweredClaim:
+    evidence = tuple(one for name in claim.judged if name in judged for one in _evidence(name, *judged[name]))
+    answer, why = _answer(claim, evidence)
+    return AnsweredClaim(claim, answer, why, evidence)
+
+
+def _evidence(name: str, claim: Claim, verdicts: Sequence[Verdict]) -> list[Evidence]:
+    """Return the values of a judged claim by the way they were obtained; each number once."""
+    groups: dict[tuple[str, bool], dict[tuple[float, ...], Verdict]] = {}
+    for one in verdicts:
+        if one.ours is None or one.low is None or one.high is None:
+            continue
+        groups.setdefault(_grade(claim, one), {}).setdefault((one.ours, one.low, one.high), one)
+    ratio = any(one.relative_to or one.order for one in claim.interpretations)
+    return [
+        Evidence(
+            name,
+            grade,
+            decides,
+            tuple(values.values()),
+            min(one.low for one in values.values() if one.low is not None),
+            max(one.high for one in values.values() if one.high is not None),
+            claim.unit,
+            ratio,
+        )
+        for (grade, decides), values in groups.items()
+    ]
+
+
+def _grade(claim: Claim, verdict: Verdict) -> tuple[str, bool]:
+    """Return in words how a value was obtained, and whether that decides."""
+    if claim.not_judged:
+        return "illustration", False
+    if verdict.where == "as stated":
+        if verdict.origin == Origin.CALCULATED:
+            return "by the source's own formula", True
+        return str(verdict.origin), True
+    if verdict.origin == Origin.MEASURED:
+        return "measured on other hardware", False
+    return str(verdict.origin), False
+
+
+def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
+    """Return the answer and why, in a few words."""
+    if claim.misquoted:
+        return MISQUOTED, ""
+    shares = [_public_share(claim, one) for one in claim.public if one.decides]
+    shares += [
+        Share(f"{one.grade}, {one.claim}", one.inside / len(one.verdicts), len(one.verdicts))
+        for one in evidence
+        if one.decides
+    ]
+    if shares:
+        return _decided(claim, shares), "; ".join(map(_in_words, shares))
+    if claim.untestable:
+        return UNTESTABLE, claim.untestable
+    context = [one for one in evidence if one.grade != "illustration"]
+    if any(verdict.outcome in ("holds", "undecided") for one in context for verdict in one.verdicts):
+        return PLAUSIBLE, ""
+    if claim.not_built:
+        return NOT_BUILT, claim.not_built
+    if not context:
+        return UNTESTABLE, "nothing that was run here speaks of it"
+    grades = ", ".join(dict.fromkeys(one.grade for one in context))
+    return UNTESTABLE, f"context alone ({grades}), outside of the accepted band"
+
+
+def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
+    if record.inside is not None:
+        return Share(record.of, record.inside, record.n)
+    low, high = claim.band or (-math.inf, math.inf)
+    inside = sum(low <= value <= high for value in record.values.values())
+    return Share(record.of, inside / len(record.values), len(record.values))
+
+
+def _decided(claim: PaperClaim, shares: Sequence[Share]) -> str:
+    enough = HALF if claim.often else MOST
+    if all(one.inside >= enough for one in shares):
+        return CONFIRMED
+    if all(one.inside <= 1 - MOST for one in shares):
+        return CONTRADICTED
+    return PARTLY
+
+
+def _in_words(share: Share) -> str:
+    """Return `46 % of 355 (fp32 to AMP on V100)`; of few values how many."""
+    if share.n < 20:
+        return f"{round(share.inside * share.n)} of {share.n} ({share.of})"
+    return f"{100 * share.inside:.0f} % of {share.n} ({share.of})"

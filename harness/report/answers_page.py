@@ -1,0 +1,190 @@
+"""Set the answers on the paper's claims as answers.md, answers.html and answers.csv: one row per claim."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.answers import ANSWERS, AnsweredClaim, Evidence
+from harness.paper_claims import PaperClaim, PublicRecord
+from harness.report.markdown import details, escape, grid
+from harness.report.page import render
+from harness.report.tables import Table, TableCell, percent
+from harness.units import counted, human, marked, times
+
+TITLE = "Do the paper's claims hold?"
+HEADER = ("Claim", "Answer", "Accepted", "Its source", "Published by others", "Here")
+LOOKS = {
+    "confirmed": "good",
+    "partly": "info",
+    "contradicted": "bad",
+    "misquoted": "warn",
+    "plausible but not tested": "info",
+    "cannot be tested here": "muted",
+    "not built": "muted",
+}
+HOW_TO_READ = (
+    "One row per claim of the paper and the article. A claim is confirmed, partly so or contradicted only by "
+    "values measured on its class of device, here or in public, or by its source's own formula. Emulated and "
+    "simulated values, and values from other devices, are context: they make a claim plausible, no more. "
+    "Published values are whatever their authors published: often best cases, under unequal conditions."
+)
+FIELDS = (
+    *("id", "by", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
+    *("published", "evidence", "answer", "why"),
+)
+
+
+def counts_line(rows: Sequence[AnsweredClaim]) -> str:
+    """Return `36 claims: 3 confirmed, 4 partly, …`."""
+    found = Counter(row.answer for row in rows)
+    return (
+        f"{counted(len(rows), 'claim')}: {', '.join(f'{found[one]} {one}' for one in ANSWERS if found[one])}."
+    )
+
+
+def short_form(rows: Sequence[AnsweredClaim]) -> str:
+    """Return a line per answer with the claims that have it, for the README."""
+    lines = []
+    for answer in ANSWERS:
+        claims = [row.claim.claim for row in rows if row.answer == answer]
+        lines += [f"- **{answer}** ({len(claims)}): {'; '.join(claims)}."] if claims else []
+    return "\n".join(lines)
+
+
+def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
+    """Return answers.md: the counts, one table, and each claim's words and sources folded below it."""
+    header = ("Claim", "By", "Answer", "Published by others", "Here")
+    cells = tuple(
+        tuple(
+            TableCell(text, look="word")
+            for text in (
+                row.claim.claim,
+                _place(row.claim),
+                answer_text(row),
+                "; ".join(shares_text(one, row.claim) for one in row.claim.public if one.decides),
+                "; ".join(evidence_text(one, row.claim) for one in row.evidence),
+            )
+        )
+        for row in rows
+    )
+    parts = [f"# {TITLE}", counts_line(rows), HOW_TO_READ, grid(Table("answers", TITLE, "", header, cells))]
+    parts += ["## Each claim with its source", *(details(row.claim.claim, _in_full(row)) for row in rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def answers_page(rows: Sequence[AnsweredClaim]) -> str:
+    """Return answers.html."""
+    shown = [
+        {
+            "row": row,
+            "place": _place(row.claim),
+            "accepted": accepted_text(row.claim),
+            "published": [(public_text(one, row.claim), one.source) for one in row.claim.public],
+            "evidence": [evidence_text(one, row.claim) for one in row.evidence],
+            "look": LOOKS[row.answer],
+        }
+        for row in rows
+    ]
+    return render(
+        "answers.html.j2", title=TITLE, header=HEADER, rows=shown, counts=counts_line(rows), text=HOW_TO_READ
+    )
+
+
+def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
+    """Return answers.csv: a line per claim."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in rows:
+        claim = row.claim
+        published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
+        evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
+        known = {"accepted": accepted_text(claim), "published": published, "evidence": evidence}
+        known |= {"answer": row.answer, "why": row.why}
+        writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
+    return out.getvalue()
+
+
+def answer_text(row: AnsweredClaim) -> str:
+    """Return the answer, for `partly` with how many of how many."""
+    return f"{row.answer}: {row.why}" if row.why and row.answer == "partly" else row.answer
+
+
+def accepted_text(claim: PaperClaim) -> str:
+    """Return the band that the claim accepts: `1.50× … 3.00×`, `≥ 280 GB`."""
+    if claim.band is None:
+        return "no number"
+    low, high = claim.band
+    if math.isinf(high):
+        return f"≥ {_value(low, claim.unit)}"
+    return (
+        f"≤ {_value(high, claim.unit)}"
+        if low <= 0
+        else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
+    )
+
+
+def public_text(record: PublicRecord, claim: PaperClaim) -> str:
+    """Return what others published, with n, shares and quantiles."""
+    values = ", ".join(f"{name}: {_value(value, claim.unit)}" for name, value in record.values.items())
+    shares = {"inside": record.inside, "below": record.below, "above": record.above}
+    parts = [f"n = {record.n}"] if record.n and not values else []
+    parts += [f"{100 * share:.0f} % {name}" for name, share in shares.items() if share is not None]
+    parts += [f"median {_value(record.median, claim.unit)}"] if record.median is not None else []
+    parts += [f"least {_value(record.least, claim.unit)}"] if record.least is not None else []
+    parts += [f"{name} %: {_value(value, claim.unit)}" for name, value in record.quantiles.items()]
+    text = f"{record.of}: {values or ', '.join(parts)}" if values or parts else record.of
+    return f"{text} ({record.note})" if record.note else text
+
+
+def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
+    """Return the range or the median of a published record, in a few words."""
+    if record.values:
+        low, high = min(record.values.values()), max(record.values.values())
+        ends = (
+            _value(low, claim.unit)
+            if low == high
+            else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
+        )
+        return marked(f"{ends} (n = {record.n})", "published")
+    median = f"median {_value(record.median, claim.unit)} " if record.median is not None else ""
+    return marked(f"{median}(n = {record.n})", "published")
+
+
+def evidence_text(one: Evidence, claim: PaperClaim) -> str:
+    """Return our range with its origin, and how it was obtained where the origin does not say so."""
+    ratio = one.is_ratio or (one.unit == "1" and claim.unit == "x")
+    unit = "x" if ratio else one.unit
+    low, high = _value(one.low, unit), _value(one.high, unit)
+    text = low if low == high else f"{low} … {high}"
+    origin = one.verdicts[0].origin
+    grade = "" if one.grade == origin else f", {one.grade}"
+    return f"{marked(text, origin)}{grade}"
+
+
+def _value(value: float, unit: str) -> str:
+    """Return a value in the claim's unit: a base unit, `x` for a ratio, `%` for a share."""
+    if unit == "x":
+        return times(value)
+    return percent(value) if unit == "%" else human(value, unit)
+
+
+def _place(claim: PaperClaim) -> str:
+    return f"{claim.by}, {claim.section}"
+
+
+def _in_full(row: AnsweredClaim) -> str:
+    claim = row.claim
+    lines = [f"“{escape(claim.quoted)}” — {_place(claim)}", f"Accepted: {accepted_text(claim)}."]
+    lines += [f"Misquoted: {escape(claim.misquoted)}"] if claim.misquoted else []
+    lines.append(
+        f"Its source: {escape(claim.source_says)}{f' — {escape(claim.source)}' if claim.source else ''}"
+    )
+    lines += [f"Published: {escape(public_text(one, claim))} — {escape(one.source)}" for one in claim.public]
+    lines += [f"Here: {evidence_text(one, claim)} (`{one.claim}`)" for one in row.evidence]
+    lines.append(f"**{row.answer}**" + (f": {escape(row.why)}" if row.why else ""))
+    return "\n\n".join(lines)

@@ -1,0 +1,234 @@
+"""The answers on the paper's claims: what decides, what is context, what is refused, and the page's rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from judged import one
+from synthetic import claim as judged_claim
+from synthetic import made
+
+from harness import answers
+from harness.answers import ANSWERS, answer_claims, refuse_unknown
+from harness.claims import load_claims
+from harness.code_fingerprint import ROOT
+from harness.config import names
+from harness.paper_claims import PaperClaim, PublicRecord, is_quoted, load_paper_claims
+from harness.report.answer_sources import judged_claims
+from harness.report.answers_page import accepted_text, answers_csv, answers_markdown, answers_page
+from harness.validation import ConfigError
+
+CLAIMS = load_paper_claims()
+QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
+
+OF_THE_PAPER = {
+    "overlord_throughput", "overlord_memory", "gb200_tco", "movement_limit", "latency_wall", "rule_of_40",
+    "seven_billion", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b", "table_1_175b", "zero_stage_1",
+    "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload", "unified_memory",
+    "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate", "chopper_dvfs",
+    "chopper_clocks", "uniorch",
+}  # fmt: skip
+OF_THE_ARTICLE = {
+    "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
+    "per_layer", "layered", "async_loading",
+}  # fmt: skip
+
+
+def paper_claim(**changes: object) -> PaperClaim:
+    base = PaperClaim(
+        "c", "paper", "I", "words", "It is twice as fast", (1.8, 2.2), "x", False, "", "It says so.", "S", (),
+        ("invented/claim",), "", "",
+    )  # fmt: skip
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def public(decides: bool = True, **changes: object) -> PublicRecord:
+    base = PublicRecord("of a GPU", "a/b, c.md", {}, 0, None, None, None, None, None, {}, "", decides)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def answered(claim: PaperClaim, value: float | None = None, origin: str = "measured", **conditions: str):
+    held = judged_claim(2.0, tolerance=0.1, unit="s", conditions={"device": "cuda"})
+    if value is None:
+        return answer_claims([claim], {})[0]
+    record = made("small", "fast", {("time", ""): ("s", origin, (value,))}, conditions=conditions)
+    held = replace(
+        held,
+        interpretations=(
+            held.interpretations[0]._replace(metric="time", method="", workload="small", variant="fast"),
+        ),
+    )
+    return answer_claims([claim], {"invented/claim": (held, [one(held, record)])})[0]
+
+
+def test_each_claim_of_the_paper_and_the_article_has_one_row() -> None:
+    assert {one.id for one in CLAIMS if one.by == "paper"} == OF_THE_PAPER
+    assert {one.id for one in CLAIMS if one.by == "article"} == OF_THE_ARTICLE
+
+
+def test_words_marked_verbatim_are_those_of_the_paper_or_the_article() -> None:
+    sentences = [*QUOTATIONS["paper"], *QUOTATIONS["article"]]
+    for suite in names("suite"):
+        for claim in load_claims(suite):
+            if claim.verbatim:
+                assert is_quoted(claim.quoted, sentences), f"{suite}/{claim.id}: {claim.quoted}"
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([public(values={"a": 2.0, "b": 2.1})], "confirmed"),
+        ([public(values={"a": 2.0, "b": 2.3})], "partly"),
+        ([public(values={"a": 1.0, "b": 2.3})], "contradicted"),
+        ([public(n=100, inside=0.95)], "confirmed"),
+        ([public(n=100, inside=0.5)], "partly"),
+        ([public(n=100, inside=0.05)], "contradicted"),
+        ([public(values={"a": 2.0}), public(n=100, inside=0.0)], "partly"),
+        ([public(False, values={"a": 2.0})], "cannot be tested here"),
+    ],
+)
+def test_published_values_decide_where_they_have_the_claims_metric(
+    records: list[PublicRecord], expected: str
+) -> None:
+    assert answered(paper_claim(public=tuple(records))).answer == expected
+
+
+def test_often_is_met_by_half() -> None:
+    half = public(n=100, inside=0.56)
+    assert answered(paper_claim(public=(half,))).answer == "partly"
+    assert answered(paper_claim(public=(half,), often=True)).answer == "confirmed"
+    assert answered(paper_claim(public=(public(n=100, inside=0.4),), often=True)).answer == "partly"
+
+
+@pytest.mark.parametrize(
+    ("value", "origin", "device", "expected"),
+    [
+        (2.0, "measured", "cuda", "confirmed"),
+        (3.0, "measured", "cuda", "contradicted"),
+        (2.0, "published", "cuda", "confirmed"),
+        (2.0, "measured", "cpu", "plausible but not tested"),
+        (3.0, "measured", "cpu", "cannot be tested here"),
+        *(
+            (2.0, origin, "cuda", "plausible but not tested")
+            for origin in ("emulated", "simulated", "calculated")
+        ),
+        *(
+            (3.0, origin, "cuda", "cannot be tested here")
+            for origin in ("emulated", "simulated", "calculated")
+        ),
+    ],
+)
+def test_only_what_was_measured_on_the_claims_device_decides(
+    value: float, origin: str, device: str, expected: str
+) -> None:
+    assert answered(paper_claim(), value, origin, device=device).answer == expected
+
+
+def test_a_misquotation_is_the_answer_whatever_was_measured() -> None:
+    assert answered(paper_claim(misquoted="why"), 2.0, device="cuda").answer == "misquoted"
+
+
+def test_what_is_missing_is_named() -> None:
+    assert answered(paper_claim(not_built="no suite yet")).why == "no suite yet"
+    assert answered(paper_claim(untestable="needs prices")).answer == "cannot be tested here"
+    found = answered(paper_claim(not_built="no suite yet"), 2.0, "simulated", device="cuda")
+    assert found.answer == "plausible but not tested"
+
+
+def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -> None:
+    for row in reference_answers():
+        if row.answer in ("confirmed", "partly", "contradicted"):
+            deciding = [one for one in row.evidence if one.decides]
+            assert deciding or any(one.decides for one in row.claim.public), row.claim.id
+            for evidence in deciding:
+                for verdict in evidence.verdicts:
+                    assert verdict.where == "as stated"
+                    assert verdict.origin in ("measured", "published", "calculated")
+
+
+def reference_answers() -> list[answers.AnsweredClaim]:
+    from harness.__main__ import judged, results_folders
+
+    folders = results_folders(ROOT / "results/reference")
+    return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
+
+
+def test_the_committed_answers_come_out_of_the_committed_results() -> None:
+    rows = reference_answers()
+    folder = ROOT / "results/reference"
+    made_of = {
+        "answers.md": answers_markdown(rows),
+        "answers.html": answers_page(rows),
+        "answers.csv": answers_csv(rows),
+    }
+    for name, text in made_of.items():
+        assert (folder / name).read_text() == text, "python -m harness from_results=results/reference"
+
+
+def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
+    rows = answer_claims(CLAIMS, {})
+    page, table = answers_page(rows), list(csv.DictReader(io.StringIO(answers_csv(rows))))
+    assert [line["id"] for line in table] == [one.id for one in CLAIMS]
+    for row in rows:
+        assert row.answer in ANSWERS
+        assert f'id="{row.claim.id}"' in page
+        assert accepted_text(row.claim) in page
+    assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.50× … 3.00×"]
+
+
+def conf_with(folder: Path, change: dict[str, object]) -> Path:
+    data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
+    first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
+    first.update(change)
+    data["claims"] = [first]
+    (folder / "answers.yaml").write_text(yaml.safe_dump(data))
+    (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
+        ({"by": "newspaper"}, "allowed: article, paper"),
+        ({"band": [3.0, 1.5]}, "the lower number first"),
+        ({"source": "", "source_says": "It is known."}, "source: missing"),
+        ({"band": None}, "decides: needs the claim's band"),
+        ({"claim": None}, "claim"),
+        (
+            {"public": [{"of": "x", "source": "y", "inside": 0.8, "above": 0.4, "n": 5}]},
+            "add up to 1 at most",
+        ),
+        ({"public": [{"of": "x", "source": "y", "inside": 0.8}]}, "n: missing"),
+        ({"public": [{"of": "x"}]}, "source"),
+    ],
+)
+def test_a_mistake_in_the_claims_is_one_line(change: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_paper_claims(conf_with(tmp_path, change))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_judged_claim_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'invented/claim' is no claim of conf/claims"):
+        refuse_unknown([paper_claim()], ["memory/rule_40x"])
+    refuse_unknown(CLAIMS, [f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite)])
+
+
+def test_results_of_two_folders_or_machines_are_refused() -> None:
+    from harness.__main__ import judged
+
+    data = judged(ROOT / "results/reference/host_optimizer")
+    with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):
+        judged_claims([(data, "a"), (data, "b")])
+    assert judged_claims([(data, "a"), (data, "x/host_optimizer")])
+    (known,) = data.environment.values()
+    two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
+    with pytest.raises(ConfigError, match="has results of several machines"):
+        judged_claims([(two, "a")])
