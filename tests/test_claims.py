@@ -339,8 +339,8 @@ def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
 def test_both_interpretations_of_checkpointing_are_tried() -> None:
     for claim in load_claims("memory"):
         variants = {variant for one in claim.interpretations for variant in one.variants}
-        assert "mixed_checkpointed" in variants, claim.id
-        assert variants & {"mixed_precision.autocast", "mixed_flash"}, claim.id
+        assert any("checkpointed" in variant for variant in variants), claim.id
+        assert any("checkpointed" not in variant for variant in variants), claim.id
 
 
 def test_a_claim_about_a_gpu_states_its_device() -> None:

@@ -33,6 +33,9 @@ from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dr
 from suites.training.estimates import ModelCounts, count, estimator
 from suites.training.trainer import build_model
 
+NOMINAL = ("peak_memory", "reserved_memory")
+"""Also as they would be if the model had the parameters that its row of Table I names."""
+
 COMPILED_FOR_CPU = (
     "fake_step: compiled code has the buffers that Inductor chose for a CPU; for a GPU it fuses operations "
     "differently and pads matrix products, so temporaries can differ. Without any fusion, and without "
@@ -110,6 +113,10 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
 
     for reading in chain(formulas(subject, counts), simulated(subject, peak_of), measured(subject, peaks)):
         yield reading
+        if isinstance(reading, Reading) and reading.metric in NOMINAL and subject.nominal_parameters:
+            nominal_B = reading.value * subject.nominal_parameters / counts.parameters
+            name = f"{reading.metric}/of_nominal_parameters"
+            yield Reading(name, "B", nominal_B, reading.origin, reading.method)
         if isinstance(reading, Reading) and reading.metric == "peak_memory":
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
     beyond = {one.method for one in estimates(subject, counts) if one.reason}

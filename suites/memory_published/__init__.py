@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
+
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.memory_published import megatron
@@ -15,7 +17,9 @@ from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
 from suites.training import correctness
 from suites.training.dry_run import Device, dry_run
+from suites.training.estimates import count
 from suites.training.step import TrainingStep
+from suites.training.trainer import build_model
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -51,6 +55,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     published_B = subject.workload.published_B
     if published_B is not None:
         yield Reading("peak_memory", "B", published_B, Origin.PUBLISHED, "published")
+        if subject.step is not None:
+            yield from of_all_ranks(subject.step, published_B)
     if subject.missing:
         raise Unavailable(subject.missing)
     for reading in by_formula(subject) if subject.step is None else simulated(subject, subject.step):
@@ -58,6 +64,16 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
         if isinstance(reading, Reading) and reading.metric == "peak_memory" and published_B is not None:
             error = reading.value / published_B - 1
             yield Reading("relative_error", "1", error, Origin.CALCULATED, reading.method)
+
+
+def of_all_ranks(step: TrainingStep, published_B: float) -> Iterator[Reading]:
+    """Return the published peak of one rank times the ranks, in total and per parameter of the model."""
+    with torch.device("meta"):
+        parameters = count(build_model(step), step.workload).parameters
+    total_B = published_B * step.ranks
+    yield Reading("parameters", "1", parameters, Origin.CALCULATED)
+    yield Reading("peak_memory/all_ranks", "B", total_B, Origin.PUBLISHED, "published")
+    yield Reading("bytes_per_parameter", "B", total_B / parameters, Origin.PUBLISHED, "published")
 
 
 def simulated(subject: Subject, step: TrainingStep) -> Iterator[Reading | Note]:
