@@ -1,4 +1,4 @@
-"""(claims of the paper, verdicts) -> one answer each, of a closed list. Pure.
+"""Answer each claim of the paper from verdicts and the public record, with one word of a closed list. Pure.
 
 A claim is confirmed, partly so or contradicted only by evidence that could have failed: values measured on
 its class of device, here or in public, or its source's own formula. Other evidence is context, which makes a
@@ -32,6 +32,20 @@ MOST = 0.9
 HALF = 0.5
 """The same where the claim says "often" or "common"."""
 
+ILLUSTRATION = "illustration"
+"""The grade of values that the set-up fixes beforehand: no evidence."""
+
+FEWEST = 3
+"""Values of a record below which it decides nothing."""
+
+
+class Share(NamedTuple):
+    """How many of the values that decide lie inside a claim's band."""
+
+    of: str
+    inside: float
+    n: int
+
 
 class Evidence(NamedTuple):
     """Our values on one judged claim that were obtained in one way."""
@@ -46,9 +60,17 @@ class Evidence(NamedTuple):
     is_ratio: bool
 
     @property
-    def inside(self) -> int:
-        """Return how many values lie inside the band."""
-        return sum(one.outcome == "holds" for one in self.verdicts)
+    def share(self) -> Share:
+        """Return how many of the values that are not undecided lie inside the band."""
+        decided = [one for one in self.verdicts if one.outcome != "undecided"]
+        inside = sum(one.outcome == "holds" for one in decided) / len(decided) if decided else 0.0
+        return Share(f"{self.grade}, {self.claim}", inside, len(decided))
+
+    @property
+    def meets(self) -> bool:
+        """Return whether some value lies in the band, or the claim's within our bounds."""
+        bounds = any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
+        return bounds or any(one.outcome == "holds" for one in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +81,7 @@ class AnsweredClaim:
     answer: str  # one of ANSWERS
     why: str
     evidence: tuple[Evidence, ...]
-
-
-class Share(NamedTuple):
-    """How many of the values that decide lie inside a claim's band."""
-
-    of: str
-    inside: float
-    n: int
+    missing: tuple[str, ...] = ()  # judged claims of suites that the results lack
 
 
 Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
@@ -88,9 +103,12 @@ def refuse_unknown(claims: Iterable[PaperClaim], known: Iterable[str]) -> None:
 
 
 def _answered(claim: PaperClaim, judged: Judged) -> AnsweredClaim:
-    evidence = tuple(one for name in claim.judged if name in judged for one in _evidence(name, *judged[name]))
+    known = [name for name in claim.judged if name in judged]
+    evidence = tuple(one for name in known for one in _evidence(name, *judged[name]))
     answer, why = _answer(claim, evidence)
-    return AnsweredClaim(claim, answer, why, evidence)
+    return AnsweredClaim(
+        claim, answer, why, evidence, tuple(one for one in claim.judged if one not in judged)
+    )
 
 
 def _evidence(name: str, claim: Claim, verdicts: Sequence[Verdict]) -> list[Evidence]:
@@ -119,7 +137,7 @@ def _evidence(name: str, claim: Claim, verdicts: Sequence[Verdict]) -> list[Evid
 def _grade(claim: Claim, verdict: Verdict) -> tuple[str, bool]:
     """Return in words how a value was obtained, and whether that decides."""
     if claim.not_judged:
-        return "illustration", False
+        return ILLUSTRATION, False
     if verdict.where == "as stated":
         if verdict.origin == Origin.CALCULATED:
             return "by the source's own formula", True
@@ -134,24 +152,22 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
     if claim.misquoted:
         return MISQUOTED, ""
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
-    shares += [
-        Share(f"{one.grade}, {one.claim}", one.inside / len(one.verdicts), len(one.verdicts))
-        for one in evidence
-        if one.decides
-    ]
+    shares += [one.share for one in evidence if one.decides]
+    shares = [one for one in shares if one.n >= FEWEST]
     if shares:
         return _decided(claim, shares), "; ".join(map(_in_words, shares))
     if claim.untestable:
         return UNTESTABLE, claim.untestable
-    context = [one for one in evidence if one.grade != "illustration"]
-    if any(verdict.outcome in ("holds", "undecided") for one in context for verdict in one.verdicts):
-        return PLAUSIBLE, ""
+    context = [one for one in evidence if one.grade != ILLUSTRATION]
+    published = [one for one in claim.public if one.values and claim.band]
+    if any(one.meets for one in context) or any(_public_share(claim, one).inside for one in published):
+        return PLAUSIBLE, "some of the context lies in the accepted band"
     if claim.not_built:
         return NOT_BUILT, claim.not_built
-    if not context:
-        return UNTESTABLE, "nothing that was run here speaks of it"
-    grades = ", ".join(dict.fromkeys(one.grade for one in context))
-    return UNTESTABLE, f"context alone ({grades}), outside of the accepted band"
+    if not context and not published:
+        return UNTESTABLE, "no run here measures it"
+    grades = ", ".join(dict.fromkeys([*(one.grade for one in context), *["published"][: len(published)]]))
+    return UNTESTABLE, f"all context ({grades}) lies outside the accepted band"
 
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:

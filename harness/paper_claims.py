@@ -27,6 +27,7 @@ CLAIM: Fields = {
     "claim": _TEXT,
     "band": {"type": "list", "default": None},
     "unit": {"type": "str", "default": "x"},
+    "per": _OPTIONAL,
     "often": {"type": "bool", "default": False},
     "misquoted": _OPTIONAL,
     "source_says": _TEXT,
@@ -38,6 +39,7 @@ CLAIM: Fields = {
 }
 PUBLIC: Fields = {
     "of": _TEXT,
+    "origin": {"type": "str", "default": "published", "one_of": ["published", "calculated"]},
     "source": _TEXT,
     "values": {"type": "dict", "default": {}},
     "n": {"type": "int", "default": 0, "at_least": 0},
@@ -51,6 +53,9 @@ PUBLIC: Fields = {
     "decides": {"type": "bool", "default": False},
 }
 
+SHORTEST = 10
+"""Characters of a quotation, and of each of its parts."""
+
 NO_SOURCE = "No source is given."
 """What `source_says` of a claim without a source begins with."""
 
@@ -60,6 +65,7 @@ class PublicRecord:
     """What others published on a claim: each value by its name, or how many of `n` lie where."""
 
     of: str
+    origin: str  # published, or calculated by the source's formula
     source: str  # repository and path, or the paper
     values: Mapping[str, float]
     n: int
@@ -84,6 +90,7 @@ class PaperClaim:
     claim: str
     band: tuple[float, float] | None
     unit: str
+    per: str  # what a value is of, where it is no total: "parameter"
     often: bool  # it says "often" or "common": one half of what is known suffices
     misquoted: str
     source_says: str
@@ -108,8 +115,10 @@ def load_paper_claims(conf: Path = CONF) -> tuple[PaperClaim, ...]:
 
 
 def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether the words occur in the sentences; what stands between ` … ` is looked up by itself."""
-    return all(any(part in one["text"] for one in sentences) for part in words.split(" … "))
+    """Return whether the words occur in the sentences; what is between ` … ` is looked up by itself."""
+    parts = words.split(" … ")
+    long = all(len(part) >= SHORTEST for part in parts)
+    return long and all(any(part in one["text"] for one in sentences) for part in parts)
 
 
 def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any]) -> PaperClaim:
@@ -122,6 +131,9 @@ def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[
         raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
     if not fields["source"] and not fields["source_says"].startswith(NO_SOURCE.rstrip(".")):
         raise ConfigError(f"{where}.source: missing; without a source, source_says begins with {NO_SOURCE!r}")
+    if not fields["claim"]:
+        raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
+    refuse_doubles(f"{where}.judged", fields["judged"])
     band = _band(f"{where}.band", fields["band"])
     public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
     return PaperClaim(**{**fields, "band": band, "public": public, "judged": tuple(fields["judged"])})
@@ -139,6 +151,8 @@ def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRe
     fields = check_fields(where, as_mapping(where, data), PUBLIC)
     if fields["decides"] and (band is None or not (fields["values"] or fields["inside"] is not None)):
         raise ConfigError(f"{where}.decides: needs the claim's band, and values or the share inside it")
+    if fields["values"] and fields["inside"] is not None:
+        raise ConfigError(f"{where}: values and inside are both given; keep one")
     shares = [fields[name] for name in ("inside", "below", "above") if fields[name] is not None]
     if any(not 0 <= share <= 1 for share in shares) or sum(shares) > 1.02:  # each is rounded
         raise ConfigError(f"{where}: inside, below and above are shares of n; they add up to 1 at most")

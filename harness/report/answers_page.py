@@ -1,4 +1,4 @@
-"""Set the answers on the paper's claims as answers.md, answers.html and answers.csv: one row per claim."""
+"""Render the answers on the paper's claims as answers.md, answers.html and answers.csv: one row per claim."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ LOOKS = {
     "not built": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim of the paper and the article. A claim is confirmed, partly so or contradicted only by "
-    "values measured on its class of device, here or in public, or by its source's own formula. Emulated and "
-    "simulated values, and values from other devices, are context: they make a claim plausible, no more. "
-    "Published values are whatever their authors published: often best cases, under unequal conditions."
+    "One row per claim of the paper and the article. A claim is confirmed, partly confirmed or contradicted "
+    "only by values measured on its class of device, here or in public, or by a source's own formula. It is "
+    "misquoted where its words state something that its source does not. Emulated and simulated values, and "
+    "values from other devices, are context: they make a claim plausible, no more. Published values are "
+    "whatever their authors published: often best cases, under unequal conditions. Ranges are of all values "
+    "with their intervals."
 )
 FIELDS = (
     *("id", "by", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
@@ -39,11 +41,12 @@ FIELDS = (
 
 
 def counts_line(rows: Sequence[AnsweredClaim]) -> str:
-    """Return `36 claims: 3 confirmed, 4 partly, …`."""
+    """Return `36 claims: 3 confirmed, 4 partly, …`, and of which suites there are no results."""
     found = Counter(row.answer for row in rows)
-    return (
-        f"{counted(len(rows), 'claim')}: {', '.join(f'{found[one]} {one}' for one in ANSWERS if found[one])}."
-    )
+    counts = ", ".join(f"{found[one]} {one}" for one in ANSWERS if found[one])
+    text = f"{counted(len(rows), 'claim')}: {counts}."
+    missing = sorted({name.partition("/")[0] for row in rows for name in row.missing})
+    return f"{text} Without results of: {', '.join(missing)}." if missing else text
 
 
 def short_form(rows: Sequence[AnsweredClaim]) -> str:
@@ -65,8 +68,8 @@ def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
                 row.claim.claim,
                 _place(row.claim),
                 answer_text(row),
-                "; ".join(shares_text(one, row.claim) for one in row.claim.public if one.decides),
-                "; ".join(evidence_text(one, row.claim) for one in row.evidence),
+                "; ".join(filter(None, _published(row))),
+                "; ".join(_found(row, "")),
             )
         )
         for row in rows
@@ -83,8 +86,11 @@ def answers_page(rows: Sequence[AnsweredClaim]) -> str:
             "row": row,
             "place": _place(row.claim),
             "accepted": accepted_text(row.claim),
-            "published": [(public_text(one, row.claim), one.source) for one in row.claim.public],
-            "evidence": [evidence_text(one, row.claim) for one in row.evidence],
+            "published": [
+                *((public_text(one, row.claim), one.source) for one in row.claim.public),
+                *((text, "memory_published") for text in _found(row, "published")),
+            ],
+            "evidence": _found(row, ""),
             "look": LOOKS[row.answer],
         }
         for row in rows
@@ -110,8 +116,22 @@ def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
 
 
 def answer_text(row: AnsweredClaim) -> str:
-    """Return the answer, for `partly` with how many of how many."""
-    return f"{row.answer}: {row.why}" if row.why and row.answer == "partly" else row.answer
+    """Return the answer and why."""
+    return f"**{row.answer}**: {row.why}" if row.why else f"**{row.answer}**"
+
+
+def _published(row: AnsweredClaim) -> list[str]:
+    """Return each published record in a few words, our sums of published peaks among them."""
+    return [*(shares_text(one, row.claim) for one in row.claim.public), *_found(row, "published")]
+
+
+def _found(row: AnsweredClaim, origin: str) -> list[str]:
+    """Return our evidence of an origin; "": of all others than published."""
+    return [
+        evidence_text(one, row.claim)
+        for one in row.evidence
+        if (one.verdicts[0].origin == "published") == (origin == "published")
+    ]
 
 
 def accepted_text(claim: PaperClaim) -> str:
@@ -150,27 +170,31 @@ def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
             if low == high
             else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
         )
-        return marked(f"{ends} (n = {record.n})", "published")
+        return marked(f"{ends} (n = {record.n})", record.origin)
+    if not record.n:
+        return ""
     median = f"median {_value(record.median, claim.unit)} " if record.median is not None else ""
-    return marked(f"{median}(n = {record.n})", "published")
+    return marked(f"{median}(n = {record.n})", record.origin)
 
 
 def evidence_text(one: Evidence, claim: PaperClaim) -> str:
     """Return our range with its origin, and how it was obtained where the origin does not say so."""
     ratio = one.is_ratio or (one.unit == "1" and claim.unit == "x")
     unit = "x" if ratio else one.unit
-    low, high = _value(one.low, unit), _value(one.high, unit)
-    text = low if low == high else f"{low} … {high}"
+    low, high = (times(end) if unit == "x" else _value(end, unit) for end in (one.low, one.high))
+    text = (low if low == high else f"{low} … {high}") + (f" per {claim.per}" if claim.per else "")
     origin = one.verdicts[0].origin
     grade = "" if one.grade == origin else f", {one.grade}"
     return f"{marked(text, origin)}{grade}"
 
 
 def _value(value: float, unit: str) -> str:
-    """Return a value in the claim's unit: a base unit, `x` for a ratio, `%` for a share."""
+    """Return a value as it was published or claimed; `x` is a ratio, `%` a share, `parameters` a count."""
     if unit == "x":
-        return times(value)
-    return percent(value) if unit == "%" else human(value, unit)
+        return f"{value:,g}×"
+    if unit == "%":
+        return percent(value)
+    return f"{value / 1e9:g} B" if unit == "parameters" else human(value, unit)
 
 
 def _place(claim: PaperClaim) -> str:
