@@ -184,14 +184,19 @@ def results_folders(source: Path) -> list[Path]:
 
 
 def index(folders: Sequence[Path], out: Path) -> list[str]:
-    """Write the index of results folders and the answers on the paper's claims into `out`; return where.
+    """Write the index of results folders into `out`, and the answers on the paper's claims; return where.
 
-    Raises ConfigError, before anything is written where the results do not go together.
+    Results that do not go together have an index and no answers. Raises ConfigError.
     """
     from harness.report import write_answers, write_index
+    from harness.report.answer_sources import judged_claims
 
     results = [(judged(folder), Path(os.path.relpath(folder, out)).as_posix()) for folder in folders]
-    answers = write_answers(out, results)
+    try:
+        claims = judged_claims(results)
+    except ConfigError as conflict:
+        return [f"Index: {write_index(out, results)}", f"No answers on the paper's claims: {conflict}"]
+    answers = write_answers(out, claims)
     return [f"Index: {write_index(out, results)}", f"Answers on the paper's claims: {answers}"]
 
 

@@ -17,6 +17,7 @@ from timed import timed_findings
 
 from harness.code_fingerprint import ROOT
 from harness.report import write_answers, write_index, write_report
+from harness.report.answer_sources import judged_claims
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -80,7 +81,7 @@ def test_pages_of_invented_runs_fit_every_window(tmp_path: Path) -> None:
     pages = {
         "memory": page.read_text(),
         "timed": write_report(tmp_path / "timed", timed_findings(tmp_path, timed)).read_text(),
-        "answers": write_answers(tmp_path, [(memory, "memory")]).read_text(),
+        "answers": write_answers(tmp_path, judged_claims([(memory, "memory")])).read_text(),
         "index": write_index(tmp_path, [(memory, "memory")]).read_text(),
     }
     assert list(complaints(opened(tmp_path, pages))) == []

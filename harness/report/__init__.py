@@ -19,6 +19,7 @@ from harness.records import Record
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:
+    from harness.answers import Judged
     from harness.report.report_data import ReportData
 
 
@@ -80,22 +81,20 @@ def write_report(folder: Path, data: ReportData) -> Path:
         return write_suite(folder, data)
 
 
-def write_answers(folder: Path, folders: Iterable[tuple[ReportData, str]]) -> Path:
+def write_answers(folder: Path, judged: Judged) -> Path:
     """Write the answers on every claim of the paper and the article into `folder`; return the page's path.
 
-    `folders`: judged results with the names of their folders. Of several of one suite, that named like the
-    suite counts. Raises ConfigError, before anything is written.
+    Raises ConfigError, before anything is written.
     """
     from harness.answers import answer_claims, refuse_unknown
     from harness.claims import load_claims
     from harness.config import names
     from harness.paper_claims import load_paper_claims
     from harness.report import write
-    from harness.report.answer_sources import judged_claims
 
     claims = load_paper_claims()
     refuse_unknown(claims, (f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite)))
-    rows = answer_claims(claims, judged_claims(list(folders)))
+    rows = answer_claims(claims, judged)
     with _errors_of(folder):
         return write.write_answers(folder, rows)
 
