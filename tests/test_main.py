@@ -122,7 +122,7 @@ def test_several_folders_of_results_have_an_index(swept):
     index = (swept / "index/index.md").read_text()
     assert all(f"(../{folder}/report.md)" in index for folder in ("out", "more/second"))
     assert not (swept / "index/plan.json").exists()
-    assert "No answers on the paper's claims: ../out, ../more/second: all have results of suite" in done.stdout
+    assert "No answers on the paper's claims: ../out, ../more/second: all have" in done.stdout
     assert not (swept / "index/answers.md").exists()
     one = harness("from_results=[out]", "out=answered", cwd=swept)
     assert one.returncode == 0, one.stderr
