@@ -105,14 +105,23 @@ def test_a_trace_has_every_collective_and_every_parameter(cluster, strategy):
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])  # what else deepspeed sends is not counted by hand
 def test_bytes_on_the_link_are_those_of_the_collectives(cluster, opened, strategy):
-    """gloo gathers by sending every other rank its share, and reduces to shares by reducing to all."""
+    """Of two ranks each sends half of what it gathers or reduces to shares, and all of what it reduces."""
     subject = baseline(strategy)
     sent_B = cluster.link_B(opened(subject).key, 4)
     events = cluster.trace(subject.step)
     due_B = sum(
-        4 * event[3] * (0.5 if event[2] == "all_gather" else 1.0) for event in events if event[0] == "begin"
+        4 * event[3] * (1.0 if event[2] == "all_reduce" else 0.5) for event in events if event[0] == "begin"
     )
     assert due_B <= sent_B <= 1.5 * due_B + 20_000  # heads of frames, acknowledgements, the barrier
+
+
+def test_a_step_of_fsdp2_sends_half_as_much_again_as_one_of_ddp(cluster, opened):
+    """Three halves of the parameters, against two; with gloo's own reduce-scatter it would be four."""
+    large = {"hidden_size": 64, "intermediate_size": 96}  # so that bytes outweigh heads and the barrier
+    sent_B = {
+        strategy: cluster.link_B(opened(baseline(strategy, **large)).key, 4) for strategy in ("ddp", "fsdp2")
+    }
+    assert 1.4 <= sent_B["fsdp2"] / sent_B["ddp"] <= 1.6
 
 
 def test_bf16_products_are_counted_over_all_batches_between_two_syncs():

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from harness.instruments.distributed.ring_reduce_scatter import RingWork
+
 BEGUN = {
     "allreduce": "all_reduce",
     "all_gather_single": "all_gather",
@@ -44,6 +46,7 @@ class Trace:
         self.events: list[TraceEvent] = []
         self.works: list[Any] = []  # of each collective, by its number
         self._since_s = time.perf_counter()
+        self._waits = False  # for a collective, whose own messages are waited for too
 
     def begin(self, collective: str, tensor: torch.Tensor, begin: Callable[[], Any]) -> Any:
         """Record a collective's start and return its Work."""
@@ -55,9 +58,13 @@ class Trace:
 
     def wait(self, work: Any, wait: Callable[[], Any]) -> Any:
         """Record a wait for a collective, and wait."""
+        if self._waits:
+            return wait()
         self._compute()
         self.events += [["wait", number] for number, one in enumerate(self.works) if one is work]
+        self._waits = True
         done = wait()
+        self._waits = False
         self._since_s = time.perf_counter()
         return done
 
@@ -81,16 +88,18 @@ def traced() -> Iterator[Trace]:
     """Return the trace of what happens inside the block."""
     trace = Trace()
     group: Any = dist.ProcessGroup
-    work: Any = dist.Work
+    works: tuple[Any, ...] = (dist.Work, RingWork)
     methods = {name: vars(group)[name] for name in BEGUN if name in vars(group)}
-    wait = vars(work)["wait"]
+    waits = [vars(work)["wait"] for work in works]
     for name, method in methods.items():
         setattr(group, name, _beginning(trace, BEGUN[name], method))
-    work.wait = _waiting(trace, wait)
+    for work, wait in zip(works, waits, strict=True):
+        work.wait = _waiting(trace, wait)
     try:
         yield trace
     finally:
-        work.wait = wait
+        for work, wait in zip(works, waits, strict=True):
+            work.wait = wait
         for name, method in methods.items():
             setattr(group, name, method)
 

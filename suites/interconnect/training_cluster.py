@@ -19,6 +19,7 @@ class TrainingCluster:
         self.pool = pool
         self.variants: set[str] = set()
         self._known: dict[str, float] = {}
+        self.call("use_ring")
 
     def close(self) -> None:
         """End the ranks."""

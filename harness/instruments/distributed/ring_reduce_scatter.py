@@ -1,0 +1,91 @@
+"""A reduce-scatter over gloo that moves the bytes of NCCL's ring, in place of gloo's own.
+
+gloo's reduce-scatter is an all-reduce of which each rank keeps its share (ProcessGroupGloo.cpp), so it sends
+twice the bytes. Here each rank sends to its right neighbour alone, (ranks - 1) / ranks of the tensor in all,
+which is the least of any reduce-scatter; gloo's all-gather goes round the same ring. bf16 is summed in bf16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+METHODS = ("reduce_scatter_single", "_reduce_scatter_base")
+"""Methods of torch.distributed.ProcessGroup through which FSDP2 and deepspeed reduce to shares."""
+
+TAG = 0x52696E67
+"""Of its messages, so that none is taken for a user's."""
+
+
+class RingWork(dist.Work):
+    """A started reduce-scatter: its first message is under way, `wait` does the rest."""
+
+    def __init__(self, group: Any, output: torch.Tensor, chunks: list[torch.Tensor], average: bool) -> None:
+        super().__init__()
+        self._group, self._output, self._chunks, self._average = group, output, chunks, average
+        self._ended = False
+        self._pending = self._exchange(chunks[group.rank() - 1], self._target(0))
+
+    def wait(self, *timeout: Any) -> bool:
+        """Send, receive and add until this rank's share has all ranks' summands."""
+        if self._ended:
+            return True
+        ranks, rank, received = len(self._chunks), self._group.rank(), self._target(0)
+        for turn in range(ranks - 1):
+            for work in self._pending:
+                work.wait()
+            received.add_(self._chunks[(rank - turn - 2) % ranks])
+            if turn < ranks - 2:
+                sent, received = received, self._target(turn + 1)
+                self._pending = self._exchange(sent, received)
+        if self._average:
+            self._output.div_(ranks)
+        self._ended = True
+        return True
+
+    def is_completed(self) -> bool:
+        """Return whether `wait` has returned."""
+        return self._ended
+
+    def _exchange(self, sent: torch.Tensor, received: torch.Tensor) -> list[Any]:
+        group, ranks = self._group, len(self._chunks)
+        left, right = (group.rank() - 1) % ranks, (group.rank() + 1) % ranks
+        return [group.recv([received], left, TAG), group.send([sent], right, TAG)]
+
+    def _target(self, turn: int) -> torch.Tensor:
+        """Return where a turn's message goes, so that the last arrives in the output."""
+        if (len(self._chunks) - turn) % 2 == 0:
+            return self._output
+        if not hasattr(self, "_spare"):
+            self._spare = torch.empty_like(self._output)
+        return self._spare
+
+
+def use_ring_reduce_scatter() -> None:
+    """Replace gloo's reduce-scatter in this process from now on; other backends and single ranks keep it.
+
+    An operation besides SUM and AVG then raises NotImplementedError.
+    """
+    group: Any = dist.ProcessGroup
+    for name in METHODS:
+        method = vars(group).get(name)
+        if method is not None and not hasattr(method, "replaced"):
+            setattr(group, name, _replacing(method))
+
+
+def _replacing(method: Any) -> Any:
+    def reduce_scatter(group: Any, output: torch.Tensor, tensor: torch.Tensor, options: Any = None) -> Any:
+        operation = dist.ReduceOp.SUM if options is None else options.reduceOp
+        if dist.get_backend(group) != "gloo" or group.size() == 1:
+            given = () if options is None else (options,)
+            return method(group, output, tensor, *given)
+        average = operation == dist.ReduceOp.AVG
+        if not average and operation != dist.ReduceOp.SUM:
+            raise NotImplementedError(f"reduce-scatter over gloo by {operation}: expected SUM or AVG")
+        chunks = list(tensor.view(-1).chunk(group.size()))
+        return RingWork(group, output.view(-1), chunks, average)
+
+    reduce_scatter.replaced = method  # type: ignore[attr-defined]
+    return reduce_scatter

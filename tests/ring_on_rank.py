@@ -1,0 +1,55 @@
+"""What the ranks of tests/test_ring_reduce_scatter.py are asked to do."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
+
+
+def given(rank: int, elements: int, dtype: str) -> torch.Tensor:
+    """Return this rank's summand, whose sums are exact in bf16."""
+    return ((torch.arange(elements) * 7 + 3 * rank) % 5).to(getattr(torch, dtype))
+
+
+def ring(state: dict[str, Any]) -> None:
+    use_ring_reduce_scatter()
+
+
+def reduce_to_shares(
+    state: dict[str, Any],
+    elements: int,
+    dtype: str = "float32",
+    op: str = "SUM",
+    deprecated: bool = False,
+    asynchronous: bool = False,
+    ranks: list[int] | None = None,
+) -> list[float]:
+    """Return this rank's share of the sum over ranks, or over those of a group."""
+    group = None if ranks is None else dist.new_group(ranks)
+    if ranks is not None and dist.get_rank() not in ranks:
+        return []
+    tensor = given(dist.get_rank(), elements, dtype)
+    before = tensor.clone()
+    share = torch.full([elements // dist.get_world_size(group)], 99.0, dtype=tensor.dtype)
+    reduce = dist.reduce_scatter_tensor if deprecated else dist.reduce_scatter_single  # type: ignore[attr-defined]
+    work = reduce(share, tensor, op=getattr(dist.ReduceOp, op), group=group, async_op=asynchronous)
+    if asynchronous:
+        work.wait()
+    assert torch.equal(tensor, before)
+    return [float(one) for one in share]
+
+
+def reduce_often(state: dict[str, Any], elements: int, count: int) -> None:
+    tensor = torch.ones(elements)
+    share = torch.empty(elements // dist.get_world_size())
+    for _ in range(count):
+        dist.reduce_scatter_single(share, tensor)  # type: ignore[attr-defined]
+
+
+def gather_often(state: dict[str, Any], elements: int, count: int) -> None:
+    tensor = torch.ones(elements)
+    share = torch.empty(elements // dist.get_world_size())
+    for _ in range(count):
+        dist.all_gather_into_tensor(tensor, share)
