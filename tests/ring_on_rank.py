@@ -25,6 +25,7 @@ def reduce_to_shares(
     deprecated: bool = False,
     asynchronous: bool = False,
     ranks: list[int] | None = None,
+    in_place: bool = False,
 ) -> list[float]:
     """Return this rank's share of the sum over ranks, or over those of a group."""
     group = None if ranks is None else dist.new_group(ranks)
@@ -33,11 +34,13 @@ def reduce_to_shares(
     tensor = given(dist.get_rank(), elements, dtype)
     before = tensor.clone()
     share = torch.full([elements // dist.get_world_size(group)], 99.0, dtype=tensor.dtype)
+    if in_place:  # as deepspeed does it
+        share = tensor.chunk(dist.get_world_size(group))[dist.get_rank(group)]
     reduce = dist.reduce_scatter_tensor if deprecated else dist.reduce_scatter_single  # type: ignore[attr-defined]
     work = reduce(share, tensor, op=getattr(dist.ReduceOp, op), group=group, async_op=asynchronous)
     if asynchronous:
         work.wait()
-    assert torch.equal(tensor, before)
+    assert in_place or torch.equal(tensor, before)
     return [float(one) for one in share]
 
 

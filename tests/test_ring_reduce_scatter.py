@@ -43,6 +43,11 @@ def test_each_rank_gets_its_share_of_the_sum(pool, dtype, op, asynchronous):
     assert shares == expected(range(len(pool)), elements, dtype, op)
 
 
+def test_the_share_may_be_a_part_of_what_is_reduced(pool):
+    shares = pool.call(f"{ON_RANK}:reduce_to_shares", elements=84, in_place=True)
+    assert shares == expected(range(len(pool)), 84, "float32", "SUM")
+
+
 def test_the_deprecated_name_and_a_group_of_some_ranks(pool):
     shares = pool.call(f"{ON_RANK}:reduce_to_shares", elements=24, deprecated=True, ranks=[0, len(pool) - 1])
     first, last = expected([0, len(pool) - 1], 24, "float32", "SUM")

@@ -25,6 +25,8 @@ class RingWork(dist.Work):
     def __init__(self, group: Any, output: torch.Tensor, chunks: list[torch.Tensor], average: bool) -> None:
         super().__init__()
         self._group, self._output, self._chunks, self._average = group, output, chunks, average
+        self._in_place = output.data_ptr() == chunks[group.rank()].data_ptr()
+        self._spares: dict[int, torch.Tensor] = {}
         self._ended = False
         self._pending = self._exchange(chunks[group.rank() - 1], self._target(0))
 
@@ -40,6 +42,8 @@ class RingWork(dist.Work):
             if turn < ranks - 2:
                 sent, received = received, self._target(turn + 1)
                 self._pending = self._exchange(sent, received)
+        if self._in_place:
+            self._output.copy_(received)
         if self._average:
             self._output.div_(ranks)
         self._ended = True
@@ -55,12 +59,13 @@ class RingWork(dist.Work):
         return [group.recv([received], left, TAG), group.send([sent], right, TAG)]
 
     def _target(self, turn: int) -> torch.Tensor:
-        """Return where a turn's message goes, so that the last arrives in the output."""
-        if (len(self._chunks) - turn) % 2 == 0:
+        """Return where a turn's message goes: the last into the output, unless it is part of the input."""
+        which = (len(self._chunks) - turn) % 2
+        if which == 0 and not self._in_place:
             return self._output
-        if not hasattr(self, "_spare"):
-            self._spare = torch.empty_like(self._output)
-        return self._spare
+        if which not in self._spares:
+            self._spares[which] = torch.empty_like(self._output)
+        return self._spares[which]
 
 
 def use_ring_reduce_scatter() -> None:
