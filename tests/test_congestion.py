@@ -141,60 +141,67 @@ def test_a_delay_hands_on_what_was_given_so_many_steps_ago():
         Delay(-1, 2)
 
 
-def admitted(credits, buffer_B, workload):
-    subject = admit(Subject(workload, 1), Admitted(credits, buffer_B))
+def admitted(slots, slot_B, workload, channels=1):
+    subject = admit(Subject(workload, 1), Admitted(channels, slots, slot_B))
     return congestion.run(subject, workload)[0]
 
 
-@pytest.mark.parametrize("buffer_B", [64e3, 250e3])
-def test_one_credit_takes_a_round_trip_for_each_buffer(buffer_B):
+@pytest.mark.parametrize("slot_B", [64e3, 250e3])
+def test_one_slot_takes_a_round_trip_for_each_part(slot_B):
     """Each takes a round trip and its time on the line; the last is acknowledged."""
-    trace = admitted(1, buffer_B, incast(senders=1))
-    count = int(np.ceil(1e6 / buffer_B))
+    trace = admitted(1, slot_B, incast(senders=1))
+    count = int(np.ceil(1e6 / slot_B))
     due_s = count * (RTT + 1e6 / count / C) + RTT / 2
     assert trace.completion_s == pytest.approx(due_s, abs=3e-7 * count)
 
 
-def test_credits_for_everything_cost_half_a_round_trip():
+def test_slots_for_everything_cost_half_a_round_trip():
     trace = admitted(1000, 131072.0, incast())
     assert trace.completion_s == pytest.approx(16e6 / C + 1.5 * RTT, abs=5e-7)
 
 
-@pytest.mark.parametrize("credits", [2, 4, 8])
-def test_credits_below_a_round_trip_bound_the_rate(credits):
-    """A buffer's turn takes a round trip, its own time on the line, and at most that of all the others."""
-    done_s = admitted(credits, 64e3, incast(message_B=64e3, messages=32)).completion_s
-    turns, steps_s = 16 * 32 / credits, 3e-7
+@pytest.mark.parametrize("senders", [2, 4, 8])
+def test_slots_below_a_round_trip_bound_the_rate(senders):
+    """A slot's turn takes a round trip, its own time on the line, and at most that of all the others."""
+    done_s = admitted(1, 64e3, incast(senders=senders, message_B=64e3, messages=32)).completion_s
+    turns, steps_s = 32, 3e-7
     assert (
-        turns * (RTT + 64e3 / C) <= done_s <= turns * (RTT + credits * (64e3 / C + CLEAR_S) + steps_s) + RTT
+        turns * (RTT + 64e3 / C) <= done_s <= turns * (RTT + senders * (64e3 / C + CLEAR_S) + steps_s) + RTT
     )
 
 
-@pytest.mark.parametrize("credits", [3, 16, 40])
-def test_never_more_is_in_flight_than_was_admitted(credits):
-    workload = incast(message_B=300e3)  # three buffers of 100 kB each
-    subject = admit(Subject(workload, 1), Admitted(credits, 131072.0))
+@pytest.mark.parametrize(("channels", "slots"), [(1, 4), (2, 2), (4, 1)])
+def test_channels_multiply_slots(channels, slots):
+    same = admitted(4, 64e3, incast(senders=3))
+    assert admitted(slots, 64e3, incast(senders=3), channels).completion_s == same.completion_s
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_never_more_of_a_connection_is_in_flight_than_was_admitted(slots):
+    workload = incast(message_B=300e3)  # three slots of 100 kB each
+    subject = admit(Subject(workload, 1), Admitted(1, slots, 131072.0))
     eyes = Watched(subject.control(workload, 1))
     simulate(workload, eyes, 1)
-    sent, left = (np.cumsum(np.array(one).sum(axis=1)) for one in (eyes.sent, eyes.left))
+    sent, left = (np.cumsum(np.array(one), axis=0) for one in (eyes.sent, eyes.left))
     rest = round((RTT / 2 - HOP) / workload.dt_s)  # from the switch to the receiver
-    come = np.concatenate([np.zeros(rest), left[:-rest]])
-    assert 0.6 * credits * 100e3 < (sent - come).max() <= credits * 100e3 + 1
+    come = np.concatenate([np.zeros((rest, 16)), left[:-rest]])
+    most = (sent - come).max(axis=0)
+    assert 0.6 * slots * 100e3 < most.min() <= most.max() <= slots * 100e3 + 1
 
 
-@pytest.mark.parametrize(("credits", "share"), [(4, 0.41), (8, 0.82), (12, 1.0), (16, 1.0)])
-def test_credits_fill_the_port_once_they_cover_the_round_trip(credits, share):
-    """The window over the round trip and a buffer's own time; buffers that collide keep colliding."""
-    done_s = admitted(credits, 125e3, incast(message_B=4e6)).completion_s
-    assert share == pytest.approx(min(1, credits * 125e3 / (RTT + 2.5e-6) / C), abs=0.03)
-    assert 64e6 / C / (done_s - 1.5 * RTT) == pytest.approx(share, rel=0.1)
+@pytest.mark.parametrize(("senders", "share"), [(4, 0.41), (8, 0.82), (12, 1.0), (16, 1.0)])
+def test_slots_fill_the_port_once_all_together_cover_the_round_trip(senders, share):
+    """Their bytes over the round trip and a slot's own time; slots that collide keep colliding."""
+    done_s = admitted(1, 125e3, incast(senders=senders, message_B=4e6)).completion_s
+    assert share == pytest.approx(min(1, senders * 125e3 / (RTT + 2.5e-6) / C), abs=0.03)
+    assert senders * 4e6 / C / (done_s - 1.5 * RTT) == pytest.approx(share, rel=0.1)
 
 
-def test_a_buffer_a_sender_never_fills_a_port_and_pauses_none():
-    trace = admitted(16, 131072.0, incast())
+def test_one_slot_below_the_threshold_pauses_no_port_and_four_do():
+    trace = admitted(1, 131072.0, incast())
     assert (trace.pauses, trace.pausing_K.sum()) == (0, 0)
     assert trace.largest_port_B <= 131072
-    assert admitted(64, 131072.0, incast()).pauses > 0
+    assert admitted(4, 131072.0, incast()).pauses > 0
 
 
 @pytest.mark.parametrize("variant", [name for name in ARMS if not name.startswith("dcqcn")])
@@ -267,9 +274,9 @@ def test_a_buffer_that_cannot_be_lossless_is_refused():
         congestion.build({**RUN.workloads["incast_16"], "buffer_B": 7e6}, 1)
 
 
-@pytest.mark.parametrize("settings", [Admitted(0, 1.0), Admitted(1, 0.0)])
-def test_no_credits_are_refused(settings):
-    with pytest.raises(ValueError, match="at least one credit"):
+@pytest.mark.parametrize("settings", [Admitted(0, 1, 1.0), Admitted(1, 0, 1.0), Admitted(1, 1, 0.0)])
+def test_no_slots_are_refused(settings):
+    with pytest.raises(ValueError, match="at least one channel, one slot"):
         admit(Subject(incast(), 1), settings)
 
 
@@ -286,7 +293,7 @@ def test_no_credits_are_refused(settings):
         ("suite.workloads.incast_16.dt_s=3e-7", "dt_s=3e-07: expected at most hop_s * 0.25 (2.5e-07)"),
         ("suite.workloads.incast_16.hop_s=12e-6", "hop_s=1.2e-05: expected at most rtt_s * 0.5 (1.1e-05)"),
         ("suite.optimizations.dcqcn.variants.strict.marking=lenient", "strict, relaxed"),
-        ("suite.optimizations.receiver_admission.variants.credits_8.credits=0", "at least 1"),
+        ("suite.optimizations.receiver_admission.variants.one_32k.slots=0", "at least 1"),
     ],
 )
 def test_the_command_line_is_checked_before_anything_runs(word, told):
@@ -308,6 +315,6 @@ def test_the_harness_runs_it(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = (tmp_path / "report.md").read_text()
-    assert "Admission, 8 credits" in report
-    assert "12 cells have a result." in report
+    assert "Admission, 1 slot of 32 KiB" in report
+    assert "14 cells have a result." in report
     assert "Failed:" not in report

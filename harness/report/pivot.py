@@ -10,7 +10,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.spec import ReportBlock, Spec
 from harness.report.speedup import change
 from harness.report.tables import Footnotes, Table, TableCell, divided, missing, show
-from harness.units import without_unit
+from harness.units import best_unit, without_unit
 
 
 def pivot(block: ReportBlock, spec: Spec, index: ResultIndex, claims: Sequence[Claim]) -> Table:
@@ -88,6 +88,7 @@ def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> T
         return missing(index, notes, place, column["title"])
     if column["relative_to"]:
         return change(index, notes, value, column["relative_to"])
+    low, high = value.of_repeats.get(column["statistic"], (0.0, 0.0))
     value = value._replace(median=getattr(value, column["statistic"]))
     if column["per"]:
         divided_by = divided(value, index, column["per"])
@@ -96,4 +97,9 @@ def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> T
         value = divided_by
     note = index.note(value.workload, value.optimization, value.method) if column["notes"] else ""
     mark = f" {notes.mark(note)}" if note else ""
-    return TableCell(show(value, column["unit"], column["signed"]), value.cell, note=mark)
+    text = show(value, column["unit"], column["signed"])
+    if column["range"] and low < high and not column["per"]:
+        shown = best_unit(value.median, value.unit) if column["unit"] == "auto" else column["unit"]
+        ends = " … ".join(without_unit(end, value.unit, shown) for end in (low, high))
+        text = f"{text[:-2]} ({ends}){text[-2:]}"  # before the origin's mark
+    return TableCell(text, value.cell, note=mark)

@@ -19,10 +19,14 @@ other key is a field of the workload and its value, or patterns of its text. No 
 user's own workload."""
 
 PLACE = ["workload", "optimization", "metric", "method"]
+STATISTICS = ("median", "mean", "min", "max")
 
 
 class Value(NamedTuple):
-    """One metric by one method of one workload and variant: statistics over all samples of all repeats."""
+    """One metric by one method of one workload and variant: statistics over all samples of all repeats.
+
+    `of_repeats`: for each statistic, its lowest and highest value among single repeats.
+    """
 
     workload: str
     optimization: str
@@ -35,6 +39,7 @@ class Value(NamedTuple):
     mean: float = math.nan
     min: float = math.nan
     max: float = math.nan
+    of_repeats: Mapping[str, tuple[float, float]] = {}
 
 
 def summarize(records: Sequence[Record]) -> pd.DataFrame:
@@ -49,19 +54,16 @@ def summarize(records: Sequence[Record]) -> pd.DataFrame:
     same = ["unit", "origin"]
     first = table.groupby(PLACE, sort=False)[same].transform("first")
     table = table[(table[same] == first).all(axis=1)]
-    return (
-        table.groupby(PLACE, sort=False)
-        .agg(
-            unit=("unit", "first"),
-            origin=("origin", "first"),
-            cell=("cell", "first"),
-            median=("value", "median"),
-            mean=("value", "mean"),
-            min=("value", "min"),
-            max=("value", "max"),
-        )
-        .reset_index()
+    statistics = {name: ("value", name) for name in STATISTICS}
+    whole = table.groupby(PLACE, sort=False).agg(
+        unit=("unit", "first"), origin=("origin", "first"), cell=("cell", "first"), **statistics
     )
+    repeats = table.groupby([*PLACE, "repeat"], sort=False).agg(**statistics).groupby(PLACE, sort=False)
+    low, high = repeats.min(), repeats.max()
+    ranges = [
+        {name: (low.at[place, name], high.at[place, name]) for name in STATISTICS} for place in whole.index
+    ]
+    return whole.reset_index().assign(of_repeats=pd.Series(ranges, dtype=object))
 
 
 class ResultIndex:

@@ -290,6 +290,7 @@ COLUMN: _Fields = {
         "one_of": ["median", "mean", "min", "max"],
         "doc": "of all its samples",
     },
+    "range": _yes_no("in brackets the lowest and highest of that statistic among the repeats"),
     "per": _text("a metric to divide by"),
     "relative_to": _text("a variant: show the change against it"),
     "signed": _yes_no("write + before positive values"),
