@@ -15,6 +15,7 @@ from torch import nn
 
 from suites.memory.formulas import STAGES, MemoryEstimate, estimates, gpus
 from suites.memory.subject import Subject
+from suites.training.dry_run import dry_run
 from suites.training.estimates import (
     ModelCounts,
     count,
@@ -25,6 +26,7 @@ from suites.training.estimates import (
 )
 from suites.training.step import Features, TrainingStep
 from suites.training.techniques import build_step
+from suites.training.trainer import build_model
 from suites.training.workload import Workload
 
 GB = 1e9
@@ -240,8 +242,33 @@ def test_broken_assumptions_are_named() -> None:
     assert "8" in found["korthikanti"].reason
     assert "11008" in found["korthikanti"].reason
     assert found["states_16"].reason == ""
-    gpt = by_method(a_step(), replace(LLAMA_7B, intermediate_size=4 * 4096))
+    gpt = by_method(a_step(precision="bf16_grads"), replace(LLAMA_7B, intermediate_size=4 * 4096))
     assert gpt["korthikanti"].reason == ""
+    assert "residual stream in fp32" in by_method(a_step())["korthikanti"].reason
+
+
+@pytest.mark.parametrize(
+    ("precision", "micro_batches", "held"),
+    [("fp32", 1, 16), ("autocast", 1, 16), ("autocast", 2, 18), ("bf16_grads", 2, 16), ("fp32_grads", 1, 18)],
+)
+def test_formulas_are_compared_where_a_step_holds_the_bytes_that_they_count(
+    precision: str, micro_batches: int, held: int
+) -> None:
+    """By the dry run of a step of so few tokens that states alone make its peak."""
+    settings = {"bf16_grads": "bf16", "fp32_grads": "fp32", "autocast": None}
+    techniques = [] if precision == "fp32" else [{"mixed_precision": {"gradients": settings[precision]}}]
+    workload = a_workload(
+        num_hidden_layers=4, hidden_size=512, num_attention_heads=4, num_key_value_heads=4,
+        intermediate_size=2048, vocab_size=64, seq_len=2, max_position_embeddings=2,
+        gradient_accumulation_steps=micro_batches, optimizer_impl="fused", max_grad_norm=None,
+    )  # fmt: skip
+    step = build_step(workload, ["attention", *techniques])
+    parameters = sum(one.numel() for one in build_model(step).parameters())
+    assert dry_run(step).peak_B / parameters == pytest.approx(held, abs=0.6)
+    found = by_method(step, replace(LLAMA_7B, intermediate_size=4 * 4096))
+    of_states = {16: "states_16", 18: "states_18"}
+    assert "B/param" not in found[of_states[held]].reason
+    assert f"this step holds {held}" in found[of_states[34 - held]].reason
 
 
 @pytest.mark.parametrize(

@@ -279,8 +279,15 @@ def errors(
     """Return each method's relative error against the measured peak; below zero is an underestimate.
 
     Methods in `beyond` are used outside of what they assume, and kept apart by the metric's name.
-    None where the methods speak of CUDA's step and the measured one was another device's.
+    None where the methods speak of CUDA's step and the measured one was another device's. A workload that is
+    too large to be measured has the difference to its dry run instead.
     """
+    if not subject.measurable and (of_dry_run := peaks.get("fake_step")):
+        for method, peak_B in peaks.items():
+            if method != "fake_step":
+                metric = "difference_from_fake_step" + ("_beyond_assumptions" if method in beyond else "")
+                yield Reading(metric, "1", peak_B / of_dry_run - 1, Origin.CALCULATED, method)
+        return
     truth = peaks.get("measured")
     if not truth:
         return

@@ -83,10 +83,29 @@ def broken_assumptions(method: str, step: TrainingStep, counts: ModelCounts) -> 
             ours, theirs = counts.num_key_value_heads, counts.num_attention_heads
             yield f"the formula has {theirs} key heads; this model has {ours}"
     yield from step.features.states_unlike
+    if method in HELD and (held := held_B_per_parameter(step)) != HELD[method]:
+        yield f"the formula counts {HELD[method]} B/param of states and copies; this step holds {held}"
     if method in ("korthikanti", "megatron"):
         yield from step.features.activations_unlike
+        if step.features.precision == "autocast":
+            yield "the formula has activations of 2 bytes; autocast keeps the residual stream in fp32"
     if method in ("deepspeed_zero2", "deepspeed_zero3"):
         yield "deepspeed's engine on one GPU, which holds copies that this step does not"
+
+
+HELD = {"states_16": 16, "korthikanti": 16, "states_18": 18, "megatron": 18}
+"""Bytes per parameter that a formula counts before activations, unsharded."""
+
+
+def held_B_per_parameter(step: TrainingStep) -> int:
+    """Return the bytes per parameter that an unsharded step with AdamW holds while activations exist.
+
+    16 in fp32 (4 each of parameter, gradient and two moments), under autocast and with bf16 gradients; 18
+    with fp32 gradients of bf16 parameters, and where autocast's bf16 copies exist next to kept gradients.
+    """
+    accumulated = step.workload.gradient_accumulation_steps > 1
+    wide = step.features.precision == "fp32_grads" or (step.features.precision == "autocast" and accumulated)
+    return 18 if wide else 16
 
 
 def _needs_known_attention(step: TrainingStep) -> None:
