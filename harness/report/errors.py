@@ -21,6 +21,7 @@ class Errors(NamedTuple):
     worst_at: Value
     under: float  # share of cells in which it underestimates
     lowest: float  # the lowest error: the worst underestimate, where below zero
+    single: float  # the worst error of a single sample; the others are of each cell's median
 
 
 def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
@@ -34,14 +35,20 @@ def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
         median = statistics.median(abs(one.median) for one in values)
         under = sum(one.median < 0 for one in values) / len(values)
         lowest = min(one.median for one in values)
-        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest))
+        single = max((end for one in values for end in (one.min, one.max)), key=abs)
+        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest, single))
     return sorted(rows, key=lambda row: (row.median, row.method))
 
 
 def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
-    """Return each method with its median error, the worst and where, and how often it underestimates."""
+    """Return each method with its median error, the worst and where, and how often it underestimates.
+
+    Where cells have several samples, also the worst of a single one.
+    """
     rows = []
-    for row in error_rows(block, index):
+    found = error_rows(block, index)
+    several = any(row.single != row.worst for row in found)
+    for row in found:
         place = ", ".join(spec.name(key, getattr(row.worst_at, key)) for key in ("optimization", "workload"))
         rows.append(
             (
@@ -52,6 +59,7 @@ def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
                 TableCell(place, row.worst_at.cell, "word"),
                 TableCell(percent(row.under)),
                 TableCell(marked(percent(row.lowest, True), row.worst_at.origin) if row.under else "–"),
+                *([TableCell(marked(percent(row.single, True), row.worst_at.origin))] if several else []),
             )
         )
     header = (
@@ -62,5 +70,6 @@ def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
         "Worst at",
         "Underestimates in",
         "Worst underestimate",
+        *(["Worst single sample"] if several else []),
     )
     return Table(block.id, block.title, block.text, header, tuple(rows))
