@@ -40,6 +40,7 @@ def subject_of(name, workload=TINY):
         ("baseline", RoutingPolicy()),
         ("qp_scaling.4_pairs", RoutingPolicy(queue_pairs=4)),
         ("e_ecmp.4_pairs", RoutingPolicy(hash_ports=True, queue_pairs=4)),
+        ("e_ecmp.split_4_pairs", RoutingPolicy(hash_ports=True, queue_pairs=4, split=True)),
         ("path_pinning", RoutingPolicy("pinned")),
         ("central_te", RoutingPolicy("central")),
     ],
@@ -84,7 +85,7 @@ class Logged:
         return self
 
     def recv(self, given, other, tag):
-        given[0].copy_(on_rank.payload(other, 3, 6, "alltoall").view(3, -1)[1, :1])
+        given[0].copy_(on_rank.payload(other, 3, 48, "alltoall").view(3, -1)[1, :1])
         self.log.append((self.name, "recv"))
         return self
 
@@ -98,16 +99,110 @@ def test_alltoall_sends_once_all_its_receives_stand():
     log = []
     groups = [Logged(name, log) for name in "ab"]
     memory = {"groups": groups, "place": 1}
-    assert on_rank.collective(memory, "alltoall", buffer_B=24, pairs=2) > 0
-    steps = [[(name, "recv"), (name, "recv"), (name, "barrier")] for name in "ab"]
-    assert log == [*steps[0], *steps[1], ("a", "send"), ("a", "send"), ("b", "send"), ("b", "send")]
+    assert on_rank.collective(memory, "alltoall", 4 * 48, pairs=2, split=False, in_flight=8) > 0
+    steps = [[*[(name, "recv")] * 16, (name, "barrier")] for name in "ab"]
+    assert log == [*steps[0], *steps[1], *[("a", "send"), ("a", "send"), ("b", "send"), ("b", "send")] * 8]
+
+
+class Wire:
+    """One rank's end of a group of ranks that are threads; `log` notes what is posted, taken and sent.
+
+    As over gloo, a send arrives only where its receive is posted.
+    """
+
+    def __init__(self, name, place, wires, log):
+        self.name, self.place, self.wires, self.log = name, place, wires, log
+        self.changed, self.posted, self.arrived = threading.Condition(), {}, {}
+        wires[name, place] = self
+
+    def rank(self):
+        return self.place
+
+    def size(self):
+        return RANKS
+
+    def barrier(self):
+        return BARRIER
+
+    def recv(self, given, other, tag):
+        self.log.append(("posted", self.place))
+        with self.changed:
+            self.posted[other, tag] = given[0]
+            self.changed.notify_all()
+        return Waited(lambda: self.taken(other, tag))
+
+    def taken(self, other, tag):
+        with self.changed:
+            assert self.changed.wait_for(lambda: (other, tag) in self.arrived, timeout=20)
+        self.log.append(("taken", self.place))
+
+    def send(self, given, other, tag):
+        self.log.append(("sent", self.place, other, tag, self.name))
+        end = self.wires[self.name, other]
+
+        def deliver():
+            with end.changed:
+                assert end.changed.wait_for(lambda: (self.place, tag) in end.posted, timeout=20)
+                end.posted[self.place, tag].copy_(given[0])
+                end.arrived[self.place, tag] = True
+                end.changed.notify_all()
+
+        thread = threading.Thread(target=deliver, daemon=True)
+        thread.start()
+        return Waited(thread.join)
+
+
+class Waited:
+    def __init__(self, wait):
+        self.wait = wait
+
+
+RANKS = 3
+BARRIER = threading.Barrier(RANKS)
+
+
+@pytest.mark.parametrize(("pairs", "split"), [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize("in_flight", [1, 8])
+def test_a_ring_takes_queue_pairs_in_turn_and_admits_so_many_messages(pairs, split, in_flight):
+    """Over threads in place of ranks; `collective` compares the sums with the closed formula."""
+    log, wires, failed = [], {}, []
+    names = range(pairs)
+    memories = [
+        {"groups": [Wire(name, place, wires, log) for name in names], "place": place}
+        for place in range(RANKS)
+    ]
+
+    def run(memory):
+        try:
+            on_rank.collective(memory, "allreduce", 4 * RANKS * 64, pairs, split, in_flight)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(memory,)) for memory in memories]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    count = on_rank.messages(pairs, split) * 2 * (RANKS - 1)
+    for place in range(RANKS):
+        sent = [one[2:] for one in log if one[:2] == ("sent", place)]
+        before = (place - 1) % RANKS
+        over = [(name,) for name in names] if not split else [tuple(names)]
+        assert sent == [(before, tag, name) for tag in range(count) for name in over[tag % len(over)]]
+        posted = taken = most = 0
+        for one in log:
+            posted += one == ("posted", place)
+            taken += one == ("taken", place)
+            most = max(most, posted - taken)
+        assert most == min(in_flight, count) * (pairs if split else 1)
 
 
 def test_a_message_that_does_not_split_evenly_is_unavailable():
     subject = subject_of("e_ecmp.4_pairs", {**TINY, "buffer_B": 4 * 4 * 4 * 9 + 16})
     with pytest.raises(
         Unavailable,
-        match="buffer_B=592 does not split into numbers of 4 B for 4 ranks and 4 queue pairs each",
+        match=r"^buffer_B=592 does not split into numbers of 4 B for 4 ranks, in 16 parts each over 4 queue",
     ):
         fabric.prepare(subject)
 
@@ -197,10 +292,10 @@ def test_wrong_numbers_are_caught(kind):
         if kind == "allreduce"
         else (torch.arange(4) * 4 + 1).float()[:, None].repeat(1, 3)
     )
-    on_rank.validate_result(kind, [right], 1, 4)
+    on_rank.validate_result(kind, right, 1, 4)
     right.view(-1)[2] += 1
     with pytest.raises(WrongResult, match=f"{kind}: the rank in place 1 has other numbers"):
-        on_rank.validate_result(kind, [right], 1, 4)
+        on_rank.validate_result(kind, right, 1, 4)
 
 
 def test_conditions_name_the_policy():
@@ -209,3 +304,4 @@ def test_conditions_name_the_policy():
     found = fabric.conditions(fabric.Session(subject, None))
     assert found["hash"] == "addresses and ports"
     assert (found["nodes"], found["ranks"], found["queue_pairs"]) == ("4", "4", "16")
+    assert found["messages"] == "in turn"

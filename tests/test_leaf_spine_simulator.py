@@ -1,6 +1,7 @@
 """Collectives on a simulated fabric: closed formulas, steps in place of the formula, Meta's zone."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ POLICIES = [
     ECMP,
     RoutingPolicy(queue_pairs=4),
     RoutingPolicy(hash_ports=True, queue_pairs=4),
+    RoutingPolicy(hash_ports=True, queue_pairs=16, split=True),
     PINNED,
     CENTRAL,
 ]
@@ -76,6 +78,43 @@ def test_nothing_beats_the_bounds_and_no_byte_is_lost(kind, hosts, policy, seed)
     assert np.isnan(found.load_B).sum() == 2 * (seed % 2)
 
 
+def test_messages_in_turn_take_their_queue_pairs_one_turn_after_another():
+    """Two turns of eight, each as long as its fullest link; what is split over sixteen is never slower."""
+    zone = meta_zone()
+    for seed in range(5):
+        nic_HG = place(zone, 16, 8, seed)
+        flows = flows_of("allreduce", nic_HG, 1e9, 16)
+        spine_F = routing.choose_spines(flows, zone, e_ecmp(16), seed)
+        turns_s = [
+            flow_simulator.stepped_s(
+                zone, Flows(*(column[rows] for column in flows)), spine_F[rows], 0.0
+            ).max()
+            for rows in (flows.queue_pair < 8, flows.queue_pair >= 8)
+        ]
+        found = simulate(zone, nic_HG, "allreduce", 1e9, e_ecmp(16), seed)
+        assert found.time_s == pytest.approx(sum(turns_s))
+        routed = flow_simulator.simulate_routed(zone, "allreduce", 128, 1e9, flows, spine_F, turns=2)
+        assert routed.time_s == pytest.approx(found.time_s)
+        split = simulate(zone, nic_HG, "allreduce", 1e9, replace(e_ecmp(16), split=True), seed)
+        assert split.time_s < found.time_s
+        np.testing.assert_allclose(split.load_B, found.load_B)
+
+
+@pytest.mark.parametrize(("kind", "pairs"), [("allreduce", 8), ("alltoall", 16)])
+def test_where_all_queue_pairs_are_in_use_at_once_splitting_changes_nothing(kind, pairs):
+    zone = meta_zone()
+    nic_HG, policy = place(zone, 16, 8, 3), e_ecmp(pairs)
+    in_turn, split = (
+        simulate(zone, nic_HG, kind, 1e9, one, 3) for one in (policy, replace(policy, split=True))
+    )
+    assert in_turn.time_s == split.time_s
+
+
+def test_turns_of_unequal_queue_pairs_are_refused():
+    with pytest.raises(ValueError, match=r"^12 queue pairs: expected at most 8, or a multiple of it$"):
+        e_ecmp(12).turns("allreduce")
+
+
 @pytest.mark.parametrize("hosts", [16, 128])
 def test_pins_are_perfect_where_ranks_are_aligned(hosts):
     zone = meta_zone()
@@ -120,18 +159,19 @@ def test_within_one_rack_there_is_nothing_to_balance():
     assert found.of_bound == pytest.approx(1)
 
 
-def test_more_queue_pairs_come_closer_to_the_bound():
+def test_more_queue_pairs_at_once_come_closer_to_the_bound():
     zone = meta_zone()
-    mean = [
-        np.mean(
-            [
-                simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, e_ecmp(pairs), s).of_bound
-                for s in range(10)
-            ]
+
+    def mean(policy):
+        return np.mean(
+            [simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, policy, s).of_bound for s in range(10)]
         )
-        for pairs in (1, 4, 16, 32)
-    ]
-    assert mean == sorted(mean)
+
+    split = [mean(replace(e_ecmp(pairs), split=True)) for pairs in (1, 4, 8, 16, 32)]
+    assert split == sorted(split)
+    eight, thirty_two = mean(e_ecmp(8)), mean(e_ecmp(32))
+    assert eight == split[2]
+    assert thirty_two == pytest.approx(eight, rel=0.05)  # in turn no more than eight are in use at once
     one = [simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, ECMP, s).of_bound for s in range(10)]
     many = [
         simulate(zone, place(zone, 64, 8, s), "allreduce", 1e9, RoutingPolicy(queue_pairs=32), s).of_bound

@@ -21,7 +21,7 @@ from harness.instruments.network.leaf_spine.flow_simulator import CollectiveResu
 from harness.instruments.network.topology import FRAME_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.fabric.emulated import CollectiveRun, EmulatedFabric
-from suites.fabric.on_rank import NUMBER_B
+from suites.fabric.on_rank import NUMBER_B, messages
 from suites.fabric.subject import Subject, Workload
 
 TCP_DATA_B = FRAME_B - 14 - 20 - 32
@@ -69,12 +69,13 @@ def prepare(subject: Subject) -> Session:
 
 
 def validate_even_split(subject: Subject) -> None:
-    """Raise `Unavailable` for a message that does not split evenly over ranks and queue pairs."""
-    workload, pairs = subject.workload, subject.policy.queue_pairs
-    if workload.buffer_B % (NUMBER_B * workload.ranks * pairs):
+    """Raise `Unavailable` for a buffer that does not split evenly over ranks, messages and queue pairs."""
+    workload, policy = subject.workload, subject.policy
+    parts = messages(policy.queue_pairs, policy.split) * (policy.queue_pairs if policy.split else 1)
+    if workload.buffer_B % (NUMBER_B * workload.ranks * parts) or parts % policy.queue_pairs:
         raise Unavailable(
             f"buffer_B={workload.buffer_B} does not split into numbers of {NUMBER_B} B for {workload.ranks} "
-            f"ranks and {pairs} queue pairs each"
+            f"ranks, in {parts} parts each over {policy.queue_pairs} queue pairs"
         )
 
 
@@ -113,6 +114,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "routing": policy.method,
         "hash": policy.hashed_fields,
         "queue_pairs": str(policy.queue_pairs),
+        "messages": "split" if policy.split else "in turn",
         "nodes": str(workload.ranks),
         "ranks": str(workload.ranks),
         "placement": workload.placement,
@@ -152,6 +154,7 @@ def run_collective(session: Session) -> tuple[CollectiveRun, CollectiveResult, C
         workload.buffer_B,
         flows,
         run.spines,
+        policy.turns(workload.collective),
     )
     bus_B_per_s = simulated.bus_B_per_s * simulated.time_s / run.time_s
     emulated = simulated._replace(time_s=run.time_s, bus_B_per_s=bus_B_per_s, load_B=run.load_B)

@@ -122,6 +122,8 @@ class EmulatedFabric:
             kind=workload.collective,
             buffer_B=workload.buffer_B,
             pairs=policy.queue_pairs,
+            split=policy.split,
+            in_flight=routing.IN_FLIGHT,
         )
         load_B = (self._uplinks_B() - before_B).T.reshape(2, self.clos.racks, self.clos.spines)
         retransmitted, stolen = sum(self.network.retransmitted()) - before, stolen_since(processors)

@@ -22,8 +22,9 @@ NUMBER_B = 4
 
 KINDS = ("allreduce", "alltoall")
 
-TAG = 0
-"""Tag of all messages of one group: each two ranks exchange one in each direction."""
+MESSAGES = 16
+"""Messages into which a rank cuts what it sends to one other in a step, or as many as there are queue pairs.
+Where each is split over queue pairs, as few as make so many parts, and two at least."""
 
 
 def connect(state: RankState, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
@@ -57,32 +58,113 @@ def established() -> list[tuple[int, str, int]]:
     ]
 
 
-def collective(state: RankState, kind: str, buffer_B: int, pairs: int) -> float:
-    """Return the seconds of one collective of that many bytes per rank, split over the first `pairs` groups.
+def collective(state: RankState, kind: str, buffer_B: int, pairs: int, split: bool, in_flight: int) -> float:
+    """Return the seconds of one collective of that many bytes per rank, over the first `pairs` groups.
 
-    AlltoAll's receives are posted before its clock starts, as NCCL's receivers give credits. gloo notifies a
-    sender on the data connection (gloo/transport/tcp/pair.cc); behind data the notice would come too late,
-    and one of two ranks would wait for the other, as in gloo's own alltoall. Raises `WrongResult` where the
-    received data is not what was sent.
+    Messages take the groups in turn, or with `split` all of them. Receives admit messages: gloo sends none
+    before its receiver has posted one. A ring has `in_flight` of them posted, as NCCL's connections have.
+    AlltoAll posts all before its clock starts: gloo notifies a sender on the data connection
+    (gloo/transport/tcp/pair.cc), and behind data the notice would come too late, so that one of two ranks
+    would wait for the other. Raises `WrongResult` where the received data is not what was sent.
     """
     groups, place = state["groups"][:pairs], state["place"]
     size = groups[0].size()
     given = payload(place, size, buffer_B // NUMBER_B, kind)
-    parts = list(given.view(size, -1).chunk(pairs, dim=1)) if kind == "alltoall" else list(given.chunk(pairs))
-    parts = [one.contiguous() for one in parts]
-    results = [torch.empty_like(one) for one in parts] if kind == "alltoall" else parts
-    split = list(zip(groups, parts, results, strict=True))
-    works = []
-    for group, _, result in split:  # one after the other: over a thousand notices at once overrun the kernel
-        works += expect(kind, group, result)
+    count = messages(pairs, split)
+    if kind == "allreduce":
+        taken_s, result = ring(groups, given.view(size, -1), count, split, in_flight), given
+    else:
+        taken_s, result = alltoall(groups, given.view(size, -1), count, split)
+    validate_result(kind, result, place, size)
+    return taken_s
+
+
+def messages(pairs: int, split: bool) -> int:
+    """Return the number of messages to one other rank in a step."""
+    return max(MESSAGES // pairs, 2) if split else max(MESSAGES, pairs)
+
+
+def parts(groups: list[Any], number: int, message: Tensor, split: bool) -> list[tuple[Any, Tensor]]:
+    """Return the parts of the message of that number, each with the group over which it goes."""
+    if not split:
+        return [(groups[number % len(groups)], message)]
+    return list(zip(groups, message.chunk(len(groups)), strict=True))
+
+
+def ring(groups: list[Any], chunks: Tensor, count: int, split: bool, in_flight: int) -> float:
+    """Sum `chunks` (a row per rank) over all ranks in place and return the seconds.
+
+    A ring of reduce-scatter and all-gather, each step's chunk in `count` messages; ranks send to the one
+    before them. A message is admitted once the one `in_flight` before it has been added, and sent once its
+    numbers are there.
+    """
+    size, place = chunks.shape[0], groups[0].rank()
+    steps, after, before = 2 * (size - 1), (place + 1) % size, (place - 1) % size
+    fresh = torch.empty(size - 1, chunks.shape[1])
+
+    def received(step: int) -> Tensor:
+        reduced = step < size - 1
+        return chunks[(place + step + (2 if reduced else 2 - size)) % size]
+
+    def message(row: Tensor, number: int) -> Tensor:
+        return row.chunk(count)[number % count]
+
+    def receive(number: int) -> list[Any]:
+        step = number // count
+        target = message(fresh[step] if step < size - 1 else received(step), number)
+        return [group.recv([part], after, number) for group, part in parts(groups, number, target, split)]
+
+    def send(number: int) -> list[Any]:
+        row = received(
+            number // count - 1
+        )  # of step 0: the chunk of the next rank, which nobody has sent yet
+        given = message(row, number)
+        return [group.send([part], before, number) for group, part in parts(groups, number, given, split)]
+
+    total = steps * count
+    receives = {number: receive(number) for number in range(min(in_flight, total))}
+    for group in groups:
         group.barrier().wait()
     begin_s = time.perf_counter()
-    works += [work for one in split for work in begin(kind, *one)]
+    sends = [work for number in range(count) for work in send(number)]
+    for number in range(total):
+        for work in receives.pop(number):
+            work.wait()
+        step = number // count
+        if step < size - 1:
+            message(received(step), number).add_(message(fresh[step], number))
+        if number + in_flight < total:
+            receives[number + in_flight] = receive(number + in_flight)
+        if number + count < total:
+            sends += send(number + count)
+    for work in sends:
+        work.wait()
+    return time.perf_counter() - begin_s
+
+
+def alltoall(groups: list[Any], given: Tensor, count: int, split: bool) -> tuple[float, Tensor]:
+    """Send a row of `given` to each other rank; return the seconds, and a row from each."""
+    result = torch.empty_like(given)
+    result[groups[0].rank()] = given[groups[0].rank()]
+    ways = [
+        (number, other, group, sent, received)
+        for number in range(count)
+        for other in others(groups[0])
+        for (group, sent), (_, received) in zip(
+            parts(groups, number, given[other].chunk(count)[number], split),
+            parts(groups, number, result[other].chunk(count)[number], split),
+            strict=True,
+        )
+    ]
+    works = []
+    for group in groups:  # one after the other: over a thousand notices at once overrun the kernel
+        works += [own.recv([into], other, number) for number, other, own, _, into in ways if own is group]
+        group.barrier().wait()
+    begin_s = time.perf_counter()
+    works += [group.send([sent], other, number) for number, other, group, sent, _ in ways]
     for work in works:
         work.wait()
-    taken_s = time.perf_counter() - begin_s
-    validate_result(kind, results, place, size)
-    return taken_s
+    return time.perf_counter() - begin_s, result
 
 
 def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
@@ -96,34 +178,18 @@ def payload(place: int, size: int, numbers: int, kind: str) -> Tensor:
     return (place * size + whose).float()
 
 
-def expect(kind: str, group: Any, result: Tensor) -> list[Any]:
-    """Post AlltoAll's receives (a row of `result` from each other rank); none for a ring."""
-    if kind == "allreduce":
-        return []
-    return [group.recv([result[other]], other, TAG) for other in others(group)]
-
-
-def begin(kind: str, group: Any, given: Tensor, result: Tensor) -> list[Any]:
-    """Start the collective: gloo's own ring, or a row of `given` to each other rank."""
-    if kind == "allreduce":
-        return [group.allreduce([result])]
-    result[group.rank()] = given[group.rank()]
-    return [group.send([given[other]], other, TAG) for other in others(group)]
-
-
 def others(group: Any) -> list[int]:
     """Return the other ranks, starting with the next one, so that not all send to the same rank first."""
     place, size = group.rank(), group.size()
     return [(place + step) % size for step in range(1, size)]
 
 
-def validate_result(kind: str, results: list[Tensor], place: int, size: int) -> None:
+def validate_result(kind: str, result: Tensor, place: int, size: int) -> None:
     """Raise `WrongResult` where a sum or a piece differs from the closed formula."""
-    for result in results:
-        if kind == "allreduce":
-            expected = torch.full_like(result, size * (size + 1) / 2)
-        else:
-            column = torch.arange(size, dtype=torch.float32) * size + place
-            expected = column[:, None].expand_as(result)
-        if not torch.equal(result, expected):
-            raise WrongResult(f"{kind}: the rank in place {place} has other numbers than it was sent")
+    if kind == "allreduce":
+        expected = torch.full_like(result, size * (size + 1) / 2)
+    else:
+        column = torch.arange(size, dtype=torch.float32) * size + place
+        expected = column[:, None].expand_as(result)
+    if not torch.equal(result, expected):
+        raise WrongResult(f"{kind}: the rank in place {place} has other numbers than it was sent")

@@ -78,6 +78,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "routing": policy.method,
         "hash": policy.hashed_fields,
         "queue_pairs": str(policy.queue_pairs),
+        "messages": "split" if policy.split else "in turn",
         "nodes": str(workload.ranks // workload.ranks_per_node),
         "ranks": str(workload.ranks),
         "placement": workload.placement,

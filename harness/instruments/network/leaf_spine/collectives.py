@@ -44,7 +44,9 @@ class Flows(NamedTuple):
 
 
 def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -> Flows:
-    """Return all flows of one collective, each connection split equally over `queue_pairs`.
+    """Return all flows of one collective: a connection's bytes equally over its `queue_pairs`.
+
+    That holds for messages in turn as for split ones, over the whole collective.
 
     Raises ValueError for another kind, a size that is not positive and finite, fewer than one queue pair, or
     where there would be no flow: fewer than two hosts.

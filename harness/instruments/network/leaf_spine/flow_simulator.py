@@ -8,6 +8,10 @@ is that of the fullest link, max over links of load / capacity: at the start the
 capacity / crossings, on that link. No rate is ever less, because links only lose flows; and what crosses that
 link has rate x until it ends, at B / x. So no steps are needed, and it does not matter whether rings are in
 lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a check.
+
+Where whole messages of a ring take more queue pairs in turn than messages are in flight, they go in turns:
+first over the first queue pairs of all connections, then over the next. Each turn lasts as its fullest link,
+since a ring advances at one pace. That is an upper bound, because a connection may be some messages ahead.
 """
 
 from __future__ import annotations
@@ -85,24 +89,31 @@ def simulate(
     pairs = (
         policy.queue_pairs if policy.method == "hash" and policy.hash_ports else 1
     )  # else all take one path
-    load_B_L = np.zeros(clos.links)
+    turns = policy.turns(kind) if pairs > 1 else 1
+    load_B_TL = np.zeros((turns, clos.links))
     for number in range(pairs):
         flows = part(connections, number, pairs)
-        load_B_L += loads_B(clos, flows, routing.choose_spines(flows, clos, policy, seed))
-    return _result(clos, kind, nic_HG.size, size_B, load_B_L)
+        spine_F = routing.choose_spines(flows, clos, policy, seed)
+        load_B_TL[number * turns // pairs] += loads_B(clos, flows, spine_F)
+    return _result(clos, kind, nic_HG.size, size_B, load_B_TL)
 
 
 def simulate_routed(
-    clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: IntArray
+    clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: IntArray, turns: int = 1
 ) -> CollectiveResult:
     """Simulate one collective whose flows use the given spines (F,), as real switches chose them.
 
-    `flows` are those of all queue pairs. Raises ValueError for flows of unequal bytes, which have to be
-    stepped, and as `Clos.paths`.
+    `flows` are those of all queue pairs, used in so many `turns`. Raises ValueError for flows of unequal
+    bytes, which have to be stepped, and as `Clos.paths`.
     """
     if np.ptp(flows.size_B) > max_min.ROUNDING * flows.size_B.max():
         raise ValueError("flows of a collective have equal bytes; use `stepped_s` for others")
-    return _result(clos, kind, ranks, size_B, loads_B(clos, flows, spine_F))
+    turn_F = flows.queue_pair * turns // (flows.queue_pair.max() + 1)
+    load_B_TL = [
+        loads_B(clos, Flows(*(column[turn_F == turn] for column in flows)), spine_F[turn_F == turn])
+        for turn in range(turns)
+    ]
+    return _result(clos, kind, ranks, size_B, np.array(load_B_TL))
 
 
 def loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
@@ -128,8 +139,9 @@ def stepped_s(
     return max_min.completions_s(crossed, size_B_E, clos.capacities(), tolerance)
 
 
-def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_L: FloatArray) -> CollectiveResult:
-    time_s = float((load_B_L / clos.capacities()).max())
+def _result(clos: Clos, kind: str, ranks: int, size_B: float, load_B_TL: FloatArray) -> CollectiveResult:
+    time_s = float((load_B_TL / clos.capacities()).max(axis=1).sum())
+    load_B_L = load_B_TL.sum(axis=0)
     nics_B = np.concatenate([load_B_L[: clos.nics], load_B_L[clos.links - clos.nics :]])
     up_B, live_R = clos.by_uplink(load_B_L), np.maximum(clos.live_RS.sum(axis=1), 1)
     return CollectiveResult(

@@ -16,6 +16,9 @@ from harness.instruments.network.leaf_spine.collectives import Flows
 
 Hash = NDArray[np.uint64]
 
+IN_FLIGHT = 8
+"""Messages of a connection that the receiver admits at once: NCCL_STEPS (nccl, src/include/device.h)."""
+
 TIE = 1e-9
 """Weight of two links' sum relative to the fuller one: it only decides between equals."""
 
@@ -24,13 +27,14 @@ TIE = 1e-9
 class RoutingPolicy:
     """How a flow gets its spine: hash | pinned | central.
 
-    The hash is one of addresses and, with `hash_ports`, of ports too. Each message is split over
-    `queue_pairs` connections.
+    The hash is one of addresses and, with `hash_ports`, of ports too. A connection has `queue_pairs`. Whole
+    messages take them in turn, `IN_FLIGHT` at once; with `split` each message takes all of them.
     """
 
     method: str = "hash"
     hash_ports: bool = False
     queue_pairs: int = 1
+    split: bool = False
 
     @property
     def hashed_fields(self) -> str:
@@ -38,6 +42,19 @@ class RoutingPolicy:
         if self.method != "hash":
             return "none"
         return "addresses and ports" if self.hash_ports else "addresses"
+
+    def turns(self, kind: str) -> int:
+        """Return in how many turns a ring's messages take the queue pairs; 1 where all are in use at once.
+
+        Raises ValueError where turns would differ in their number of queue pairs.
+        """
+        if self.split or kind != "allreduce" or self.queue_pairs <= IN_FLIGHT:
+            return 1
+        if self.queue_pairs % IN_FLIGHT:
+            raise ValueError(
+                f"{self.queue_pairs} queue pairs: expected at most {IN_FLIGHT}, or a multiple of it"
+            )
+        return self.queue_pairs // IN_FLIGHT
 
 
 ECMP = RoutingPolicy()

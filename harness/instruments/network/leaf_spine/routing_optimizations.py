@@ -9,25 +9,37 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from harness.instruments.network.leaf_spine.routing import Routed, RoutingPolicy
+from harness.records import Unavailable
 
 Subject = TypeVar("Subject", bound=Routed)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`queue_pairs`: connections per pair of ranks."""
+    """`queue_pairs`: of each pair of ranks. `split`: each message takes all of them, else one in turn."""
 
     queue_pairs: int
+    split: bool = False
 
 
 def qp_scaling(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with messages split over connections that a hash of addresses cannot tell apart."""
-    return replace(subject, policy=RoutingPolicy(queue_pairs=settings.queue_pairs))
+    """Return the subject with connections that a hash of addresses cannot tell apart."""
+    return replace(subject, policy=policy_of(settings, hash_ports=False))
 
 
 def e_ecmp(subject: Subject, settings: Settings) -> Subject:
-    """Return the subject with messages split over connections that the hash distinguishes."""
-    return replace(subject, policy=RoutingPolicy(hash_ports=True, queue_pairs=settings.queue_pairs))
+    """Return the subject with connections that the hash distinguishes."""
+    return replace(subject, policy=policy_of(settings, hash_ports=True))
+
+
+def policy_of(settings: Settings, hash_ports: bool) -> RoutingPolicy:
+    """Return the policy of so many queue pairs; raises `Unavailable` for turns of unequal queue pairs."""
+    policy = RoutingPolicy(hash_ports=hash_ports, queue_pairs=settings.queue_pairs, split=settings.split)
+    try:
+        policy.turns("allreduce")
+    except ValueError as error:
+        raise Unavailable(str(error)) from None
+    return policy
 
 
 def path_pinning(subject: Subject) -> Subject:
