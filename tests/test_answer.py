@@ -153,7 +153,7 @@ def test_each_workload_of_the_users_own_has_a_table_and_a_sentence() -> None:
     data = gather("congestion", mine, [], ROOT / "results/reference/congestion")
     tables = [data.table(block) for block in data.blocks if block.kind == "effects"]
     assert [one.title.rpartition(": ")[2] for one in tables if one] == ["mine_a", "mine_b"]
-    assert all(one.header[0] == "Optimization" and len(one.rows) == 6 for one in tables if one)
+    assert all(one.header[0] == "Optimization" and len(one.rows) == 7 for one in tables if one)
     said = answer(data)
     assert said[0].startswith("On mine_a, ")
     assert any(one.startswith("On mine_b, ") for one in said[1:])

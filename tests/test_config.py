@@ -44,7 +44,7 @@ REFUSED = [
     (["suite=memory", "suite.workloads.llama_7b.num_attention_heads=33"], "expected a multiple of"),
     (["suite=memory", "suite.workloads.llama_7b.dropout=nan"], "a number of at least 0"),
     (["suite=memory", "suite.workloads.llama_7b=3"], "the fields of a workload"),
-    (["suite=congestion", "suite.optimizations.receiver_admission.settings.slot_B=0"], "at least 1"),
+    (["suite=congestion", "suite.optimizations.receiver_admission.settings.channels=0"], "at least 1"),
     (["suite=fabric", "suite.optimizations.e_ecmp.settings.queue_pair=4"], "did you mean queue_pairs"),
     (["suite=memory", "suite.optimizations.fsdp2.techniques=[fsdp3]"], "did you mean fsdp2"),
     (
