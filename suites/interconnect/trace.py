@@ -63,8 +63,10 @@ class Trace:
         self._compute()
         self.events += [["wait", number] for number, one in enumerate(self.works) if one is work]
         self._waits = True
-        done = wait()
-        self._waits = False
+        try:
+            done = wait()
+        finally:
+            self._waits = False
         self._since_s = time.perf_counter()
         return done
 

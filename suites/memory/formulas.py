@@ -98,7 +98,7 @@ HELD = {"states_16": 16, "korthikanti": 16, "states_18": 18, "megatron": 18}
 
 
 def held_B_per_parameter(step: TrainingStep) -> int:
-    """Return the bytes per parameter that an unsharded step with AdamW holds while activations exist.
+    """Return the bytes per parameter that an unsharded step with AdamW holds at the end of its backward pass.
 
     16 in fp32 (4 each of parameter, gradient and two moments), under autocast and with bf16 gradients; 18
     with fp32 gradients of bf16 parameters, and where autocast's bf16 copies exist next to kept gradients.

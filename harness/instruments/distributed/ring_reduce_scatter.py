@@ -71,7 +71,7 @@ class RingWork(dist.Work):
 def use_ring_reduce_scatter() -> None:
     """Replace gloo's reduce-scatter in this process from now on; other backends and single ranks keep it.
 
-    An operation besides SUM and AVG then raises NotImplementedError.
+    An operation besides SUM and AVG then raises NotImplementedError, shares of another size ValueError.
     """
     group: Any = dist.ProcessGroup
     for name in METHODS:
@@ -89,6 +89,8 @@ def _replacing(method: Any) -> Any:
         average = operation == dist.ReduceOp.AVG
         if not average and operation != dist.ReduceOp.SUM:
             raise NotImplementedError(f"reduce-scatter over gloo by {operation}: expected SUM or AVG")
+        if tensor.numel() != group.size() * output.numel():
+            raise ValueError(f"reduce-scatter of {tensor.numel()} numbers to shares of {output.numel()}")
         chunks = list(tensor.view(-1).chunk(group.size()))
         return RingWork(group, output.view(-1), chunks, average)
 

@@ -8,8 +8,8 @@ NVLink: a channel enters a node at a NIC, passes all of its GPUs over NVLink, wh
 see, and leaves at a NIC; there are as many such channels at once as NICs, and the buffer is spread over
 them (NCCL's author in github.com/NVIDIA/nccl/issues/412 and 687). In by one and out by the same, on
 all nodes, is NCCL_CROSS_NIC=0 (its user guide). So G rings of H hops, and each hop carries 2 (N-1)/N of S/G.
-With one GPU a host it is the plain ring over all ranks. A host sends to the one before it, as gloo's ring
-does (github.com/pytorch/gloo, gloo/allreduce.cc).
+With one GPU a host it is the plain ring over all ranks. A host sends to the one before it, as
+`suites.fabric.on_rank.ring` does.
 
 AlltoAll sends S/N from each GPU to each other over the NICs of both, all at once; traffic within a node uses
 NVLink. NCCL's PXN, which first moves data to the other's rail over NVLink, is left out.
