@@ -56,3 +56,39 @@ def gather_often(state: dict[str, Any], elements: int, count: int) -> None:
     share = torch.empty(elements // dist.get_world_size())
     for _ in range(count):
         dist.all_gather_into_tensor(tensor, share)
+
+
+def refused(state: dict[str, Any], elements: int, share: int, op: str) -> str:
+    """Return what a reduce-scatter of such sizes raises."""
+    tensor, output = torch.zeros(elements), torch.zeros(share)
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = getattr(dist.ReduceOp, op)
+    group: Any = dist.group.WORLD
+    try:
+        group.reduce_scatter_single(output, tensor, options)
+    except (ValueError, NotImplementedError) as error:
+        return str(error)
+    return ""
+
+
+def failed_twice(state: dict[str, Any]) -> list[str]:
+    """Return what both waits raise for a ring whose first message fails."""
+    group: Any = dist.group.WORLD
+    tensor = torch.ones(4 * group.size())
+    work = group.reduce_scatter_single(torch.empty(4), tensor, dist.ReduceScatterOptions())
+    real = work._pending
+
+    class Lost:
+        def wait(self) -> None:
+            raise ConnectionError("the peer is gone")
+
+    work._pending = [Lost()]
+    said = []
+    for _ in range(2):
+        try:
+            work.wait()
+        except (ConnectionError, RuntimeError) as error:
+            said.append(str(error))
+    for message in real:
+        message.wait()
+    return said

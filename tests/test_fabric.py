@@ -133,7 +133,7 @@ class Wire:
 
     def taken(self, other, tag):
         with self.changed:
-            assert self.changed.wait_for(lambda: (other, tag) in self.arrived, timeout=20)
+            assert self.changed.wait_for(lambda: (other, tag) in self.arrived, timeout=100)
         self.log.append(("taken", self.place))
 
     def send(self, given, other, tag):
@@ -142,7 +142,7 @@ class Wire:
 
         def deliver():
             with end.changed:
-                assert end.changed.wait_for(lambda: (self.place, tag) in end.posted, timeout=20)
+                assert end.changed.wait_for(lambda: (self.place, tag) in end.posted, timeout=100)
                 end.posted[self.place, tag].copy_(given[0])
                 end.arrived[self.place, tag] = True
                 end.changed.notify_all()

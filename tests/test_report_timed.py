@@ -408,3 +408,56 @@ def test_every_comparison_is_a_row_of_effects_csv(tmp_path: Path) -> None:
     assert rows["large", "fast"].effect == "pays"
     assert rows["large", "slow"].effect == "costs"
     assert effects_csv(timed_findings(tmp_path, "  - {kind: failures, id: f, title: F}\n")) == ""
+
+
+def test_a_range_is_that_of_the_statistic_of_single_repeats(tmp_path: Path) -> None:
+    """By hand: two repeats with medians of 2 and 4 ms, least 1 and 3 ms, and a metric that never differs."""
+    samples = ((1e-3, 2e-3, 3e-3), (3e-3, 4e-3, 5e-3))
+    records = [
+        made_record(
+            "small",
+            "fast",
+            {("time", ""): ("s", "measured", values), ("same", ""): ("s", "measured", (1e-3,))},
+            repeat=repeat,
+        )
+        for repeat, values in enumerate(samples)
+    ]
+    column = "{title: %s, metric: %s, unit: ms, statistic: %s, range: true}"
+    columns = ", ".join(
+        column % one for one in (("A", "time", "median"), ("B", "time", "min"), ("C", "same", "median"))
+    )
+    blocks = (
+        f"  - {{kind: table, id: t, title: T, rows: optimization, workload: small, columns: [{columns}]}}\n"
+    )
+    findings = timed_findings(tmp_path, blocks, records)
+    table = findings.table(findings.blocks[0])
+    assert table is not None
+    assert [cell.text for cell in table.rows[0][1:]] == [
+        "3 (2 … 4) ᵐ",
+        "1 (1 … 3) ᵐ",
+        "1 ᵐ",
+    ]
+
+
+def test_the_worst_single_sample_is_shown_where_cells_have_several(tmp_path: Path) -> None:
+    def of(variant: str, *errors: float) -> Record:
+        return made_record("small", variant, {("error", "model"): ("1", "simulated", errors)})
+
+    blocks = "  - {kind: errors, id: e, title: E, metric: error}\n"
+    several = timed_findings(tmp_path, blocks, [of("fast", 0.01, -0.3, 0.02), of("slow", 0.1)])
+    table = several.table(several.blocks[0])
+    assert table is not None
+    assert dict(zip(table.header, (cell.text for cell in table.rows[0]), strict=True)) == {
+        "Method": "model",
+        "Cells": "2",
+        "Median |error|": "5.5 % ˢ",
+        "Worst error": "+10 % ˢ",
+        "Worst at": "slow, small",
+        "Underestimates in": "0 %",
+        "Worst underestimate": "–",
+        "Worst single sample": "−30 % ˢ",
+    }
+    single = timed_findings(tmp_path, blocks, [of("fast", 0.01), of("slow", 0.1)])
+    table = single.table(single.blocks[0])
+    assert table is not None
+    assert table.header[-1] == "Worst underestimate"

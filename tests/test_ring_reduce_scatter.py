@@ -54,6 +54,25 @@ def test_the_deprecated_name_and_a_group_of_some_ranks(pool):
     assert (shares[0], shares[-1]) == (first, last)
 
 
+@pytest.mark.parametrize(
+    ("elements", "share", "op", "said"),
+    [
+        (7, 3, "SUM", "reduce-scatter of 7 numbers to shares of 3"),
+        (12, 12, "SUM", "reduce-scatter of 12 numbers to shares of 12"),
+        (12, 6, "MAX", "expected SUM or AVG"),
+    ],
+)
+def test_other_sizes_and_operations_are_refused(pool, elements, share, op, said):
+    raised = pool.call(f"{ON_RANK}:refused", elements=elements, share=share, op=op)
+    assert all(said in one for one in raised)
+
+
+def test_a_ring_that_failed_is_not_summed_again(pool):
+    assert pool.call(f"{ON_RANK}:failed_twice") == [
+        ["the peer is gone", "this reduce-scatter has failed before"]
+    ] * len(pool)
+
+
 @pytest.mark.parametrize("ranks_per_node", [1, 2])
 def test_it_sends_half_of_the_bytes_of_gloos_own(ranks_per_node):
     """Node 0 sends (ranks - 1) / ranks of it, as gloo's all-gather does; gloo's own sends twice that."""

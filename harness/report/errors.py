@@ -21,7 +21,8 @@ class Errors(NamedTuple):
     worst_at: Value
     under: float  # share of cells in which it underestimates
     lowest: float  # the lowest error: the worst underestimate, where below zero
-    single: float  # the worst error of a single sample; the others are of each cell's median
+    worst_sample: float  # of a single sample; the other errors are of each cell's median
+    several: bool  # whether a cell has several samples
 
 
 def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
@@ -35,8 +36,9 @@ def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
         median = statistics.median(abs(one.median) for one in values)
         under = sum(one.median < 0 for one in values) / len(values)
         lowest = min(one.median for one in values)
-        single = max((end for one in values for end in (one.min, one.max)), key=abs)
-        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest, single))
+        sample = max((end for one in values for end in (one.min, one.max)), key=abs)
+        several = any(one.min < one.max for one in values)
+        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest, sample, several))
     return sorted(rows, key=lambda row: (row.median, row.method))
 
 
@@ -47,7 +49,7 @@ def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
     """
     rows = []
     found = error_rows(block, index)
-    several = any(row.single != row.worst for row in found)
+    several = any(row.several for row in found)
     for row in found:
         place = ", ".join(spec.name(key, getattr(row.worst_at, key)) for key in ("optimization", "workload"))
         rows.append(
@@ -59,7 +61,11 @@ def errors(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
                 TableCell(place, row.worst_at.cell, "word"),
                 TableCell(percent(row.under)),
                 TableCell(marked(percent(row.lowest, True), row.worst_at.origin) if row.under else "–"),
-                *([TableCell(marked(percent(row.single, True), row.worst_at.origin))] if several else []),
+                *(
+                    [TableCell(marked(percent(row.worst_sample, True), row.worst_at.origin))]
+                    if several
+                    else []
+                ),
             )
         )
     header = (

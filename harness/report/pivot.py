@@ -98,8 +98,10 @@ def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> T
     note = index.note(value.workload, value.optimization, value.method) if column["notes"] else ""
     mark = f" {notes.mark(note)}" if note else ""
     text = show(value, column["unit"], column["signed"])
-    if column["range"] and low < high and not column["per"]:
+    if column["range"] and not column["per"]:
         shown = best_unit(value.median, value.unit) if column["unit"] == "auto" else column["unit"]
-        ends = " … ".join(without_unit(end, value.unit, shown) for end in (low, high))
-        text = f"{text[:-2]} ({ends}){text[-2:]}"  # before the origin's mark
+        ends = [without_unit(end, value.unit, shown) for end in (low, high)]
+        if ends[0] != ends[1]:
+            number, space, origin = text.rpartition(" ")
+            text = f"{number} ({' … '.join(ends)}){space}{origin}"
     return TableCell(text, value.cell, note=mark)

@@ -59,10 +59,8 @@ def summarize(records: Sequence[Record]) -> pd.DataFrame:
         unit=("unit", "first"), origin=("origin", "first"), cell=("cell", "first"), **statistics
     )
     repeats = table.groupby([*PLACE, "repeat"], sort=False).agg(**statistics).groupby(PLACE, sort=False)
-    low, high = repeats.min(), repeats.max()
-    ranges = [
-        {name: (low.at[place, name], high.at[place, name]) for name in STATISTICS} for place in whole.index
-    ]
+    low, high = (ends.reindex(whole.index).to_dict("list") for ends in (repeats.min(), repeats.max()))
+    ranges = [{name: (low[name][row], high[name][row]) for name in STATISTICS} for row in range(len(whole))]
     return whole.reset_index().assign(of_repeats=pd.Series(ranges, dtype=object))
 
 

@@ -290,7 +290,9 @@ COLUMN: _Fields = {
         "one_of": ["median", "mean", "min", "max"],
         "doc": "of all its samples",
     },
-    "range": _yes_no("in brackets the lowest and highest of that statistic among the repeats"),
+    "range": _yes_no(
+        "in brackets the statistic's lowest and highest of single repeats; not with `per`, `relative_to`"
+    ),
     "per": _text("a metric to divide by"),
     "relative_to": _text("a variant: show the change against it"),
     "signed": _yes_no("write + before positive values"),

@@ -122,7 +122,7 @@ def _trust(data: ReportData) -> SummaryCard | None:
         ("worst error", percent(row.worst, True)),
         ("underestimates in", percent(row.under)),
         ("worst underestimate", percent(row.lowest, True) if row.under else "–"),
-        *([("worst single sample", percent(row.single, True))] if row.single != row.worst else []),
+        *([("worst single sample", percent(row.worst_sample, True))] if row.several else []),
     )
     name = data.spec.name("method", row.method)
     remark = (

@@ -34,8 +34,8 @@ class Settings:
     slot_B: float
 
     @property
-    def credits(self) -> int:
-        """Return the slots of one connection."""
+    def slots_per_connection(self) -> int:
+        """Return the slots of one connection, of all its channels."""
         return self.channels * self.slots
 
 
@@ -48,7 +48,7 @@ def apply(subject: Subject, settings: Settings) -> Subject:
         raise ValueError(
             f"receiver_admission: {settings}: expected at least one channel, one slot and one byte"
         )
-    name = f"admission, {settings.credits} slots of {settings.slot_B:g} B per connection"
+    name = f"admission, {settings.slots_per_connection} × {settings.slot_B:g} B per connection"
     return replace(subject, control=partial(Admission, settings=settings), name=name)
 
 
@@ -62,7 +62,7 @@ class Admission:
         parts = math.ceil(workload.message_B / settings.slot_B)
         self._part_B = workload.message_B / parts
         self._wanted = workload.messages * parts  # slots that each sender needs
-        self._credits = settings.credits
+        self._slots = settings.slots_per_connection
         self._cleared_N = np.zeros(count, dtype=np.int64)
         self._received_N, self._unsent_N = np.zeros(count), np.zeros(count)
         self._turns = np.arange(count)  # senders, who is next first
@@ -86,7 +86,7 @@ class Admission:
         if self._since_clear_s < CLEAR_S:
             return now_N
         whole_N = np.floor(self._received_N / self._part_B + WHOLE)
-        free_N = (self._cleared_N < self._wanted) & (self._cleared_N - whole_N < self._credits)
+        free_N = (self._cleared_N < self._wanted) & (self._cleared_N - whole_N < self._slots)
         next_ = int(np.argmax(free_N[self._turns]))
         sender = self._turns[next_]
         if free_N[sender]:

@@ -24,7 +24,7 @@ KINDS = ("allreduce", "alltoall")
 
 MESSAGES = 16
 """Messages into which a rank cuts what it sends to one other in a step, or as many as there are queue pairs.
-Where each is split over queue pairs, as few as make so many parts, and two at least."""
+Where each is split over N queue pairs, MESSAGES / N, and two at least."""
 
 
 def connect(state: RankState, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
@@ -115,10 +115,8 @@ def ring(groups: list[Any], chunks: Tensor, count: int, split: bool, in_flight: 
         return [group.recv([part], after, number) for group, part in parts(groups, number, target, split)]
 
     def send(number: int) -> list[Any]:
-        row = received(
-            number // count - 1
-        )  # of step 0: the chunk of the next rank, which nobody has sent yet
-        given = message(row, number)
+        # What came in the step before; in the first step, the next rank's own chunk.
+        given = message(received(number // count - 1), number)
         return [group.send([part], before, number) for group, part in parts(groups, number, given, split)]
 
     total = steps * count
