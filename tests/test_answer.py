@@ -96,7 +96,7 @@ def test_what_is_nothing_to_turn_on_is_not_in_the_answer(tmp_path: Path) -> None
 def test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one() -> None:
     said = {folder.name: " ".join(answer(reported(folder))) for folder in REFERENCES}
     assert "bit/s pays" not in said["interconnect"].replace("the speed of 10 Gbit/s", "")
-    queue = "Admission, 1 slot of 128 KiB has a maximum queue of 1.47 MB ˢ instead of 5.40 MB ˢ"
+    queue = "Admission 1 × 128 KiB has a maximum queue of 1.47 MB ˢ instead of 5.40 MB ˢ"
     assert queue in said["congestion"]
 
 

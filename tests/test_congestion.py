@@ -315,6 +315,6 @@ def test_the_harness_runs_it(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = (tmp_path / "report.md").read_text()
-    assert "Admission, 1 slot of 32 KiB" in report
+    assert "Admission 1 × 32 KiB" in report
     assert "14 cells have a result." in report
     assert "Failed:" not in report

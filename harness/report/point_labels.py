@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from harness.report.axes import LETTER
 from harness.report.figure import Drawing
 
-_OFFSETS = ((8, 0), (-8, 0), (0, 13), (0, -13), (8, 12), (8, -12), (-8, 12), (-8, -12))
+_OFFSETS = ((8, 0), (-8, 0), (0, 13), (0, -13), (8, 12), (8, -12), (-8, 12), (-8, -12), (8, 18), (8, -18))
 _HALF_MARK, _HALF_LINE = 5.0, 6.0
 
 Place = tuple[float, float]
