@@ -294,7 +294,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     check_names(suite)
     repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
     check_value("repeats", repeats, {"type": "int", "at_least": 1})
-    for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0.01)):
+    for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     workers = {"type": "int", "at_least": 1, "optional": True}

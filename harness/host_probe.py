@@ -17,7 +17,7 @@ from typing import NamedTuple
 from harness.code_fingerprint import ROOT
 from harness.environment import Environment
 from harness.optimizations import SUITES
-from harness.records import Cell, Group, Limits
+from harness.records import SET_UP_SAMPLES, Cell, Group, Limits
 from harness.skip_rules import NOT_TRIED
 from harness.survey import HOOK, has_own_model
 
@@ -25,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 120.0
 """Importing torch takes seconds, on a busy machine many; the measuring itself a tenth of one."""
-
-SET_UP_SAMPLES = 5
-"""Calls of an interleaved cell in its first and longest turn: its check makes up to three, readings two."""
 
 MORE_SAMPLES = SET_UP_SAMPLES + 2
 """Calls of an interleaved cell besides its rounds: to set it up, to calibrate, and to warm up."""

@@ -1,6 +1,7 @@
 """Interleaved cells in one child: all are set up, then sampled round by round in random order.
 
-Part of the worker. A cell's events are sent to the parent after its turn, outside of any timed window.
+Part of the worker. A cell that its suite does not time ends before the next one begins. A cell's events are
+sent to the parent after its turn, outside of any timed window.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class ProcessPoisoned(Exception):
 def run_together(cells: Sequence[Cell], sampling: Sampling, tools: WorkerHooks) -> None:
     """Run the group; after an unsafe end of one cell, the unfinished ones are left to a fresh process."""
     try:
-        members = [member for cell in cells if _begin(member := CellState(cell), tools)]
-        _take_rounds([one for one in members if _timed(tools.suite, one.session)], sampling, tools)
-        closed = [member for member in members if _guarded(member, tools, partial(_close, member, tools))]
+        timed = [member for cell in cells if _begin(member := CellState(cell), tools)]
+        _take_rounds(timed, sampling, tools)
+        closed = [member for member in timed if _guarded(member, tools, partial(_close, member, tools))]
         for member in closed:  # only after all are closed: those left to a fresh process go there together
             tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
     except ProcessPoisoned:
@@ -65,8 +66,15 @@ def run_together(cells: Sequence[Cell], sampling: Sampling, tools: WorkerHooks) 
 
 
 def _begin(member: CellState, tools: WorkerHooks) -> bool:
+    """Set the cell up and read it; return whether it is to be timed. One that is not ends here."""
     tools.emit(CellStarted(member.cell.id, now()))
-    return bool(_guarded(member, tools, partial(_prepare, member, tools)))
+    if not _guarded(member, tools, partial(_prepare, member, tools)):
+        return False
+    if _timed(tools.suite, member.session):
+        return True
+    if _guarded(member, tools, partial(_close, member, tools)):
+        tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
+    return False
 
 
 def _prepare(member: CellState, tools: WorkerHooks) -> bool:
@@ -100,7 +108,7 @@ def _take_rounds(timed: Sequence[CellState], sampling: Sampling, tools: WorkerHo
             tools.emit_output(member.cell, _as_warm_up(output) if sample.warm_up else output)
     share = others.share()
     for member in timed:
-        if share is not None and sampling.budget_s:
+        if share is not None:
             tools.emit_output(member.cell, Reading(OTHERS, "1", share, Origin.MEASURED))
         for text in _remarks(rounds) if sampling.budget_s else []:
             tools.emit_output(member.cell, Note(f"{sampling.metric}: {text}"))

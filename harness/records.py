@@ -101,6 +101,11 @@ class Sampling(NamedTuple):
     budget_s: float = 1.0
 
 
+SET_UP_SAMPLES = 5
+"""Samples that an interleaved cell's first and longest turn is taken to last, where bf16 products are slow:
+its check makes up to three, readings two. A suite whose first turn is longer says so by `bf16_FLOP`."""
+
+
 class Group(NamedTuple):
     """Cells that one child process runs: in order, or with `sampling` interleaved, the baseline first.
 

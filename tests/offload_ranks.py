@@ -17,6 +17,7 @@ from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.offload import on_rank, ranks
 from suites.offload.subject import DEVICE, DISK, HOST, Managed, Workload, baseline
+from suites.training import on_rank as training_on_rank
 from suites.training.techniques import build_step
 
 HERE = Path(__file__).parent
@@ -124,6 +125,7 @@ class Pools:
             self.pools[count] = self.stack.enter_context(
                 RankPool(places, "127.0.0.1", backend, timeout_s=200)
             )
+            self.pools[count].call(f"{training_on_rank.__name__}:use_ring")
         return self.pools[count]
 
 

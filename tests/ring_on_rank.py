@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 
 from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
+from harness.instruments.memory.allocator import watch
+from suites.training.dry_run import gloo_workspace
 
 
 def given(rank: int, elements: int, dtype: str) -> torch.Tensor:
@@ -42,6 +44,17 @@ def reduce_to_shares(
         work.wait()
     assert in_place or torch.equal(tensor, before)
     return [float(one) for one in share]
+
+
+def temporary_B(state: dict[str, Any], elements: int) -> tuple[int, int]:
+    """Return the bytes that a reduce-scatter takes besides its buffers, and what the dry run counts."""
+    tensor = torch.ones(elements)
+    share = torch.empty(elements // dist.get_world_size())
+    with watch(torch.device("cpu")) as allocator:
+        allocator.mark("reduce-scatter")
+        dist.reduce_scatter_single(share, tensor)  # type: ignore[attr-defined]
+    operation = torch.ops.c10d._reduce_scatter_base_.default
+    return allocator.peaks[0].live_B, gloo_workspace(operation, (share, tensor), None)
 
 
 def reduce_often(state: dict[str, Any], elements: int, count: int) -> None:

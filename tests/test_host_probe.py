@@ -27,7 +27,7 @@ from harness.host_probe import (
     too_slow_to_pay,
 )
 from harness.plan import plan
-from harness.records import Cell, Limits, Sampling, Status
+from harness.records import SET_UP_SAMPLES, Cell, Limits, Sampling, Status
 from harness.runner import pending, run
 from harness.skip_rules import NOT_TRIED
 from harness.slow_bf16 import fit_to_host
@@ -177,7 +177,9 @@ def test_the_offload_suite_counts_the_steps_of_its_course_of_plain_pytorch_and_o
     layer = 4 * 256**2 + 3 * 256 * 688 + 2 * 256
     parameters = 3 * layer + 2 * 128 * 256 + 256
     flop = 6.0 * parameters * (2 * 32) * (16 + 16 + 5)
-    assert offload.bf16_FLOP(offload.build(fields, 1)) == flop
+    assert offload.bf16_FLOP(offload.build(fields, 1)) == pytest.approx(flop / SET_UP_SAMPLES)
+    many = {**fields, "loss_steps": 8}  # a sample then has the more steps
+    assert offload.bf16_FLOP(offload.build(many, 1)) == pytest.approx(flop / (16 + 16 + 5) * 5)
     assert offload.bf16_FLOP(offload.build({**fields, "precision": "fp32"}, 1)) == 0
 
 

@@ -41,6 +41,18 @@ def test_the_samples_of_two_variants_pair_by_round(tmp_path):
     assert records[base.id].conditions == {"device": "toy"}
 
 
+def test_a_cell_that_is_not_timed_ends_before_the_rounds_begin(tmp_path):
+    """So that a sweep killed in a later cell keeps it: the other one dies at once."""
+    untimed, bad = variant("untimed", act="untimed"), variant("bad", act="die", at=0)
+    records = sweep(tmp_path, [together(untimed, bad)])
+    assert {c.optimization: records[c.id].status for c in (untimed, bad)} == {
+        "untimed": "ok",
+        "bad": "crashed",
+    }
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert '"untimed"' in lines[0]
+
+
 FAULTS = {
     "wrong": ("wrong_result", "output: off by 1"),
     "absent": ("unavailable", "has no such operation"),

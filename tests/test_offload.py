@@ -16,7 +16,7 @@ from harness.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from suites.offload.ranks import Ranks, backend_of
+from suites.offload.ranks import Ranks, SharedRanks, backend_of
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.model import Transformer
 from suites.training.techniques.host_update import owners_of
@@ -63,6 +63,23 @@ def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
     with pytest.raises(Unavailable, match=said) as raised:
         offload.build(asdict(replace(WORKLOAD, **change)), SEED)
     assert "\n" not in str(raised.value)
+
+
+# The ranks of a round.
+
+
+def test_a_variants_next_turn_begins_a_round_on_fresh_ranks(monkeypatch):
+    closed = []
+    monkeypatch.setattr(Ranks, "close", lambda self: closed.append(self))
+    shared = SharedRanks(WORKLOAD)
+    ranks = shared.of_round(1)
+    assert shared.of_round(2) is ranks
+    assert closed == []
+    shared.of_round(2)
+    shared.of_round(1)  # in another order
+    assert closed == [ranks]
+    shared.of_round(2)
+    assert closed == [ranks, ranks]
 
 
 # The disk.
@@ -120,13 +137,14 @@ def test_cells_through_the_harness(tmp_path):
         f"+suite.workloads.tiny={{num_hidden_layers: 2, {fields}}}",
         "workloads=[tiny]",
         "only=[host_update]",
+        "suite.sampling.rounds=2",
         f"out={tmp_path / 'out'}",
     ]
     done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
     records = {(one["cell"]["optimization"], one["cell"]["workload"]): one for one in map(json.loads, lines)}
-    assert len(records) == len(lines) == 2
+    assert len(records) == len(lines) == 3  # and the baseline again
     tiny = records["host_update", "tiny"]
     assert tiny["status"] == "ok", tiny["reason"]
     values = {(metric, method): list(v) for metric, _, _, method, v in tiny["measurements"]}
@@ -135,6 +153,8 @@ def test_cells_through_the_harness(tmp_path):
     assert values["tokens_per_step", ""] == [tokens]
     pairs = zip(values["throughput", ""], values["time", ""], strict=True)
     assert all(rate * time_s == pytest.approx(tokens) for rate, time_s in pairs)
+    assert len(values["time", ""]) == 2  # one for each round, of every variant
+    assert len(values["loss_by_step", ""]) == 8
     assert values["moved", ""] == [2 * 4 * COUNT]
     assert values["max_error", "plain PyTorch"][0] < 1e-5
     assert (tmp_path / "out/report.md").exists()

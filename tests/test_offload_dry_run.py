@@ -75,7 +75,7 @@ def one_rank():
 @pytest.fixture
 def sends_nothing(monkeypatch):
     """Make fake ranks keep no copies of what they pretend to send."""
-    monkeypatch.setattr(training_dry_run, "COPIED_BY_GLOO", {})
+    monkeypatch.setattr(training_dry_run, "TEMPORARY_B", {})
     dry_run._trace.cache_clear()
     yield
     dry_run._trace.cache_clear()
@@ -143,7 +143,7 @@ def test_what_is_on_the_host_does_not_count(sends_nothing, plan):
         (dist.reduce_scatter_tensor, torch.ops.c10d._reduce_scatter_base_),
     ],
 )
-def test_what_gloo_allocates_in_addition_to_the_buffers(one_rank, collective, operation):
+def test_what_a_single_rank_allocates_in_addition_to_the_buffers(one_rank, collective, operation):
     first, second = torch.ones(50_000), torch.ones(50_000)
     collective(first, second)
     with watch(CPU) as allocator:

@@ -48,6 +48,12 @@ def test_the_share_may_be_a_part_of_what_is_reduced(pool):
     assert shares == expected(range(len(pool)), 84, "float32", "SUM")
 
 
+def test_its_temporary_bytes_are_those_that_the_dry_run_counts(pool):
+    for real_B, counted_B in pool.call(f"{ON_RANK}:temporary_B", elements=12_000):
+        assert counted_B == (0 if len(pool) == 2 else 4 * 12_000 // len(pool))
+        assert real_B == counted_B
+
+
 def test_the_deprecated_name_and_a_group_of_some_ranks(pool):
     shares = pool.call(f"{ON_RANK}:reduce_to_shares", elements=24, deprecated=True, ranks=[0, len(pool) - 1])
     first, last = expected([0, len(pool) - 1], 24, "float32", "SUM")

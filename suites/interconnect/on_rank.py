@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from harness.instruments.distributed.rank_worker import RankState
-from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from suites.interconnect.trace import Trace, TraceEvent, traced
 from suites.training.on_rank import device
 from suites.training.trainer import Trainer
@@ -29,11 +28,6 @@ def describe_rank(state: RankState) -> tuple[str, int, str]:
     machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     name = torch.cuda.get_device_name(device()) if device().type == "cuda" else "cpu"
     return machine, int(os.environ["LOCAL_RANK"]), name
-
-
-def use_ring(state: RankState) -> None:
-    """Reduce to shares by the bytes of NCCL's ring where the ranks meet by gloo."""
-    use_ring_reduce_scatter()
 
 
 def watch(state: RankState, key: str) -> None:

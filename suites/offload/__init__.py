@@ -1,8 +1,9 @@
 """The offload suite (the paper's Table II): what each strategy saves of device memory, and what it costs.
 
-The baseline is torch's DDP. Each cell has ranks of its own, on this machine. A workload either trains one
-model, or with a budget searches the largest that trains in it (`suites.offload.largest`). Without a GPU the
-hierarchy is emulated one tier down: private memory represents the device, files mapped into memory
+The baseline is torch's DDP. A workload either trains one model, or with a budget searches the largest that
+trains in it (`suites.offload.largest`). Losses, bytes and searches are read once per cell, on ranks of its
+own. Steps are timed in rounds, on ranks that all variants share and that hold one trainer at a time. Without
+a GPU the hierarchy is emulated one tier down: private memory represents the device, files mapped into memory
 the host, a disk NVMe.
 """
 
@@ -11,17 +12,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.records import SET_UP_SAMPLES, Json, Note, Origin, Reading, Unavailable
 from suites.offload.largest import DepthSearch, sample_largest, trained_parameters
 from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
 from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
 from suites.offload.origin import origin
-from suites.offload.ranks import Ranks
+from suites.offload.ranks import Ranks, SharedRanks
 from suites.offload.subject import DISK, Subject, Workload, baseline, shared_techniques
 from suites.training.correctness import (
     RANKS,
@@ -37,8 +40,8 @@ from suites.training.techniques import Techniques
 CHECKED_LAYERS = 2
 """Layers compared for a model that does not fit one plain process."""
 
-UNTIMED = 2
-"""Steps before the timed ones: states are created, caches and allocators fill."""
+UNTIMED, TIMED = 2, 3
+"""Steps of a sample: states are created, caches and allocators fill; then those whose time counts."""
 
 COMPARED_STEPS = 24
 """First losses that are compared in a long mixed-precision course, because differences grow from step to
@@ -65,17 +68,22 @@ def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
 
 
 def bf16_FLOP(subject: Subject) -> float:
-    """Return the FLOP of all bf16 matrix products in the cell: 6 per parameter and token."""
+    """Return the FLOP of bf16 matrix products, 6 per parameter and token, in a sample.
+
+    Or a share of what is read before the rounds, which is longer; see `harness.records.SET_UP_SAMPLES`.
+    """
     workload = subject.workload
     if workload.precision != "bf16" or torch.cuda.is_available():
         return 0.0
-    searches = workload.device_memory_budget_B is not None
-    trained = trained_parameters(subject) if searches else workload.shape.parameters * steps(subject)
+    if workload.device_memory_budget_B is not None:
+        trained = trained_parameters(subject) / SET_UP_SAMPLES
+    else:
+        trained = workload.shape.parameters * max(steps(subject) / SET_UP_SAMPLES, UNTIMED + TIMED)
     return 6.0 * trained * tokens_per_step(subject)
 
 
 def steps(subject: Subject) -> int:
-    """Return the steps of a cell that trains one model, without the short check before its course.
+    """Return the steps before the rounds of a cell that trains one model, without the check of gradients.
 
     Plain PyTorch repeats the first steps of the course. The bytes are read in steps of their own.
     """
@@ -91,7 +99,7 @@ def tokens_per_step(subject: Subject) -> int:
 
 @dataclass(slots=True)
 class TrainingSession:
-    """The ranks that train one model; `max_error` of a loss, once checked."""
+    """The cell's own ranks, which train one model; `max_error` of a loss, once checked."""
 
     subject: Subject
     ranks: Ranks
@@ -154,16 +162,50 @@ def conditions(session: Session) -> Mapping[str, str]:
     }
 
 
+def read_once(session: Session) -> Iterator[Reading | Note]:
+    """Read one model's losses and bytes, or the largest model in a budget."""
+    try:
+        if isinstance(session, DepthSearch):
+            yield from sample_largest(session)
+        else:
+            yield from read_step(session)
+    finally:
+        session.ranks.close()  # before others are timed
+
+
+def timed(session: Session) -> bool:
+    """Return whether steps are timed: not those of a search."""
+    return isinstance(session, TrainingSession)
+
+
+@lru_cache(maxsize=1)
+def shared_ranks(workload: Workload) -> SharedRanks:
+    """Return the ranks on which the variants of a workload are timed."""
+    return SharedRanks(workload)
+
+
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read one model's bytes and seconds per step, or the largest model in a budget."""
-    if isinstance(session, DepthSearch):
-        yield from sample_largest(session)
+    """Read the mean time of steps of a trainer made for them, where updates are delayed, of delayed ones.
+
+    Managed memory has fresh ranks of its own in each round, because it limits what its process may hold.
+    """
+    subject = session.subject
+    if subject.managed is None:
+        ranks = shared_ranks(subject.workload).of_round(id(session))
     else:
-        yield from sample_step(session)
+        ranks = session.ranks
+        ranks.close()
+    course = ranks.call("train_steps", subject.immediate, steps=UNTIMED + TIMED)
+    of_ranks = zip(*(one["seconds"][UNTIMED:] for one in course), strict=True)
+    time_s = fmean(max(seconds) for seconds in of_ranks)
+    yield Reading("time", "s", time_s, origin())
+    yield Reading("throughput", "token/s", tokens_per_step(subject) / time_s, origin())
+    if subject.managed is not None:
+        yield from migrations(course[0]["counted"][UNTIMED:])
 
 
-def sample_step(session: TrainingSession) -> Iterator[Reading | Note]:
-    """Read seconds and losses of a course of steps, then bytes on each tier and between them.
+def read_step(session: TrainingSession) -> Iterator[Reading | Note]:
+    """Read the losses of a course of steps, then bytes on each tier and between them.
 
     Raises `WrongResult` where a loss of the course is not plain PyTorch's, before anything is read.
     """
@@ -172,19 +214,13 @@ def sample_step(session: TrainingSession) -> Iterator[Reading | Note]:
     course = session.ranks.call("train_steps", subject, steps=workload.loss_steps)
     losses = mean_over_ranks(course)
     check_course(session, losses)
-    tokens = tokens_per_step(subject)
     yield Reading("parameters", "1", workload.shape.parameters, Origin.CALCULATED)
-    yield Reading("tokens_per_step", "1", tokens, Origin.CALCULATED)
-    times_s = [max(ranks) for ranks in zip(*(one["seconds"] for one in course), strict=True)]
-    for time_s in times_s[UNTIMED + subject.delay_after :]:
-        yield Reading("time", "s", time_s, origin())
-        yield Reading("throughput", "token/s", tokens / time_s, origin())
+    yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
     if session.max_error is not None:
         yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "plain PyTorch")
     yield Reading("loss", "1", losses[-1], Origin.MEASURED)
     yield from (Reading("loss_by_step", "1", loss, Origin.MEASURED) for loss in losses)
     if subject.managed is not None:
-        yield from migrations(course[0]["counted"][UNTIMED:])
         return
     footprints = session.ranks.call("footprint", subject.immediate)
     for peaks_B in zip(*(one["peaks_B"] for one in footprints), strict=True):
@@ -254,5 +290,6 @@ def estimated(subject: Subject, peak_B: float) -> Iterator[Reading | Note]:
 
 
 def close(session: Session) -> None:
-    """End the ranks."""
+    """End the cell's ranks and the shared ones, which a later round would start again."""
     session.ranks.close()
+    shared_ranks(session.subject.workload).close()

@@ -40,8 +40,24 @@ from suites.training.simulated_host import SimulatedHost
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients
 
-COPIED_BY_GLOO = {"_allgather_base_": 0, "_reduce_scatter_base_": 1}
-"""Index of the argument that gloo copies during these collectives, as its allocations show."""
+
+def all_gather_B(output: torch.Tensor, *_: Any) -> int:
+    """Return the bytes that gloo allocates during an all-gather: a copy of the output."""
+    return int(output.nbytes)
+
+
+def reduce_scatter_B(output: torch.Tensor, tensor: torch.Tensor, *_: Any) -> int:
+    """Return the bytes allocated during a reduce-scatter by `instruments.distributed.ring_reduce_scatter`.
+
+    Two ranks receive into the output; more receive into another tensor in every other turn. A single rank
+    has gloo's own, which copies the input.
+    """
+    ranks = tensor.numel() // output.numel()
+    return {1: int(tensor.nbytes), 2: 0}.get(ranks, int(output.nbytes))
+
+
+TEMPORARY_B = {"_allgather_base_": all_gather_B, "_reduce_scatter_base_": reduce_scatter_B}
+"""Temporary bytes of collectives over gloo, by operation; tests compare them with the allocator's events."""
 
 
 class Device(NamedTuple):
@@ -49,7 +65,8 @@ class Device(NamedTuple):
 
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
-    ranks are real ones over gloo, which makes copies that count, and keeps what it sends. `architecture`: of
+    ranks are real ones over gloo, which makes copies that count, and keeps what it sends; they reduce to
+    shares in a ring. `architecture`: of
     CUDA's device. `allocator`: the options of CUDA's caching allocator. `fsdp2_copies_on_own_stream`: see
     `fsdp2_on_cuda.fsdp2_streams`.
     """
@@ -270,8 +287,8 @@ def program_of(device: Device) -> Program:
 
 def gloo_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
     """Return an operation's temporary bytes beyond its results, on the CPU and between ranks over gloo."""
-    if operation.namespace == "c10d" and operation._opname in COPIED_BY_GLOO:
-        return int(arguments[COPIED_BY_GLOO[operation._opname]].nbytes)
+    if operation.namespace == "c10d" and operation._opname in TEMPORARY_B:
+        return TEMPORARY_B[operation._opname](*arguments)
     return host_workspace(operation, arguments, result)
 
 

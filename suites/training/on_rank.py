@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import RankState, gpu
+from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from harness.instruments.memory.allocator import watch
 from suites.training.correctness import accumulate, badness, plain_gradients, text_updates
 from suites.training.correctness import worst_gradient as worst_of
@@ -30,6 +31,11 @@ those whose peak counts."""
 def device() -> torch.device:
     """Return this rank's GPU where ranks meet by NCCL, else the CPU."""
     return gpu() if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def use_ring(state: RankState) -> None:
+    """Reduce to shares by the bytes of NCCL's ring where the ranks meet by gloo."""
+    use_ring_reduce_scatter()
 
 
 def make(state: RankState, key: str, step: Mapping[str, Any], folder: str = "") -> None:
