@@ -9,14 +9,14 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from offload_ranks import COUNT, HERE, SEED, WORKLOAD, placed, pools
+from offload_ranks import COUNT, HERE, SEED, WORKLOAD, placed, pools, subject_of
 
 import suites.offload as offload
 from harness.code_fingerprint import ROOT
 from harness.instruments.distributed.deepspeed_ops import missing
 from harness.instruments.distributed.rank_pool import RankFailed
 from harness.records import Unavailable
-from suites.offload.ranks import Ranks, SharedRanks, backend_of
+from suites.offload.ranks import Ranks, backend_of
 from suites.offload.subject import DISK, MemoryPlacement
 from suites.training.model import Transformer
 from suites.training.techniques.host_update import owners_of
@@ -65,21 +65,13 @@ def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):
     assert "\n" not in str(raised.value)
 
 
-# The ranks of a round.
-
-
-def test_a_variants_next_turn_begins_a_round_on_fresh_ranks(monkeypatch):
-    closed = []
-    monkeypatch.setattr(Ranks, "close", lambda self: closed.append(self))
-    shared = SharedRanks(WORKLOAD)
-    ranks = shared.of_round(1)
-    assert shared.of_round(2) is ranks
-    assert closed == []
-    shared.of_round(2)
-    shared.of_round(1)  # in another order
-    assert closed == [ranks]
-    shared.of_round(2)
-    assert closed == [ranks, ranks]
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranks_that_share_a_core_are_not_timed(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    sessions = [offload.prepare(subject_of("baseline", replace(WORKLOAD, dp_size=n))) for n in (1, 2, 3)]
+    assert list(map(offload.timed, sessions)) == [True, True, False]
+    search = replace(WORKLOAD, device_memory_budget_B=1e6, dp_size=1)
+    assert not offload.timed(offload.prepare(subject_of("baseline", search)))
 
 
 # The disk.

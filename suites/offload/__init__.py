@@ -1,10 +1,9 @@
 """The offload suite (the paper's Table II): what each strategy saves of device memory, and what it costs.
 
 The baseline is torch's DDP. A workload either trains one model, or with a budget searches the largest that
-trains in it (`suites.offload.largest`). Losses, bytes and searches are read once per cell, on ranks of its
-own. Steps are timed in rounds, on ranks that all variants share and that hold one trainer at a time. Without
-a GPU the hierarchy is emulated one tier down: private memory represents the device, files mapped into memory
-the host, a disk NVMe.
+trains in it (`suites.offload.largest`). Losses, bytes and searches are read once per cell. Steps are timed in
+rounds, on fresh ranks in every turn. Without a GPU the hierarchy is emulated one tier down: private memory
+represents the device, files mapped into memory the host, a disk NVMe.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
@@ -24,7 +22,7 @@ from suites.offload.managed_memory import UNCOUNTED
 from suites.offload.memory_estimates import estimates_B
 from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
 from suites.offload.origin import origin
-from suites.offload.ranks import Ranks, SharedRanks
+from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, Subject, Workload, baseline, shared_techniques
 from suites.training.correctness import (
     RANKS,
@@ -99,7 +97,7 @@ def tokens_per_step(subject: Subject) -> int:
 
 @dataclass(slots=True)
 class TrainingSession:
-    """The cell's own ranks, which train one model; `max_error` of a loss, once checked."""
+    """The cell's ranks, which train one model; `max_error` of a loss, once checked."""
 
     subject: Subject
     ranks: Ranks
@@ -174,28 +172,22 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
 
 
 def timed(session: Session) -> bool:
-    """Return whether steps are timed: not those of a search."""
-    return isinstance(session, TrainingSession)
-
-
-@lru_cache(maxsize=1)
-def shared_ranks(workload: Workload) -> SharedRanks:
-    """Return the ranks on which the variants of a workload are timed."""
-    return SharedRanks(workload)
+    """Return whether steps are timed: not those of a search, nor of ranks that share a processor's core."""
+    ranks = session.subject.workload.dp_size
+    own = torch.cuda.is_available() or ranks <= len(os.sched_getaffinity(0))
+    return own and isinstance(session, TrainingSession)
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read the mean time of steps of a trainer made for them, where updates are delayed, of delayed ones.
+    """Read the mean time of steps on fresh ranks; where updates are delayed, of delayed ones.
 
-    Managed memory has fresh ranks of its own in each round, because it limits what its process may hold.
+    Fresh, because deepspeed's engine leaves a process in which DDP then takes twice as long.
     """
     subject = session.subject
-    if subject.managed is None:
-        ranks = shared_ranks(subject.workload).of_round(id(session))
-    else:
-        ranks = session.ranks
-        ranks.close()
-    course = ranks.call("train_steps", subject.immediate, steps=UNTIMED + TIMED)
+    try:
+        course = session.ranks.call("train_steps", subject.immediate, steps=UNTIMED + TIMED)
+    finally:
+        session.ranks.close()  # before others are timed
     of_ranks = zip(*(one["seconds"][UNTIMED:] for one in course), strict=True)
     time_s = fmean(max(seconds) for seconds in of_ranks)
     yield Reading("time", "s", time_s, origin())
@@ -290,6 +282,5 @@ def estimated(subject: Subject, peak_B: float) -> Iterator[Reading | Note]:
 
 
 def close(session: Session) -> None:
-    """End the cell's ranks and the shared ones, which a later round would start again."""
+    """End the ranks."""
     session.ranks.close()
-    shared_ranks(session.subject.workload).close()

@@ -90,7 +90,6 @@ def train_steps(
     state: RankState, step: DescribedStep, folder: str, steps: int, managed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Train steps and return each one's loss, seconds, and pages moved where memory is managed."""
-    gc.collect()  # of earlier trainers
     trainer = build_trainer(step, folder, managed)
     course: dict[str, Any] = {"loss": [], "seconds": [], "counted": []}
     for _ in range(steps):

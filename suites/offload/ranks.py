@@ -1,8 +1,7 @@
-"""Ranks of a cell or a round: processes on this machine, started by the first call and after a failure."""
+"""Ranks of a cell: processes on this machine, started by the first call and after a failure."""
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +29,6 @@ class Ranks:
         self._exact = exact
         self._pool: RankPool | None = None
         self._folder = ""
-        self._compiled: set[str] = set()
 
     def call(self, function: str, subject: Subject, **arguments: Any) -> list[Any]:
         """Return what `function` of `on_rank` returned on each rank."""
@@ -56,11 +54,8 @@ class Ranks:
             self._folder = swap_folder.make(self.workload.offload_dir)
             self._pool = self._start()
             self._pool.call(f"{training_on_rank.__name__}:use_ring")
-        step = subject.step.described
-        techniques = json.dumps(step["techniques"])
-        if techniques not in self._compiled:
-            self._running.call(f"{on_rank.__name__}:compile_operators", COMPILE_S, step=step)
-            self._compiled.add(techniques)
+            step = subject.step.described
+            self._pool.call(f"{on_rank.__name__}:compile_operators", COMPILE_S, step=step)
         return self._folder
 
     def close(self) -> None:
@@ -68,7 +63,6 @@ class Ranks:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-            self._compiled.clear()
         if self._folder:
             swap_folder.remove(self._folder)
             self._folder = ""
@@ -81,29 +75,6 @@ class Ranks:
         command = SMALL_STACKS if self._exact else ()
         places = [RankLocation(command, {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
         return RankPool(places, "127.0.0.1", backend, TIMEOUT_S)
-
-
-class SharedRanks:
-    """The ranks on which all variants of a workload are timed; each round has fresh ones.
-
-    So the interval over rounds contains what differs from process to process.
-    """
-
-    def __init__(self, workload: Workload) -> None:
-        self._ranks = Ranks(workload)
-        self._timed: set[int] = set()
-
-    def of_round(self, variant: int) -> Ranks:
-        """Return the round's ranks; a variant that had its turn on the present ones begins a new round."""
-        if variant in self._timed:
-            self.close()
-        self._timed.add(variant)
-        return self._ranks
-
-    def close(self) -> None:
-        """End the processes."""
-        self._ranks.close()
-        self._timed.clear()
 
 
 def backend_of(ranks: int) -> str:
