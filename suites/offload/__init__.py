@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
@@ -242,10 +243,16 @@ def check_course(session: TrainingSession, losses: Sequence[float]) -> None:
     if workload.needs_gpu:  # too large for one plain process
         return
     compared = losses[:COMPARED_STEPS] if workload.precision == "bf16" else losses
-    updates = text_updates(step, len(compared))
-    plain = plain_losses(step, updates, shared_techniques(workload), device())
+    plain = losses_of_plain_pytorch(workload, subject.seed, len(compared))
     error = compare(compared, plain, max(RANKS, step.contract.relative))
     session.max_error = max(error, session.max_error or 0.0)
+
+
+@lru_cache(maxsize=1)
+def losses_of_plain_pytorch(workload: Workload, seed: int, count: int) -> Sequence[float]:
+    """Return the losses with which all variants of a workload are compared."""
+    step = baseline(workload, seed).step
+    return plain_losses(step, text_updates(step, count), shared_techniques(workload), device())
 
 
 def migrations(counted: Sequence[Mapping[str, int]]) -> Iterator[Reading | Note]:

@@ -269,12 +269,14 @@ class EngineOptimizer(RankOptimizer):
         return [(one, kind) for one, kind in labelled if isinstance(one, Tensor)] + shards
 
     def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
-        """Gather the parameters from all ranks."""
+        """Gather the parameters from all ranks, one after the other: few buffers read them from a disk."""
         from deepspeed.runtime.zero import GatheredParameters
 
-        by_name = dict(model.named_parameters())
-        with GatheredParameters([one for one in by_name.values() if hasattr(one, "ds_id")]):
-            return {name: one.detach().clone() for name, one in by_name.items()}
+        gathered = {}
+        for name, one in model.named_parameters():
+            with GatheredParameters([one] if hasattr(one, "ds_id") else []):
+                gathered[name] = one.detach().clone()
+        return gathered
 
     def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """Gather the gradients from all ranks."""
