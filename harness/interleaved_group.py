@@ -18,7 +18,7 @@ from harness.failure_classification import HARMLESS
 from harness.instruments.timing.others_share import OthersShare
 from harness.interleaved_sampler import Rounds
 from harness.protocols import close
-from harness.records import Cell, Note, Origin, Reading, Sampling, Status
+from harness.records import IN_OTHER_PROCESS, Cell, Note, Origin, Reading, Sampling, Status
 
 WARM_UP = "warm_up"
 
@@ -153,7 +153,7 @@ def _guarded(member: CellState, tools: WorkerHooks, work: Callable[[], Result]) 
     except BaseException as error:
         status, reason = tools.fault(error)
         tools.emit(CellFinished(member.cell.id, status, reason, member.taken_s + time.monotonic() - begin_s))
-        if status not in HARMLESS:
+        if status not in HARMLESS and not getattr(error, IN_OTHER_PROCESS, False):
             raise ProcessPoisoned from error
         return None
     finally:

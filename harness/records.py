@@ -162,6 +162,11 @@ class Unavailable(Exception):
     """A cell cannot run here; the text names why, and what would help."""
 
 
+IN_OTHER_PROCESS = "in_other_process"
+"""Attribute of an exception, true where what failed is a process of the cell's own: this one may run the next
+cell."""
+
+
 def digest(data: Any) -> str:
     """Return sixteen hexadecimal digits that identify `data`, whatever the order of its keys."""
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)

@@ -53,6 +53,16 @@ def test_a_cell_that_is_not_timed_ends_before_the_rounds_begin(tmp_path):
     assert '"untimed"' in lines[0]
 
 
+@pytest.mark.parametrize(("act", "kept"), [("fills a process of its own", True), ("fills in prepare", False)])
+def test_others_go_on_where_what_failed_is_a_process_of_the_cells_own(tmp_path, act, kept):
+    base, bad = variant("baseline"), variant("bad", act=act)
+    first = variant("first", act="untimed")
+    records = sweep(tmp_path, [together(base, first, bad)])
+    assert records[bad.id].status == "out_of_memory"
+    processes = {measurement(records[c.id], "process").samples for c in (base, first)}
+    assert (len(processes) == 1) is kept
+
+
 FAULTS = {
     "wrong": ("wrong_result", "output: off by 1"),
     "absent": ("unavailable", "has no such operation"),

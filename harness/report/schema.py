@@ -45,7 +45,9 @@ _TERMINAL = _yes_no("print it on the terminal too")
 _METHOD = _must('the method of the metric; "" where it has only one')
 _BASELINE = _must("the variant that the others are compared with")
 _NOISE = _text("the variant that repeats the baseline: their difference is the noise")
-_DRAWS = _yes_no("rounds are independent random draws, not repeated timings of the same work")
+_DRAWS = _yes_no(
+    "rounds are independent: random draws, or fresh processes each; not timings of the same process"
+)
 _PAIRED: _Fields = {
     "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
     "method": _METHOD,
@@ -295,6 +297,7 @@ COLUMN: _Fields = {
     ),
     "per": _text("a metric to divide by"),
     "relative_to": _text("a variant: show the change against it"),
+    "draws": _DRAWS,
     "signed": _yes_no("write + before positive values"),
     "notes": _yes_no("a footnote with what the suite noted on the method"),
     "also": _map("a second value, in brackets: a COLUMN"),

@@ -238,9 +238,11 @@ def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
     return "–", f"{variant} on {workload}: nothing to compare"
 
 
-def change(index: ResultIndex, notes: Footnotes, value: Value, baseline: str) -> TableCell:
+def change(
+    index: ResultIndex, notes: Footnotes, value: Value, baseline: str, draws: bool = False
+) -> TableCell:
     """Return a table cell with the change of a value against another variant, by the same comparison."""
-    fields = {"metric": value.metric, "method": value.method, "baseline": baseline}
+    fields = {"metric": value.metric, "method": value.method, "baseline": baseline, "draws": draws}
     comparison = compared(index, value.workload, value.optimization, fields)
     if comparison is None:
         return reasoned(notes, why_none(index, value.workload, value.optimization, fields))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.instruments.memory.private_memory import EXACT, SMALL_STACKS
-from harness.records import Unavailable
+from harness.records import IN_OTHER_PROCESS, Unavailable
 from suites.offload import on_rank, swap_folder
 from suites.offload.subject import Subject, Workload
 from suites.training import on_rank as training_on_rank
@@ -33,14 +35,16 @@ class Ranks:
     def call(self, function: str, subject: Subject, **arguments: Any) -> list[Any]:
         """Return what `function` of `on_rank` returned on each rank."""
         managed = {} if subject.managed is None else {"managed": asdict(subject.managed)}
-        given = {"step": subject.step.described, "folder": self._ready(subject), **managed}
-        return self._running.call(f"{on_rank.__name__}:{function}", **given, **arguments)
+        with errors_marked():
+            given = {"step": subject.step.described, "folder": self._ready(subject), **managed}
+            return self._running.call(f"{on_rank.__name__}:{function}", **given, **arguments)
 
     def train(self, subject: Subject, function: str, **arguments: Any) -> list[Any]:
         """Return what `function` of `suites.training.on_rank` returned on each rank."""
-        folder = self._ready(subject)
-        given = {"folder": folder} if function == "make" else {}
-        return self._running.call(f"{training_on_rank.__name__}:{function}", **arguments, **given)
+        with errors_marked():
+            folder = self._ready(subject)
+            given = {"folder": folder} if function == "make" else {}
+            return self._running.call(f"{training_on_rank.__name__}:{function}", **arguments, **given)
 
     @property
     def _running(self) -> RankPool:
@@ -75,6 +79,16 @@ class Ranks:
         command = SMALL_STACKS if self._exact else ()
         places = [RankLocation(command, {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
         return RankPool(places, "127.0.0.1", backend, TIMEOUT_S)
+
+
+@contextmanager
+def errors_marked() -> Iterator[None]:
+    """Mark what a rank raised, or its end, as no harm to this process."""
+    try:
+        yield
+    except (RankFailed, RankTimeout, MemoryError) as error:
+        setattr(error, IN_OTHER_PROCESS, True)
+        raise
 
 
 def backend_of(ranks: int) -> str:

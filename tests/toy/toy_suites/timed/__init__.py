@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from harness.records import Note, Reading, Unavailable, WrongResult
+from harness.records import IN_OTHER_PROCESS, Note, Reading, Unavailable, WrongResult
 
 
 def build(workload, seed):
@@ -30,6 +30,11 @@ def read_once(subject):
     yield Note("prepared")
     if subject["act"] == "fills in prepare":
         raise MemoryError("too much")
+    if subject["act"] == "fills a process of its own":
+        error = MemoryError("too much there")
+        setattr(error, IN_OTHER_PROCESS, True)
+        raise error
+    yield Reading("process", "1", os.getpid(), "measured")
 
 
 def timed(subject):
