@@ -182,7 +182,7 @@ def timed(session: Session) -> bool:
 def sample(session: Session) -> Iterator[Reading | Note]:
     """Read the mean time of steps on fresh ranks; where updates are delayed, of delayed ones.
 
-    Fresh, because deepspeed's engine leaves a process in which DDP then takes twice as long.
+    Fresh, because an engine leaves threads and memory behind, which slow down what is trained next.
     """
     subject = session.subject
     try:

@@ -1,4 +1,4 @@
-"""Ranks of a cell: processes on this machine, started by the first call and after a failure."""
+"""The ranks of a cell: processes on this machine, started by the first call, and again after a failure."""
 
 from __future__ import annotations
 

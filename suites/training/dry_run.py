@@ -66,9 +66,8 @@ class Device(NamedTuple):
     `name`: "host", this machine's CPU, or "cuda". `measured`: the temporary memory of CPU operations is
     measured on this host, with its threads, so that the peak can be compared with a measured one. `gloo`:
     ranks are real ones over gloo, which makes copies that count, and keeps what it sends; they reduce to
-    shares in a ring. `architecture`: of
-    CUDA's device. `allocator`: the options of CUDA's caching allocator. `fsdp2_copies_on_own_stream`: see
-    `fsdp2_on_cuda.fsdp2_streams`.
+    shares in a ring. `architecture`: of CUDA's device. `allocator`: the options of CUDA's caching allocator.
+    `fsdp2_copies_on_own_stream`: see `fsdp2_on_cuda.fsdp2_streams`.
     """
 
     name: str = "host"
