@@ -276,6 +276,10 @@ def test_results_of_two_folders_or_machines_are_refused() -> None:
     with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):
         judged_claims([(data, "a"), (data, "b")])
     assert judged_claims([(data, "a"), (data, "x/host_optimizer")])
+    none = replace(data, verdicts=[replace(one, ours=None) for one in data.verdicts])
+    elsewhere = judged_claims([(none, "x/host_optimizer"), (data, "b")])
+    assert elsewhere == judged_claims([(data, "x/host_optimizer"), (none, "b")])
+    assert any(one.ours is not None for _, verdicts in elsewhere.values() for one in verdicts)
     (known,) = data.environment.values()
     two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
     with pytest.raises(ConfigError, match="has results of several machines"):

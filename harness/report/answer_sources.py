@@ -1,4 +1,4 @@
-"""Choose the results that answer the paper's claims: one folder per suite, one machine per folder."""
+"""Choose the results that answer the paper's claims: one folder per claim, one machine per folder."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from harness.answers import Judged
+from harness.claim_model import Claim, Verdict
 from harness.report.report_data import ReportData
 from harness.report.run_line import machine
 from harness.validation import ConfigError
 
 
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
-    """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict."""
+    """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict.
+
+    The folder named like the suite counts. Where it has no value for a claim, another folder with one does.
+    """
     by_suite: dict[str, list[tuple[ReportData, str]]] = {}
     for data, folder in folders:
         by_suite.setdefault(data.suite, []).append((data, folder))
     return {
-        f"{suite}/{claim.id}": (claim, [one for one in data.verdicts if one.claim == claim.id])
+        f"{suite}/{claim.id}": (claim, _verdicts(suite, claim, several))
         for suite, several in by_suite.items()
-        for data in [_of_one_machine(*_chosen(suite, several))]
-        for claim in data.claims
+        for claim in several[0][0].claims
     }
 
 
-def _chosen(suite: str, several: Sequence[tuple[ReportData, str]]) -> tuple[ReportData, str]:
-    """Return the folder named like the suite, or the only one."""
-    named = [one for one in several if PurePath(one[1]).name == suite] or several
-    if len(named) > 1:
-        names = ", ".join(folder for _, folder in named)
+def _verdicts(suite: str, claim: Claim, several: Sequence[tuple[ReportData, str]]) -> list[Verdict]:
+    named = [one for one in several if PurePath(one[1]).name == suite]
+    with_value = [one for one in several if any(verdict.ours is not None for verdict in _of(claim, one[0]))]
+    chosen = [one for one in named if one in with_value] or with_value or named or several[:1]
+    if len(chosen) > 1:
+        names = ", ".join(folder for _, folder in chosen)
         raise ConfigError(f"{names}: all have results of suite {suite}; answers need those of one folder")
-    return named[0]
-
-
-def _of_one_machine(data: ReportData, folder: str) -> ReportData:
+    data, folder = chosen[0]
     machines = sorted({machine(one) for one in data.environment.values() if isinstance(one, dict)})
     if len(machines) > 1:
         raise ConfigError(
             f"{folder}: has results of several machines ({'; '.join(machines)}); answers need one"
         )
-    return data
+    return _of(claim, data)
+
+
+def _of(claim: Claim, data: ReportData) -> list[Verdict]:
+    return [one for one in data.verdicts if one.claim == claim.id]
