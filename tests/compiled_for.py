@@ -1,6 +1,6 @@
 """For which GPUs the tests of Triton's kernels compile them: each target, and each type for both makers."""
 
-from suites.kernels.triton_kernels.targets import TARGETS
+from harness.instruments.triton_kernels.targets import TARGETS
 
 EVERY_TARGET = [
     *(("bf16", target) for target in TARGETS),

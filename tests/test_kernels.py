@@ -13,12 +13,12 @@ from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
 from harness.applicability import applies
 from harness.config import load
 from harness.instruments.memory.free_memory import free_bytes
+from harness.instruments.triton_kernels.targets import TARGETS, Usage, usage
 from harness.records import Reading, Unavailable
 from harness.validation import ConfigError
 from suites import kernels
 from suites.kernels import triton
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.triton_kernels.targets import TARGETS, Usage, usage
 
 COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
 COMPILED_ELSEWHERE = {"softmax", "linear_cross_entropy", "adamw"}  # by tests/test_every_optimization.py

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
+from harness.instruments.triton_kernels import targets
+from harness.instruments.triton_kernels.launch import launch
+from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, CompilationFailed, usage
 from harness.records import Unavailable
 from suites.kernels.operations import OPERATIONS
-from suites.kernels.triton_kernels import layer_norm, rms_norm, softmax, swiglu, targets
-from suites.kernels.triton_kernels.launch import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, launch, tile
-from suites.kernels.triton_kernels.targets import NVIDIA, TARGETS, Compilation, CompilationFailed, usage
+from suites.kernels.triton_kernels import layer_norm, rms_norm, softmax, swiglu
+from suites.kernels.triton_kernels.tiles import TILE_ELEMENTS, WIDEST_BLOCK, WIDEST_WITH_SUMS, tile
 
 NAMES = ("softmax", "rms_norm", "layer_norm", "swiglu", "gelu_bias", "rotary", "pointwise")
 TOLERANCE = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from harness.instruments.triton_kernels.targets import TARGETS, CompilationFailed, usage
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.subject import Subject
@@ -24,7 +25,6 @@ from suites.kernels.triton_kernels import (
     softmax,
     swiglu,
 )
-from suites.kernels.triton_kernels.targets import TARGETS, CompilationFailed, usage
 
 MODULES: dict[str, Any] = {
     "softmax": softmax,

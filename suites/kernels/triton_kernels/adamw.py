@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from harness.instruments.triton_kernels.launch import launch
+from harness.instruments.triton_kernels.targets import Compilation
 from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
-from suites.kernels.triton_kernels.launch import launch
-from suites.kernels.triton_kernels.targets import Compilation
 
 BLOCK = 2048
 WARPS = 4

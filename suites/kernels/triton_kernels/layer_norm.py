@@ -16,17 +16,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from harness.instruments.triton_kernels.launch import launch
+from harness.instruments.triton_kernels.targets import Compilation
 from suites.kernels.operations.layer_norm import EPSILON
-from suites.kernels.triton_kernels.launch import (
+from suites.kernels.triton_kernels.tiles import (
     STAGED_WARPS,
     TYPICAL_COLUMNS,
     WARPS,
     WIDEST_WITH_SUMS,
-    launch,
     programs,
     tile,
 )
-from suites.kernels.triton_kernels.targets import Compilation
 
 
 @triton.autotune(WARPS, key=["columns"])

@@ -23,8 +23,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from suites.kernels.triton_kernels.launch import launch
-from suites.kernels.triton_kernels.targets import Compilation
+from harness.instruments.triton_kernels.launch import launch
+from harness.instruments.triton_kernels.targets import Compilation
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 

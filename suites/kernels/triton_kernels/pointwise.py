@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from suites.kernels.triton_kernels.launch import TILE_ELEMENTS, WARPS, cover, launch
-from suites.kernels.triton_kernels.targets import Compilation
+from harness.instruments.triton_kernels.launch import launch
+from harness.instruments.triton_kernels.targets import Compilation
+from suites.kernels.triton_kernels.tiles import TILE_ELEMENTS, WARPS, cover
 
 
 @triton.autotune(WARPS, key=["elements"])

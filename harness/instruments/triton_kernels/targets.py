@@ -64,6 +64,15 @@ def usage(compilation: Compilation, target: str) -> Usage:
     return Usage(target, registers, compiled.metadata.shared, spilled)
 
 
+def assembly(compilation: Compilation, target: str) -> str:
+    """Compile for one of TARGETS and return its assembly: PTX, or AMD's; raises as `usage` does."""
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
+    compiled = _compile(compilation, target)
+    text: str = compiled.asm["ptx" if target in NVIDIA else "amdgcn"]
+    return text
+
+
 def _compile(compilation: Compilation, target: str) -> Any:
     try:
         import triton
@@ -71,7 +80,7 @@ def _compile(compilation: Compilation, target: str) -> Any:
         from triton.compiler import ASTSource
     except ImportError as error:
         raise Unavailable(f"Triton cannot be imported: {error}") from error
-    from suites.kernels.triton_kernels.launch import OPTIONS
+    from harness.instruments.triton_kernels.launch import OPTIONS
 
     function = _jit_function(compilation)
     signature = {name: compilation.signature.get(name, COMPILE_TIME) for name in function.arg_names}

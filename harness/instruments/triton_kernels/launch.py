@@ -9,77 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
-WARPS = [triton.Config({}, num_warps=warps) for warps in (4, 8, 16)]
-"""Configurations for `@triton.autotune(WARPS, key=[...])` where only the number of warps is tuned."""
-
-STAGED_WARPS = [
-    triton.Config({"STAGES": stages}, num_warps=warps) for stages in (1, 2) for warps in (4, 8, 16)
-]
-"""The same for kernels that loop over rows: also whether a row is fetched while another is processed."""
-
-TILE_ELEMENTS = 4096
-"""Elements that a program takes at once where possible: 16 per thread at 8 warps, so several wide loads."""
-
-WIDEST_BLOCK = 16384
-"""Most columns of one block, 32 per thread at 16 warps; wider rows are looped over in tiles."""
-
-WIDEST_WITH_SUMS = 8192
-"""The same for the backward pass of a norm, which also keeps a row of sums in registers."""
-
-TYPICAL_COLUMNS = 4096
-"""Columns for which kernels are compiled where no workload names them: the hidden size of Llama's 7B
-model."""
-
 OPTIONS = {"enable_fp_fusion": True}
 """Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
 
-PROGRAMS_PER_CORE = 4
-"""Programs per core of kernels that loop over rows, so that each core has several programs' loads in
-flight."""
-
-
 Grid = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]
-
-
-class Tile(NamedTuple):
-    """How a program covers rows: `rows` and `block` columns at once; `whole` if those are all columns."""
-
-    rows: int
-    block: int
-    whole: bool
-
-
-def tile(columns: int, widest: int = WIDEST_BLOCK) -> Tile:
-    """Return the tile for rows of `columns` elements, powers of two; several rows where they are short."""
-    block = triton.next_power_of_2(columns)
-    if block > widest:
-        return Tile(1, min(widest, TILE_ELEMENTS), False)
-    return Tile(max(1, TILE_ELEMENTS // block), block, True)
-
-
-def cover(tensor: Tensor) -> int:
-    """Return how many programs of TILE_ELEMENTS elements each cover a contiguous tensor."""
-    return -(-tensor.numel() // TILE_ELEMENTS)
-
-
-def programs(tiles: int, tensor: Tensor, per_core: int = PROGRAMS_PER_CORE) -> int:
-    """Return how many programs share `tiles` of rows where each keeps partial sums: enough for the device.
-
-    On the CPU two, so that sums over programs are tested there too.
-    """
-    if not tensor.is_cuda:
-        return min(tiles, 2)
-    cores = torch.cuda.get_device_properties(tensor.device).multi_processor_count
-    return min(tiles, per_core * cores)
 
 
 def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:

@@ -1,0 +1,1 @@
+"""Triton kernels: launched, interpreted where there is no GPU, and compiled for GPUs that are not there."""

@@ -1,0 +1,120 @@
+"""Symmetric memory over processes of one machine: a heap per rank, all of them mapped by every rank.
+
+The memory is an anonymous file of the kernel (memfd_create): POSIX shared memory without a name, so nothing
+is left of it however the processes end.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from harness.instruments.triton_kernels.launch import Grid, launch
+
+ALIGNMENT_B = 64
+"""Alignment of every tensor: a cache line, and what GPUs load at once."""
+
+TIMEOUT_NS = 30_000_000_000
+
+
+class SignalTimeout(TimeoutError):
+    """A rank waited too long for a signal; the text names the rank, the signal and the values."""
+
+
+class HeapFull(MemoryError):
+    """A heap is too small for what is asked of it; the text has the bytes."""
+
+
+class Heaps(NamedTuple):
+    """The memory of all ranks as one rank sees it: its own heap, and the address of each rank's."""
+
+    own: Tensor  # (heap_B,) uint8
+    addresses: Tensor  # (ranks,) int64
+
+
+class SymmetricHeap:
+    """One rank's view of the heaps of all ranks.
+
+    Every rank must take the same tensors in the same order; then a tensor is at the same offset in each.
+    """
+
+    def __init__(self, heaps: Heaps, rank: int, timeout_ns: int = TIMEOUT_NS) -> None:
+        self.rank, self.ranks = rank, len(heaps.addresses)
+        self._heaps, self._timeout_ns, self._used_B = heaps, timeout_ns, 0
+        self._faults = torch.zeros(4, dtype=torch.int32, device=heaps.own.device)
+
+    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return the next tensor of this rank's heap; raises `HeapFull`.
+
+        All 0, as the heap is from the start. Clearing it here would be too late: a peer may have written.
+        """
+        size_B = dtype.itemsize * int(numpy.prod(shape))
+        begin, heap_B = self._used_B, self._heaps.own.numel()
+        if begin + size_B > heap_B:
+            raise HeapFull(
+                f"the symmetric heap of rank {self.rank} has {heap_B:,} B, {heap_B - begin:,} B free; "
+                f"{tuple(shape)} of {dtype} need {size_B:,} B"
+            )
+        self._used_B = -(-(begin + size_B) // ALIGNMENT_B) * ALIGNMENT_B
+        return self._heaps.own[begin : begin + size_B].view(dtype).view(shape)
+
+    def signals(self, count: int) -> Tensor:
+        """Return signals of this rank, all 0."""
+        return self.tensor((count,), torch.int32)
+
+    def launch(self, kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
+        """Run a kernel that has the parameters heaps, faults, rank, RANKS and TIMEOUT_NS; raises
+        `SignalTimeout`."""
+        launch(
+            kernel, grid, *arguments, heaps=self._heaps.addresses, faults=self._faults, rank=self.rank,
+            RANKS=self.ranks, TIMEOUT_NS=self._timeout_ns, **options,
+        )  # fmt: skip
+        failed, signal, expected, seen = self._faults.tolist()
+        if failed:
+            self._faults.zero_()
+            raise SignalTimeout(
+                f"rank {self.rank} waited {self._timeout_ns / 1e9:g} s for its signal {signal} of "
+                f"{getattr(kernel, '__name__', kernel)} to be {expected}; it is {seen}"
+            )
+
+
+def shared_heaps(heap_B: int) -> Heaps:
+    """Map `heap_B` bytes per rank of the process group, on one machine; a collective call.
+
+    Rank 0 creates the memory; the others open it by its process. Raises `HeapFull` where the machine has not
+    as much.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole_B = -(-heap_B // mmap.PAGESIZE) * mmap.PAGESIZE
+    where: list[Any] = [None]
+    descriptor = -1
+    if rank == 0:
+        where = [(os.getpid(), descriptor := _memory(whole_B * ranks))]
+    dist.broadcast_object_list(where, 0)
+    if rank != 0:
+        pid, number = where[0]
+        descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR)
+    mapped = mmap.mmap(descriptor, whole_B * ranks)
+    dist.barrier()
+    os.close(descriptor)
+    memory = numpy.frombuffer(mapped, dtype=numpy.uint8)
+    addresses = [memory.ctypes.data + one * whole_B for one in range(ranks)]
+    own = torch.from_numpy(memory)[rank * whole_B : rank * whole_B + heap_B]
+    return Heaps(own, torch.tensor(addresses, dtype=torch.int64))
+
+
+def _memory(size_B: int) -> int:
+    descriptor = os.memfd_create("symmetric heap", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size_B)
+    try:
+        os.posix_fallocate(descriptor, 0, size_B)
+    except OSError as error:
+        os.close(descriptor)
+        raise HeapFull(f"this machine cannot share {size_B:,} B: {error.strerror}") from error
+    return descriptor
