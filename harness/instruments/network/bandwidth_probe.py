@@ -1,7 +1,7 @@
 """Fill a link for a moment and measure what it carries; a program that runs at either end of the link.
 
 `python -m harness.instruments.network.bandwidth_probe receive ADDRESS` prints its port and reads one
-connection. `send ADDRESS PORT INTERFACE SECONDS` keeps a connection full and prints the bytes per second by
+connection. `send ADDRESS PORT INTERFACE FRAME_B SECONDS` keeps it full and prints the bytes per second by
 which the interface's own counter grew, once it has been full for a while. Both end with the process that
 started them.
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.instruments.distributed.rank_worker import die_with_starter
-from harness.instruments.network.topology import FRAME_B
 
 CHUNK = bytes(1 << 16)
 FILL_SHARE = 0.5
@@ -54,15 +53,15 @@ def sent(interface: str) -> Count:
     return count
 
 
-def line_rate(begin: Count, end: Count, segment_B: int) -> float:
+def line_rate(begin: Count, end: Count, segment_B: int, frame_B: int) -> float:
     """Return B/s on the line between two counts, each frame with its header.
 
     A packet that the kernel passes on in one piece, to be cut into frames of `segment_B` bytes of data later,
     counts with one header.
     """
-    head_B = FRAME_B - segment_B
+    head_B = frame_B - segment_B
     data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
-    return data_B * FRAME_B / segment_B / (end.at_s - begin.at_s)
+    return data_B * frame_B / segment_B / (end.at_s - begin.at_s)
 
 
 def report(value: float) -> None:
@@ -84,7 +83,7 @@ def receive(address: str) -> None:
                 pass
 
 
-def send(address: str, port: int, interface: str, seconds: float) -> None:
+def send(address: str, port: int, interface: str, frame_B: int, seconds: float) -> None:
     """Keep one connection full, and print the interface's rate in B/s."""
     with socket.create_connection((address, port), timeout=WAIT_S) as connection:
         segment_B = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
@@ -92,7 +91,7 @@ def send(address: str, port: int, interface: str, seconds: float) -> None:
         _fill(connection, time.monotonic() + FILL_SHARE * seconds)
         begin = sent(interface)
         _fill(connection, begin.at_s + seconds)
-        report(line_rate(begin, sent(interface), segment_B))
+        report(line_rate(begin, sent(interface), segment_B, frame_B))
 
 
 def _fill(connection: socket.socket, until_s: float) -> None:
@@ -108,4 +107,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "receive":
         receive(sys.argv[2])
     else:
-        send(sys.argv[2], int(sys.argv[3]), sys.argv[4], float(sys.argv[5]))
+        send(sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), float(sys.argv[6]))

@@ -58,7 +58,8 @@ class Network:
         self._server = _start(self._privileges, self._prefix)
         try:
             links = [list(link) for link in topology.links]
-            request = {"hosts": topology.hosts, "switches": topology.switches, "links": links}
+            nodes = {"hosts": topology.hosts, "switches": topology.switches}
+            request = {**nodes, "links": links, "frame_B": topology.frame_B}
             self._pid = self._ask("build", topology=request, receive_buffer_B=receive_buffer_B)
         except BaseException:
             self.close()
@@ -170,7 +171,8 @@ class Network:
                 if not port:
                     why = receiving.stderr.read() if receiving.stderr else ""
                     raise Unavailable(f"{message}: {receiver}: {_last_line(why)}")
-                send = [*run, "send", address, port, interface(link), str(seconds)]
+                frame_B = str(self.topology.frame_B)
+                send = [*run, "send", address, port, interface(link), frame_B, str(seconds)]
                 limit_s = 20 * seconds + 20
                 done = subprocess.run(
                     self.command(sender, send), capture_output=True, text=True, timeout=limit_s

@@ -21,7 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from harness.instruments.network import kernel_routes, tcp_window
 from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import FRAME_B, Link, Topology
+from harness.instruments.network.topology import ETHERNET_B, Link, Topology
 
 NAMESPACES = "/run/netns"
 BURST_S = 0.002
@@ -90,7 +90,7 @@ class NetnsServer:
                 _unshape(kernel, device)
                 continue
             rate = round(rate_B_per_s)
-            burst = max(round(BURST_S * rate), 2 * FRAME_B)
+            burst = max(round(BURST_S * rate), 2 * self._topology.frame_B)
             kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
 
     def hash_by(self, ports: bool) -> None:
@@ -130,7 +130,7 @@ class NetnsServer:
             kernel, device = self._device(node, index)
             address = str(self._topology.address(node, index))
             kernel.addr("add", index=device, address=address, prefixlen=30)
-            kernel.link("set", index=device, state="up")
+            kernel.link("set", index=device, state="up", mtu=self._topology.frame_B - ETHERNET_B)
 
     def _device(self, node: str, link: int) -> tuple[IPRoute, int]:
         kernel = self._kernels[node]
@@ -194,7 +194,7 @@ def answer(request: dict[str, Any], state: dict[str, Any], prefix: str, stack: E
     if request["do"] == "build":
         given = request["topology"]
         links = tuple(Link(*one) for one in given["links"])
-        topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links)
+        topology = Topology(tuple(given["hosts"]), tuple(given["switches"]), links, given["frame_B"])
         state["server"] = NetnsServer(prefix, topology, request["receive_buffer_B"], stack)
         return os.getpid()
     server: NetnsServer = state["server"]

@@ -19,6 +19,10 @@ SUBNETS = IPv4Network("10.128.0.0/9")
 FRAME_B = 1514
 """An Ethernet frame of 1,500 bytes and its header; what tbf counts."""
 
+ETHERNET_B = 14
+LARGEST_FRAME_B = 65535 + ETHERNET_B
+"""What IPv4 allows. Large frames cost the processors less, as links do that cut data in hardware."""
+
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
 
 
@@ -45,13 +49,15 @@ class Route(NamedTuple):
 class Topology:
     """Hosts, each on one link, and switches that forward packets between any number of links.
 
-    Raises TopologyError where two nodes share a name, a link leads nowhere, a host has no link or several,
-    a rate is not positive, or one host cannot reach another.
+    `frame_B`: the largest frame of its links, with its header. Raises TopologyError where two nodes share a
+    name, a link leads nowhere, a host has no link or several, a rate or a frame is impossible, or one host
+    cannot reach another.
     """
 
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
     links: tuple[Link, ...]
+    frame_B: int = FRAME_B
 
     def __post_init__(self) -> None:
         nodes = self.nodes
@@ -64,6 +70,8 @@ class Topology:
                 raise TopologyError(f"two nodes are called '{name}'")
         if len(self.links) > SUBNETS.num_addresses // 4:
             raise TopologyError(f"{len(self.links)} links exceed the number of subnets")
+        if not FRAME_B <= self.frame_B <= LARGEST_FRAME_B:
+            raise TopologyError(f"frames of {self.frame_B} B: expected {FRAME_B} to {LARGEST_FRAME_B}")
         for link in self.links:
             self._check_link(link)
         for host in self.hosts:
