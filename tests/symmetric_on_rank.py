@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,13 +22,14 @@ from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
 
 HEAP_B = 1 << 20
 ROUNDS = 3
-"""Calls of each kernel: the later ones use memory and signals again."""
+"""Calls of each kernel: the later ones use memory and signals again; some memory only every second call."""
 
-Case = Callable[[ModuleType, SymmetricHeap], Iterator[tuple[Tensor, Tensor]]]
+Case = Callable[..., Iterator[tuple[Tensor, Tensor]]]
 
 
-def ag_gemm(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, Tensor]]:
-    m, k, n = 40, 48, 70
+def ag_gemm(
+    module: ModuleType, heap: SymmetricHeap, m: int = 40, k: int = 48, n: int = 70
+) -> Iterator[tuple[Tensor, Tensor]]:
     operation = module.AllGatherGemm(heap, m, k, torch.float32)
     for seed in range(ROUNDS):
         generator = torch.Generator().manual_seed(seed)
@@ -35,7 +37,103 @@ def ag_gemm(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, T
         yield operation(x[heap.rank * m : (heap.rank + 1) * m], w), x.double() @ w.double()
 
 
-CASES: dict[str, Case] = {"ag_gemm": ag_gemm}
+def gemm_rs(
+    module: ModuleType, heap: SymmetricHeap, m: int = 70, k: int = 24, n: int = 65
+) -> Iterator[tuple[Tensor, Tensor]]:
+    operation = module.GemmReduceScatter(heap, m, n, torch.float32)
+    for seed in range(ROUNDS):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(heap.ranks, heap.ranks * m, k, generator=generator)
+        w = torch.randn(heap.ranks, k, n, generator=generator)
+        expected = torch.bmm(x.double(), w.double()).sum(0)
+        yield operation(x[heap.rank], w[heap.rank]), expected[heap.rank * m : (heap.rank + 1) * m]
+
+
+TOKENS, HIDDEN, LOCAL_EXPERTS, CHOICES = 7, 33, 3, 2
+
+
+def routed(ranks: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return each rank's tokens and their experts: uneven; in the first round, all have rank 0's experts."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = [0 if seed and rank == seed else TOKENS - rank for rank in range(ranks)]
+    experts = LOCAL_EXPERTS * ranks if seed else LOCAL_EXPERTS
+    chosen = [torch.rand(one, experts, generator=generator).argsort(1)[:, :CHOICES] for one in tokens]
+    return [torch.randn(one, HIDDEN, generator=generator) for one in tokens], chosen
+
+
+def rows_of(expert: int, tokens: list[Tensor], chosen: list[Tensor]) -> Tensor:
+    """Return the tokens that chose the expert, by rank and token."""
+    return torch.cat([x[(experts == expert).any(1)] for x, experts in zip(tokens, chosen, strict=True)])
+
+
+def moe_dispatch(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, Tensor]]:
+    experts = LOCAL_EXPERTS * heap.ranks
+    operation = module.MoeDispatch(heap, TOKENS, HIDDEN, experts, CHOICES, torch.float32)
+    own = range(heap.rank * LOCAL_EXPERTS, (heap.rank + 1) * LOCAL_EXPERTS)
+    for seed in range(ROUNDS):
+        tokens, chosen = routed(heap.ranks, seed)
+        result = operation(tokens[heap.rank], chosen[heap.rank])
+        expected = [rows_of(expert, tokens, chosen) for expert in own]
+        yield result.rows, torch.cat(expected)
+        yield result.rows_per_expert, torch.tensor([len(one) for one in expected])
+        yield (
+            result.routes.counts.long(),
+            torch.stack([one.flatten().bincount(minlength=experts) for one in chosen]),
+        )
+        yield (
+            result.routes.places.flatten().long(),
+            chosen[heap.rank].flatten().argsort(stable=True).argsort(),
+        )
+
+
+def moe_combine(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tensor, Tensor]]:
+    experts = LOCAL_EXPERTS * heap.ranks
+    operation = module.MoeCombine(heap, TOKENS, HIDDEN, experts, CHOICES, torch.float32)
+    for seed in range(ROUNDS):
+        tokens, chosen = routed(heap.ranks, seed)
+        scales = torch.arange(1.0, experts + 1)  # what an expert multiplies by
+        own = range(heap.rank * LOCAL_EXPERTS, (heap.rank + 1) * LOCAL_EXPERTS)
+        y = torch.cat([scales[expert] * rows_of(expert, tokens, chosen) for expert in own])
+        counts = torch.stack([one.flatten().bincount(minlength=experts) for one in chosen]).int()
+        x, mine = tokens[heap.rank], chosen[heap.rank]
+        places = mine.flatten().argsort(stable=True).argsort().int().view_as(mine)
+        weights = torch.rand(mine.shape, generator=torch.Generator().manual_seed(seed))
+        factors = (weights.double() * scales[mine].double()).sum(1, keepdim=True)
+        yield operation(y, module.Routes(counts, places), weights), x.double() * factors
+
+
+def low_latency_allgather(
+    module: ModuleType, heap: SymmetricHeap, shape: tuple[int, ...] = (7, 74)
+) -> Iterator[tuple[Tensor, Tensor]]:
+    operation = module.LowLatencyAllGather(heap, shape, torch.bfloat16)
+    for seed in range(ROUNDS):
+        x = torch.randn(heap.ranks, *shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        yield operation(x[heap.rank]), x
+
+
+def flash_decode(
+    module: ModuleType, heap: SymmetricHeap, batch: int = 2, heads: int = 3, kv_heads: int = 1, size: int = 20
+) -> Iterator[tuple[Tensor, Tensor]]:
+    operation = module.FlashDecode(heap, batch, heads, size)
+    for seed in range(ROUNDS):
+        generator = torch.Generator().manual_seed(seed)
+        lengths = [(130, 17, 3, 0)[(rank + seed) % 4] for rank in range(heap.ranks)]
+        q = torch.randn(batch, heads, size, generator=generator)
+        k, v = torch.randn(2, batch, kv_heads, sum(lengths), size, generator=generator)
+        own = [one.split(lengths, dim=2)[heap.rank] for one in (k, v)]
+        k, v = (one.double().repeat_interleave(heads // kv_heads, 1) for one in (k, v))
+        logits = torch.einsum("bhd,bhld->bhl", q.double(), k) / size**0.5
+        yield operation(q, *own), torch.einsum("bhl,bhld->bhd", logits.softmax(-1), v)
+
+
+CASES: dict[str, Case] = {
+    "ag_gemm": ag_gemm,
+    "gemm_rs": gemm_rs,
+    "moe_dispatch": moe_dispatch,
+    "moe_combine": moe_combine,
+    "low_latency_allgather": low_latency_allgather,
+    "flash_decode": flash_decode,
+}
 
 
 def run(
@@ -46,7 +144,7 @@ def run(
     timeout_s: float = 60.0,
     absent: int | None = None,
 ) -> list[float] | None:
-    """Return the largest error of each call over the largest value.
+    """Return the error of each result.
 
     `source`: the path of the kernel's module, if it is not this project's. `late_s`: how much later each rank
     begins than the one before. `absent`: a rank that does nothing.
@@ -57,9 +155,18 @@ def run(
     errors = []
     time.sleep(late_s * heap.rank)
     for result, expected in CASES[name](_module(name, source), heap):
-        errors.append(float((result.double() - expected).abs().max() / expected.abs().max()))
+        errors.append(error(result, expected))
     dist.barrier()
     return errors
+
+
+def error(result: Tensor, expected: Tensor) -> float:
+    """Return the largest error over the largest value; where both have one dtype, all bits must be equal."""
+    if result.shape != expected.shape:
+        return math.inf
+    if result.dtype == expected.dtype:
+        return 0.0 if torch.equal(result, expected) else math.inf
+    return float((result.double() - expected).abs().max() / expected.abs().max()) if len(result) else 0.0
 
 
 def _module(name: str, source: str | None) -> ModuleType:

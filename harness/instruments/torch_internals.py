@@ -375,3 +375,20 @@ def cpu_kernels(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         yield
     finally:
         library._destroy()
+
+
+def symmetric_memory(size_B: int) -> tuple[torch.Tensor, list[int]]:
+    """Return memory of the current GPU, and the address of each rank's in this process; a collective call."""
+    require_tried_version()
+    from torch.distributed import _symmetric_memory
+    from torch.distributed.distributed_c10d import _get_default_group
+
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    try:
+        own = _symmetric_memory.empty(size_B, dtype=torch.uint8, device=gpu)
+        addresses = _symmetric_memory.rendezvous(own, _get_default_group()).buffer_ptrs
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise Unavailable(f"PyTorch cannot share memory between these GPUs: {reason}") from error
+    offset = own.data_ptr() - addresses[torch.distributed.get_rank()]  # within the memory that is mapped
+    return own, [address + offset for address in addresses]

@@ -24,7 +24,7 @@ class Compilation(NamedTuple):
 
     `function` is a `@triton.jit` function, tuned or not. `signature` names the type of each argument that is
     not a constexpr ("*bf16", "i32", "fp32"); `constexprs` gives the others their values. Pointers and
-    integers are taken to be multiples of 16, as Triton finds them where sizes are.
+    integers are taken to be multiples of 16, as Triton finds them where sizes are, but for those in `odd`.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Compilation(NamedTuple):
     constexprs: Mapping[str, Any]
     num_warps: int = 4
     on_amd: Mapping[str, Any] = {}  # constexprs that differ there
+    odd: tuple[str, ...] = ()  # integers of any value
 
 
 class Usage(NamedTuple):
@@ -89,8 +90,8 @@ def _compile(compilation: Compilation, target: str) -> Any:
         raise ValueError(f"kernel {compilation.name}: arguments without type or value: {', '.join(missing)}")
     aligned = {
         (index,): [["tt.divisibility", 16]]
-        for index, kind in enumerate(signature.values())
-        if kind.startswith("*") or kind in ("i32", "i64")
+        for index, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or (kind in ("i32", "i64") and name not in compilation.odd)
     }
     constexprs = {**compilation.constexprs, **(compilation.on_amd if target in AMD else {})}
     source = ASTSource(function, signature, constexprs, aligned)

@@ -13,18 +13,27 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 import torch.distributed as dist
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from harness.instruments.triton_kernels.launch import Grid, launch
+from harness.records import Unavailable
 
 ALIGNMENT_B = 64
 """Alignment of every tensor: a cache line, and what GPUs load at once."""
 
 TIMEOUT_NS = 30_000_000_000
 
+ODD = ("rank", "epoch")
+"""Arguments of kernels that are no multiples of 16; see `Compilation`."""
+
+WAITED_FOR = {1: "signal", 2: "word"}
+"""What a kernel waited for in vain, by the first element of `faults`."""
+
 
 class SignalTimeout(TimeoutError):
-    """A rank waited too long for a signal; the text names the rank, the signal and the values."""
+    """A rank waited too long for a signal or a word; the text names the rank, which one, and the values."""
 
 
 class HeapFull(MemoryError):
@@ -36,6 +45,7 @@ class Heaps(NamedTuple):
 
     own: Tensor  # (heap_B,) uint8
     addresses: Tensor  # (ranks,) int64
+    mapped: tuple[Tensor, ...] = ()  # each rank's heap, (heap_B,) uint8; on GPUs none
 
 
 class SymmetricHeap:
@@ -64,23 +74,37 @@ class SymmetricHeap:
         self._used_B = -(-(begin + size_B) // ALIGNMENT_B) * ALIGNMENT_B
         return self._heaps.own[begin : begin + size_B].view(dtype).view(shape)
 
+    def at_rank(self, tensor: Tensor, rank: int) -> Tensor:
+        """Return the tensor at the same place in another rank's heap, where this process has mapped it."""
+        first_B = tensor.data_ptr() - self._heaps.own.data_ptr()
+        heap = self._heaps.mapped[rank]
+        return (
+            heap[first_B : first_B + tensor.numel() * tensor.itemsize].view(tensor.dtype).view(tensor.shape)
+        )
+
     def signals(self, count: int) -> Tensor:
         """Return signals of this rank, all 0."""
         return self.tensor((count,), torch.int32)
 
     def launch(self, kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
-        """Run a kernel that has the parameters heaps, faults, rank, RANKS and TIMEOUT_NS; raises
-        `SignalTimeout`."""
+        """Run a kernel that has the parameters heaps, faults, rank, RANKS and TIMEOUT_NS.
+
+        Raises `SignalTimeout`, and `Unavailable` where Triton cannot wait with a time limit.
+        """
+        if not hasattr(tl, "atomic_poll"):
+            raise Unavailable(
+                f"symmetric memory needs tl.atomic_poll of Triton 3.9; this is {triton.__version__}"
+            )
         launch(
             kernel, grid, *arguments, heaps=self._heaps.addresses, faults=self._faults, rank=self.rank,
             RANKS=self.ranks, TIMEOUT_NS=self._timeout_ns, **options,
         )  # fmt: skip
-        failed, signal, expected, seen = self._faults.tolist()
+        failed, index, expected, seen = self._faults.tolist()
         if failed:
             self._faults.zero_()
             raise SignalTimeout(
-                f"rank {self.rank} waited {self._timeout_ns / 1e9:g} s for its signal {signal} of "
-                f"{getattr(kernel, '__name__', kernel)} to be {expected}; it is {seen}"
+                f"rank {self.rank} waited {self._timeout_ns / 1e9:g} s for its {WAITED_FOR[failed]} {index} "
+                f"of {getattr(kernel, '__name__', kernel)} to be {expected}; it is {seen}"
             )
 
 
@@ -105,8 +129,8 @@ def shared_heaps(heap_B: int) -> Heaps:
     os.close(descriptor)
     memory = numpy.frombuffer(mapped, dtype=numpy.uint8)
     addresses = [memory.ctypes.data + one * whole_B for one in range(ranks)]
-    own = torch.from_numpy(memory)[rank * whole_B : rank * whole_B + heap_B]
-    return Heaps(own, torch.tensor(addresses, dtype=torch.int64))
+    heaps = tuple(part[:heap_B] for part in torch.from_numpy(memory).split(whole_B))
+    return Heaps(heaps[rank], torch.tensor(addresses, dtype=torch.int64), heaps)
 
 
 def _memory(size_B: int) -> int:
