@@ -22,7 +22,8 @@ STARTS = {
     "ranks, engines and networks": """
         test_context_parallel test_drain_gloo test_every_optimization test_fabric test_fsdp1
         test_fsdp2 test_fsdp2_resharding
-        test_interconnect test_launcher test_mesh test_network test_network_lifetime test_offload
+        test_interconnect test_launcher test_memory_order
+        test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline test_ranks
         test_ring_reduce_scatter
@@ -30,7 +31,7 @@ STARTS = {
     """,
     "compilers": """
         test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step
-        test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
+        test_symmetric_compiled test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
     """,
     "real training steps, and simulations": """
         test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn

@@ -33,6 +33,10 @@ from harness.validation import ConfigError
             "columns[0]: expected one of metric, claim and condition",
         ),
         (
+            "suite: s\ntitle: t\nquestion: q\nblocks: [{kind: spans, id: a, title: b, begin: c}]",
+            "(a).end: missing",
+        ),
+        (
             "suite: s\ntitle: t\nquestion: q\nblocks:\n"
             "  - {kind: failures, id: a, title: b}\n  - {kind: verdicts, id: a, title: b}",
             "'a' is used twice",

@@ -13,6 +13,7 @@ from harness.report.result_index import ResultIndex
 from harness.report.roofline_plot import roofline_plot
 from harness.report.scatter_plot import scatter
 from harness.report.series_over_steps import line_over_steps
+from harness.report.spans_plot import spans
 from harness.report.spec import ReportBlock, Spec
 from harness.report.stacked_timeline import stacked_timeline
 
@@ -24,5 +25,6 @@ FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]]
     "lines": lines,
     "roofline_plot": roofline_plot,
     "scatter": scatter,
+    "spans": spans,
     "stacked_timeline": stacked_timeline,
 }

@@ -170,6 +170,7 @@ KIND_DOCS: Mapping[str, str] = {
     "scatter": "One metric over another, a named dot per variant, on one workload.",
     "stacked_timeline": "Metrics over one run of a variant, stacked, with its phases and its peak.",
     "line_over_steps": "A metric over the training steps, a line per variant.",
+    "spans": "When each lane of a run was busy: a row per lane, a panel per variant, on one axis of time.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
 }
 _KINDS: Mapping[str, _Fields] = {
@@ -267,9 +268,25 @@ _KINDS: Mapping[str, _Fields] = {
         "x_title": _text("the title of the x axis"),
         "y_title": _text("the title of the y axis"),
     },
+    "spans": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "begin": _must("the metric whose samples are the begins of spans; its method names the lane"),
+        "end": _must("the metric whose samples are their ends, in the same order"),
+        "x_title": _text("the title of the axis"),
+    },
     "every_metric": {"terminal": _TERMINAL},
 }
-_FIGURES = ("effect_plot", "roofline_plot", "error_strip", "bars", "lines", "scatter", "line_over_steps")
+_FIGURES = (
+    "effect_plot",
+    "roofline_plot",
+    "error_strip",
+    "bars",
+    "lines",
+    "scatter",
+    "line_over_steps",
+    "spans",
+)
 KINDS: Mapping[str, _Fields] = {
     kind: {
         **fields,
@@ -297,6 +314,7 @@ COLUMN: _Fields = {
     ),
     "per": _text("a metric to divide by"),
     "relative_to": _text("a variant: show the change against it"),
+    "speed_up": _yes_no("with `relative_to`: show how many times as fast instead of the change of time"),
     "draws": _DRAWS,
     "signed": _yes_no("write + before positive values"),
     "notes": _yes_no("a footnote with what the suite noted on the method"),

@@ -1,0 +1,115 @@
+"""What a rank of the overlap suite does; `harness.instruments.distributed.rank_pool` calls it by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness.instruments.distributed.rank_worker import RankState
+from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
+from suites.overlap.one_sided import OneSided
+from suites.overlap.operations.ag_gemm import TimedAllGatherGemm
+from suites.overlap.operations.ag_moe import AllGatherMoe
+from suites.overlap.operations.all_gather import SmallAllGather, TimedFlashDecode
+from suites.overlap.operations.combine import Combine
+from suites.overlap.operations.common import Spans, TimedOperation, spanned
+from suites.overlap.operations.dispatch import Dispatch
+from suites.overlap.operations.gemm_rs import TimedGemmReduceScatter
+from suites.overlap.operations.training_step import TensorParallelStep
+from suites.overlap.subject import Subject, Workload
+from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
+
+LINKED: Mapping[str, Callable[[Subject, OneSided], TimedOperation]] = {
+    "ag_gemm": TimedAllGatherGemm,
+    "gemm_rs": TimedGemmReduceScatter,
+    "ag_moe": AllGatherMoe,
+    "dispatch": Dispatch,
+    "combine": Combine,
+    "training_step": TensorParallelStep,
+}
+IN_MEMORY: Mapping[str, Callable[[Subject, SymmetricHeap], TimedOperation]] = {
+    "all_gather": SmallAllGather,
+    "flash_decode": TimedFlashDecode,
+}
+HEAP_B = 16 << 20
+
+
+def begin(state: RankState, addresses: list[str] | None) -> None:
+    """Connect to the peers by these addresses, one per rank."""
+    torch.set_num_threads(1)
+    use_ring_reduce_scatter()
+    if addresses is not None:
+        state["link"] = OneSided(addresses[dist.get_rank()])
+
+
+def make(state: RankState, key: str, subject: Mapping[str, Any]) -> None:
+    """Keep a variant's operation under `key`."""
+    variant = Subject(**{**subject, "workload": Workload(**subject["workload"])})
+    name = variant.workload.operation
+    if name in LINKED:
+        state[key] = LINKED[name](variant, state["link"])
+    else:
+        heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank())
+        state[key] = IN_MEMORY[name](variant, heap)
+    dist.barrier()
+
+
+def drop(state: RankState, key: str) -> None:
+    """Release the operation."""
+    state.pop(key, None)
+
+
+def seconds(state: RankState, key: str, what: str, chunks: int, count: int, calls: int = 1) -> list[float]:
+    """Return the seconds of `count` runs of the operation ("run"), or of "compute" or "communicate" alone.
+
+    Ranks begin each run together. Of a run of several calls the mean is returned.
+    """
+    operation: TimedOperation = state[key]
+    work: Callable[[], None] = {
+        "run": lambda: operation.run(chunks),
+        "compute": operation.compute,
+        "communicate": lambda: operation.communicate(chunks),
+    }[what]
+    taken_s = []
+    for _ in range(count):
+        if "link" in state:
+            state["link"].reset()
+        dist.barrier()
+        begin_s = time.perf_counter()
+        for _ in range(calls):
+            work()
+        taken_s.append((time.perf_counter() - begin_s) / calls)
+    return taken_s
+
+
+def spans(state: RankState, key: str, chunks: int) -> Spans:
+    """Return when each lane was busy in one run of an all-gather and GEMM, and under "run" when that was."""
+    operation, link = state[key], state["link"]
+    assert isinstance(operation, TimedAllGatherGemm)
+    recorded: Spans = {}
+    operation.spans, link.arrivals = recorded, []
+    link.reset()
+    dist.barrier()
+    try:
+        spanned(recorded, "run", operation.run, chunks)
+    finally:
+        arrivals, operation.spans, link.arrivals = link.arrivals, None, None
+    return {"arrivals": arrivals, **recorded} if arrivals else recorded
+
+
+def error(state: RankState, key: str, chunks: int) -> float:
+    """Run the operation once, without anything that an earlier run received, and return its error."""
+    operation: TimedOperation = state[key]
+    operation.forget()
+    seconds(state, key, "run", chunks, 1)
+    return operation.error()
+
+
+def sent_B(state: RankState, key: str) -> float:
+    """Return the bytes that this rank must send in a run."""
+    operation: TimedOperation = state[key]
+    return operation.sent_B

@@ -1,0 +1,178 @@
+"""One-sided communication over TCP: a rank puts data into a peer's memory and sets a signal there.
+
+The counterpart of `suites.overlap.symmetric` where ranks share no memory. Sending threads and receiving
+threads stay in the kernel while the link is busy, without Python's lock; so they leave the processor to the
+computation. Ranks register their buffers in the same order, which names them.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import struct
+import threading
+import time
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suites.overlap.symmetric.heap import SignalTimeout
+
+HEADER = struct.Struct("<iiqq")
+"""Of a message: the buffer's number, the signal's, the first byte and how many."""
+
+TIMEOUT_S = 60.0
+
+
+AHEAD_B = 256 << 10
+"""How far a sender may be ahead of the link: little, so that puts take turns."""
+
+
+class _Put(NamedTuple):
+    connection: socket.socket
+    header: bytes
+    data: memoryview
+
+
+class OneSided:
+    """Connections to all peers, the buffers that they may write, and signals; a collective constructor.
+
+    Puts to one peer arrive in their order. A thread per peer sends, or one thread for puts in turn; puts of
+    both kinds to one peer must not be under way at once. `close` ends the threads.
+    """
+
+    def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.rank, self.ranks, self._timeout_s = dist.get_rank(), dist.get_world_size(), timeout_s
+        self._buffers: list[memoryview] = []
+        self._signals: list[int] = []
+        self._changed = threading.Condition()
+        self._failed = ""
+        self.arrivals: list[tuple[float, float]] | None = None  # begins and ends, where a run is recorded
+        self._sockets: list[socket.socket] = []
+        self._to: dict[int, socket.socket] = {}
+        self._in_turn = self._sender()
+        self._queues: dict[int, queue.SimpleQueue[_Put | None]] = {}
+        with socket.create_server((address, 0), backlog=self.ranks) as server:
+            ports: list[Any] = [None] * self.ranks
+            dist.all_gather_object(ports, (address, server.getsockname()[1]))
+            for peer in range(self.ranks):
+                if peer != self.rank:
+                    self._connect(peer, ports[peer])
+            for _ in range(self.ranks - 1):
+                self._accept(server)
+
+    def buffer(self, tensor: Tensor) -> int:
+        """Let peers write to a contiguous tensor; return its number, the same on every rank."""
+        self._buffers.append(bytes_of(tensor))
+        return len(self._buffers) - 1
+
+    def signals(self, count: int) -> range:
+        """Return the numbers of new signals, all 0."""
+        first = len(self._signals)
+        self._signals.extend([0] * count)
+        return range(first, first + count)
+
+    def put(
+        self, peer: int, buffer: int, first_B: int, source: Tensor, signal: int, in_turn: bool = False
+    ) -> None:
+        """Begin to write a contiguous tensor into a peer's buffer; then add one to the peer's signal.
+
+        The tensor must not change until the peer has it. `in_turn`: after all earlier puts in turn, to
+        whichever peer.
+        """
+        data = bytes_of(source)
+        one = _Put(self._to[peer], HEADER.pack(buffer, signal, first_B, data.nbytes), data)
+        (self._in_turn if in_turn else self._queues[peer]).put(one)
+
+    def wait(self, signal: int, value: int) -> None:
+        """Wait until the signal is at least `value`; raises `SignalTimeout`."""
+        if self._signals[signal] >= value:  # without the lock: it only grows
+            return
+        until_s = time.monotonic() + self._timeout_s
+        with self._changed:
+            while self._signals[signal] < value:
+                left_s = until_s - time.monotonic()
+                if self._failed or left_s <= 0 or not self._changed.wait(left_s):
+                    why = self._failed or f"waited {self._timeout_s:g} s"
+                    raise SignalTimeout(
+                        f"rank {self.rank} {why} for its signal {signal} to be {value}; "
+                        f"it is {self._signals[signal]}"
+                    )
+
+    def reset(self) -> None:
+        """Set all signals to 0 between two calls, when no put is under way."""
+        self._signals[:] = [0] * len(self._signals)
+
+    def close(self) -> None:
+        """End the threads and the connections."""
+        for puts in (self._in_turn, *self._queues.values()):
+            puts.put(None)
+        for connection in self._sockets:
+            connection.close()
+
+    def _connect(self, peer: int, place: tuple[str, int]) -> None:
+        connection = socket.create_connection(place, timeout=self._timeout_s)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, AHEAD_B)
+        self._sockets.append(connection)
+        self._to[peer] = connection
+        self._queues[peer] = self._sender()
+
+    def _sender(self) -> queue.SimpleQueue[_Put | None]:
+        puts: queue.SimpleQueue[_Put | None] = queue.SimpleQueue()
+        threading.Thread(target=self._send, args=(puts,), daemon=True).start()
+        return puts
+
+    def _accept(self, server: socket.socket) -> None:
+        server.settimeout(self._timeout_s)
+        connection, _ = server.accept()
+        connection.settimeout(None)
+        self._sockets.append(connection)
+        threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+
+    def _send(self, puts: queue.SimpleQueue[_Put | None]) -> None:
+        try:
+            while (one := puts.get()) is not None:
+                one.connection.sendall(one.header)
+                one.connection.sendall(one.data)
+        except OSError as error:
+            self._fail(f"lost a connection while it sent ({error.strerror})")
+
+    def _receive(self, connection: socket.socket) -> None:
+        header = bytearray(HEADER.size)
+        try:
+            while connection.recv_into(header, HEADER.size, socket.MSG_WAITALL) == HEADER.size:
+                begin_s = 0.0 if self.arrivals is None else time.perf_counter()
+                buffer, signal, first_B, size_B = HEADER.unpack(header)
+                target = self._buffers[buffer][first_B : first_B + size_B]
+                while len(target):
+                    received_B = connection.recv_into(target, len(target), socket.MSG_WAITALL)
+                    if not received_B:
+                        break
+                    target = target[received_B:]
+                else:
+                    if self.arrivals is not None and begin_s:
+                        self.arrivals.append((begin_s, time.perf_counter()))
+                    with self._changed:
+                        self._signals[signal] += 1
+                        self._changed.notify_all()
+        except OSError as error:
+            self._fail(f"lost a connection while it received ({error.strerror})")
+        else:
+            self._fail("lost the connection to a peer")
+
+    def _fail(self, why: str) -> None:
+        with self._changed:
+            self._failed = why
+            self._changed.notify_all()
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return a contiguous CPU tensor's memory."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous")
+    data: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(data)

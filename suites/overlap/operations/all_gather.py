@@ -1,0 +1,162 @@
+"""All-gather of small messages between processes of one machine, and flash-decode, which ends with one.
+
+The low-latency protocol: a word of 8 bytes has 4 bytes of data and 4 of a flag, the number of the call. A
+word is written and read at once, so a reader that sees the flag has the data. No separate signal is needed.
+Words are written in two buffers in turn: a rank writes one again only two calls later, and by then all ranks
+have read it, since each sends its next message after that. On x86 numpy copies aligned words of 8 bytes at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suites.overlap.operations.common import RankShare, worst_error
+from suites.overlap.subject import Subject
+from suites.overlap.symmetric.heap import SignalTimeout, SymmetricHeap
+
+HEADS, HEAD_SIZE = 8, 64
+POLLS = 256
+"""Reads of a message's last word before the processor is left to others, and the clock is looked at."""
+
+
+class Gather:
+    """An all-gather of `elements` fp32 numbers per rank."""
+
+    def __init__(self, subject: Subject, heap: SymmetricHeap, elements: int, timeout_s: float = 30.0) -> None:
+        self.heap, self.ranks, self._timeout_s = heap, heap.ranks, timeout_s
+        self._low_latency = subject.gather == "low_latency"
+        self.gathered = torch.empty(heap.ranks, elements)
+        self._result = self.gathered.numpy().view(numpy.uint32)
+        slots = heap.tensor((2, heap.ranks, elements), torch.int64)
+        self._slots = [heap.at_rank(slots, rank).numpy().view(numpy.uint32) for rank in range(heap.ranks)]
+        self._words = numpy.zeros(2 * elements, dtype=numpy.uint32)
+        self._call = 0
+
+    def __call__(self, message: Tensor) -> Tensor:
+        """Return all ranks' messages (ranks, elements); raises `SignalTimeout`."""
+        if not self._low_latency:
+            dist.all_gather_into_tensor(self.gathered.view(-1), message)
+            return self.gathered
+        self._call += 1
+        buffer, rank, words = self._call % 2, self.heap.rank, self._words
+        words[0::2] = message.numpy().view(numpy.uint32)
+        words[1::2] = self._call
+        for peer in range(self.ranks):
+            if peer != rank:
+                self._slots[peer][buffer, rank] = words
+        self._result[rank] = words[0::2]
+        for peer in range(self.ranks):
+            if peer != rank:
+                slot = self._slots[rank][buffer, peer]
+                self._wait(slot, peer)
+                self._result[peer] = slot[0::2]
+        return self.gathered
+
+    def _wait(self, slot: numpy.ndarray[tuple[int], numpy.dtype[numpy.uint32]], peer: int) -> None:
+        flags, call, until_s = slot[1::2], self._call, time.monotonic() + self._timeout_s
+        while True:
+            for _ in range(POLLS):
+                if flags[-1] == call and (flags == call).all():
+                    return
+            os.sched_yield()
+            if time.monotonic() > until_s:
+                raise SignalTimeout(
+                    f"rank {self.heap.rank} waited {self._timeout_s:g} s for the last word of rank {peer} to "
+                    f"have flag {call}; it has {flags[-1]}"
+                )
+
+
+class SmallAllGather(RankShare):
+    """The all-gather alone."""
+
+    def __init__(self, subject: Subject, heap: SymmetricHeap) -> None:
+        super().__init__(subject, heap)
+        elements = self.workload.message_B // 4
+        self._message = self.values("message", self.rank, elements)
+        self._gather = Gather(subject, heap, elements)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the message, once per peer."""
+        return float((self.ranks - 1) * self.workload.message_B)
+
+    def forget(self) -> None:
+        """Make what the last run received invalid."""
+        self._gather.gathered.fill_(torch.nan)
+
+    def run(self, chunks: int) -> None:
+        """Gather once."""
+        self._gather(self._message)
+
+    def compute(self) -> None:
+        """Do nothing."""
+
+    def communicate(self, chunks: int) -> None:
+        """Gather once."""
+        self._gather(self._message)
+
+    def error(self) -> float:
+        """Compare with every rank's message, bit for bit."""
+        expected = torch.stack(
+            [self.values("message", one, *self._message.shape) for one in range(self.ranks)]
+        )
+        return 0.0 if torch.equal(self._gather.gathered, expected) else 1.0
+
+
+class TimedFlashDecode(RankShare):
+    """Attention of one query per sequence over keys and values divided over ranks, then an all-gather.
+
+    q (B, heads, D), keys and values of this rank (B, heads, kv_len, D). Each rank's output (B, heads, D) and
+    log-sum-exp (B, heads) go to all ranks, which add them by their weights.
+    """
+
+    def __init__(self, subject: Subject, heap: SymmetricHeap) -> None:
+        super().__init__(subject, heap)
+        shape = self._shape = (self.workload.batch, HEADS, self.workload.kv_len, HEAD_SIZE)
+        self._q = self.values("q", 0, shape[0], HEADS, 1, HEAD_SIZE)
+        self._k, self._v = self.values("k", self.rank, *shape), self.values("v", self.rank, *shape)
+        self._message = torch.empty(shape[0], HEADS, HEAD_SIZE + 1)
+        self._gather = Gather(subject, heap, self._message.numel())
+        self._y = torch.empty(0)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the message, once per peer."""
+        return float((self.ranks - 1) * self._message.numel() * self._message.itemsize)
+
+    def forget(self) -> None:
+        """Make what the last run received invalid."""
+        self._gather.gathered.fill_(torch.nan)
+
+    def run(self, chunks: int) -> None:
+        """Attend to the own part, gather, and combine."""
+        self.compute()
+        parts = self._gather(self._message.view(-1)).view(self.ranks, *self._message.shape)
+        weights = parts[..., -1].softmax(0)
+        self._y = (parts[..., :-1] * weights[..., None]).sum(0)
+
+    def compute(self) -> None:
+        """Attend to the own part."""
+        scores = (self._q @ self._k.transpose(-1, -2)).squeeze(2) / HEAD_SIZE**0.5
+        self._message[..., -1] = scores.logsumexp(-1)
+        self._message[..., :-1] = (scores.softmax(-1)[:, :, None] @ self._v).squeeze(2)
+
+    def communicate(self, chunks: int) -> None:
+        """Gather once."""
+        self._gather(self._message.view(-1))
+
+    def error(self) -> float:
+        """Compare with attention over all keys in float64."""
+        k, v = (
+            torch.cat([self.values(name, one, *self._shape) for one in range(self.ranks)], 2).double()
+            for name in ("k", "v")
+        )
+        expected = torch.nn.functional.scaled_dot_product_attention(self._q.double(), k, v)
+        return worst_error(self._y, expected.squeeze(2))

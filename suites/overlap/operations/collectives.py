@@ -1,0 +1,244 @@
+"""An all-gather with products of what it gathers, and a reduce-scatter of products: by each algorithm.
+
+`Subject.algorithm` chooses whether the collective comes first or last, goes in chunks, or is one-sided.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suites.overlap.one_sided import OneSided
+from suites.overlap.operations.common import RankShare, Spans, spanned
+from suites.overlap.subject import Subject
+
+NOT_COMMUNICATED = 0
+"""In place of a number of chunks: compute on what the buffers have, and communicate nothing."""
+
+
+class RankGroup:
+    """The ranks that communicate, numbered within the group: all of them, or those of a process group."""
+
+    def __init__(self, link: OneSided, process_group: dist.ProcessGroup | None = None) -> None:
+        self.link, self.process_group = link, process_group
+        self.members = dist.get_process_group_ranks(process_group)
+        self.rank, self.ranks = self.members.index(link.rank), len(self.members)
+
+
+class OverlappedCollective(RankShare):
+    """A collective of `rows` of each rank, with a buffer and signals of its own. It may be used once per run.
+
+    No barrier divides the collectives of one run. None is needed: a peer that is ahead writes only what this
+    rank has not yet read in this run. Before the next run, whose barrier all ranks reach, every rank has
+    waited for all that was put to it: buffers have been read, and sources may change. Autograd changes none
+    within a run, because a put holds its source's storage and autograd adds in place only to its own.
+    """
+
+    def __init__(self, subject: Subject, group: RankGroup, rows: int) -> None:
+        super().__init__(subject, group)
+        self.group, self.link, self.rows = group, group.link, rows
+
+    def bounds(self, chunks: int) -> list[tuple[int, int]]:
+        """Return the first row of each chunk and the one after its last."""
+        return list(itertools.pairwise(self.rows * chunk // chunks for chunk in range(chunks + 1)))
+
+    def _put(self, peer: int, buffer: int, row: int, source: Tensor, signal: int) -> None:
+        at_B = row * source.shape[1] * source.itemsize
+        self.link.put(self.group.members[peer], buffer, at_B, source, signal, self.in_turn)
+
+
+class AllGather(OverlappedCollective):
+    """Gathers x (rows, columns) of every rank. `spans`: where its call is recorded, as a lane "arrivals"."""
+
+    def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
+        super().__init__(subject, group, rows)
+        self.spans: Spans | None = None
+        self.gathered = torch.zeros(self.ranks * rows, columns)
+        self._buffer, self._arrived = self.link.buffer(self.gathered), self.link.signals(self.ranks)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the own rows, once per peer."""
+        return float((self.ranks - 1) * self.gathered[: self.rows].nbytes)
+
+    def multiply(
+        self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool = False
+    ) -> None:
+        """Call `product(rows, first)` for all gathered rows, the first of which is row `first`.
+
+        `keep`: `gathered` has all rows afterwards, whatever the algorithm.
+        """
+        if chunks == NOT_COMMUNICATED:
+            product(self.gathered, 0)
+        elif self.subject.algorithm == "in_sequence":
+            spanned(self.spans, "arrivals", self._collective, x)
+            product(self.gathered, 0)
+        elif self.subject.algorithm == "decomposed":
+            self._decomposed(x, product, chunks, keep)
+        else:
+            self._symmetric(x, product, chunks, keep)
+
+    def communicate(self, x: Tensor, chunks: int) -> None:
+        """Gather without computation."""
+        if self.subject.algorithm == "symmetric":
+            self._put_rows(x, chunks)
+            for peer in self.peers():
+                self.link.wait(self._arrived[peer], chunks)
+        else:
+            self._collective(x)
+
+    def _collective(self, x: Tensor) -> None:
+        dist.all_gather_into_tensor(self.gathered, x, group=self.group.process_group)
+
+    def _decomposed(self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool) -> None:
+        works: list[tuple[Any, Tensor]] = []
+        for low, high in self.bounds(chunks):
+            whole = x.new_empty(self.ranks, high - low, x.shape[1])
+            work = dist.all_gather_into_tensor(
+                whole.view(-1, x.shape[1]), x[low:high], group=self.group.process_group, async_op=True
+            )
+            works.append((work, whole))
+        for (work, whole), (low, high) in zip(works, self.bounds(chunks), strict=True):
+            work.wait()
+            for rank, rows in enumerate(whole):
+                first = rank * self.rows
+                product(rows, first + low)
+                if keep:
+                    self.gathered[first + low : first + high] = rows
+
+    def _symmetric(self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool) -> None:
+        self._put_rows(x, chunks)
+        own = self.rank * self.rows
+        if keep:
+            self.gathered[own : own + self.rows] = x
+        for low, high in self.bounds(chunks):
+            product(x[low:high], own + low)
+        for step in range(1, self.ranks):
+            peer = (self.rank - step) % self.ranks
+            first = peer * self.rows
+            for number, (low, high) in enumerate(self.bounds(chunks)):
+                self.link.wait(self._arrived[peer], number + 1)
+                product(self.gathered[first + low : first + high], first + low)
+
+    def _put_rows(self, x: Tensor, chunks: int) -> None:
+        bounds, own = self.bounds(chunks), self.rank * self.rows
+
+        def put(peer: int, chunk: int) -> None:
+            low, high = bounds[chunk]
+            self._put(peer, self._buffer, own + low, x[low:high], self._arrived[self.rank])
+
+        self.put_chunks(chunks, put)
+
+
+class ReduceScatter(OverlappedCollective):
+    """Sums a matrix of every rank (ranks * rows, columns); each rank gets the sum of its rows."""
+
+    def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
+        super().__init__(subject, group, rows)
+        self.partial = torch.zeros(self.ranks * rows, columns)
+        self.received = torch.zeros(self.ranks, rows, columns)
+        self._buffer, self._arrived = self.link.buffer(self.received), self.link.signals(self.ranks)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the parts of the peers' rows."""
+        return float((self.ranks - 1) * self.received[0].nbytes)
+
+    def multiply(
+        self,
+        product: Callable[[int, Tensor], None],
+        out: Tensor,
+        chunks: int,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write the sum of this rank's rows into `out`.
+
+        `product(first, rows)` writes this rank's summand of these rows, the first of which is row `first`.
+        `meanwhile` is other computation, for which the last parts need not wait.
+        """
+        if chunks == NOT_COMMUNICATED:
+            product(0, self.partial)
+            meanwhile()
+            out.copy_(self._own())
+        elif self.subject.algorithm == "in_sequence":
+            product(0, self.partial)
+            dist.reduce_scatter_tensor(out, self.partial, group=self.group.process_group)
+            meanwhile()
+        elif self.subject.algorithm == "decomposed":
+            self._decomposed(product, out, chunks, meanwhile)
+        else:
+            self._symmetric(product, out, chunks, meanwhile)
+
+    def communicate(self, out: Tensor, chunks: int) -> None:
+        """Reduce and scatter without computation."""
+        if self.subject.algorithm == "symmetric":
+            self.put_chunks(chunks, lambda peer, chunk: self._put_part(peer, chunk, chunks))
+            self._add(out, chunks)
+        else:
+            dist.reduce_scatter_tensor(out, self.partial, group=self.group.process_group)
+
+    def _decomposed(
+        self,
+        product: Callable[[int, Tensor], None],
+        out: Tensor,
+        chunks: int,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        works: list[tuple[Any, Tensor]] = []
+        for low, high in self.bounds(chunks):
+            whole = out.new_empty(self.ranks, high - low, out.shape[1])
+            for rank, rows in enumerate(whole):
+                product(rank * self.rows + low, rows)
+            work = dist.reduce_scatter_tensor(
+                out[low:high], whole.view(-1, out.shape[1]), group=self.group.process_group, async_op=True
+            )
+            works.append((work, whole))
+        meanwhile()
+        for work, _ in works:
+            work.wait()
+
+    def _symmetric(
+        self,
+        product: Callable[[int, Tensor], None],
+        out: Tensor,
+        chunks: int,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        def compute(rank: int, chunk: int) -> None:
+            low, high = (rank * self.rows + bound for bound in self.bounds(chunks)[chunk])
+            product(low, self.partial[low:high])
+
+        def compute_and_put(peer: int, chunk: int) -> None:
+            compute(peer, chunk)
+            self._put_part(peer, chunk, chunks)
+
+        self.put_chunks(chunks, compute_and_put)
+        for chunk in range(chunks):
+            compute(self.rank, chunk)
+        meanwhile()
+        self._add(out, chunks)
+
+    def _put_part(self, peer: int, chunk: int, chunks: int) -> None:
+        low, high = self.bounds(chunks)[chunk]
+        part = self.partial[peer * self.rows + low : peer * self.rows + high]
+        self._put(peer, self._buffer, self.rank * self.rows + low, part, self._arrived[self.rank])
+
+    def _own(self) -> Tensor:
+        return self.partial[self.rank * self.rows : (self.rank + 1) * self.rows]
+
+    def _add(self, out: Tensor, chunks: int) -> None:
+        """Add the parts in the order of ranks, chunk by chunk as they arrive."""
+        for number, (low, high) in enumerate(self.bounds(chunks)):
+            for rank in range(self.ranks):
+                if rank != self.rank:
+                    self.link.wait(self._arrived[rank], number + 1)
+                part = (self._own() if rank == self.rank else self.received[rank])[low:high]
+                if rank == 0:
+                    out[low:high].copy_(part)
+                else:
+                    out[low:high].add_(part)

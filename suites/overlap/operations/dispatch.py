@@ -1,0 +1,137 @@
+"""MoE dispatch: each token's row goes to the ranks of its experts, which multiply it.
+
+x (M / ranks, K) per rank, w (experts / ranks, K, N); the result has a product per row received.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from suites.overlap.one_sided import OneSided
+from suites.overlap.operations.common import RankShare, checked, worst_error
+from suites.overlap.operations.routes import ExpertRoute, products, routes
+from suites.overlap.subject import Subject
+
+
+class Dispatch(RankShare):
+    """The operation on this rank. `rows[source][chunk]` are received rows, `y` the products of the same."""
+
+    def __init__(self, subject: Subject, link: OneSided) -> None:
+        super().__init__(subject, link)
+        self.link = link
+        workload = self.workload
+        self.x = self.values("x", self.rank, workload.m // self.ranks, workload.k)
+        self.w = self.values("w", self.rank, workload.experts // self.ranks, workload.k, workload.n)
+        self._routes: dict[int, list[list[list[ExpertRoute]]]] = {}
+        most = max(len(one) for source in self._routed(1) for one in source[self.rank])
+        self.received = torch.empty(self.ranks, most, workload.k)
+        self.y: dict[int, list[Tensor]] = {}
+        self._buffer, self._arrived = link.buffer(self.received), link.signals(self.ranks)
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes of the rows for experts of peers."""
+        rows = sum(len(self._routed(1)[self.rank][peer][0]) for peer in self.peers())
+        return float(rows * self.x.shape[1] * self.x.itemsize)
+
+    def forget(self) -> None:
+        """Make what the last run received invalid."""
+        self.received.fill_(torch.nan)
+
+    def run(self, chunks: int) -> None:
+        """Move the rows and multiply them once."""
+        {"in_sequence": self._in_sequence, "decomposed": self._decomposed, "symmetric": self._symmetric}[
+            self.subject.algorithm
+        ](chunks)
+
+    def compute(self) -> None:
+        """Multiply all received rows without communication."""
+        for source in range(self.ranks):
+            self._multiply(source, 0, 1, self.received[source, : len(self._route(source, 0, 1))])
+
+    def communicate(self, chunks: int) -> None:
+        """Move the rows without computation."""
+        if self.subject.algorithm == "symmetric":
+            self._put(chunks)
+            for peer in self.peers():
+                self.link.wait(self._arrived[peer], chunks)
+        else:
+            self._exchange(0, 1)[0].wait()
+
+    def _in_sequence(self, chunks: int) -> None:
+        self._decomposed(1)
+
+    def _decomposed(self, chunks: int) -> None:
+        self.y.clear()
+        works = [self._exchange(chunk, chunks) for chunk in range(chunks)]
+        for chunk, (work, received) in enumerate(works):
+            work.wait()
+            counts = [len(self._route(source, chunk, chunks)) for source in range(self.ranks)]
+            for source, rows in enumerate(torch.split(received, counts)):
+                self._multiply(source, chunk, chunks, rows)
+
+    def _exchange(self, chunk: int, chunks: int) -> tuple[dist.Work, Tensor]:
+        mine = [one[chunk] for one in self._routed(chunks)[self.rank]]
+        sent = torch.cat([self.x[route.tokens] for route in mine])
+        counts = [len(self._route(source, chunk, chunks)) for source in range(self.ranks)]
+        received = torch.empty(sum(counts), self.x.shape[1])
+        work = dist.all_to_all_single(received, sent, counts, [len(one) for one in mine], async_op=True)
+        assert work is not None
+        return work, received
+
+    def _symmetric(self, chunks: int) -> None:
+        self.y.clear()
+        self._put(chunks)
+        for chunk, route in enumerate(self._routed(chunks)[self.rank][self.rank]):
+            self._multiply(self.rank, chunk, chunks, self.x[route.tokens])
+        for step in range(1, self.ranks):
+            peer, first = (self.rank - step) % self.ranks, 0
+            for chunk, route in enumerate(self._routed(chunks)[peer][self.rank]):
+                self.link.wait(self._arrived[peer], chunk + 1)
+                self._multiply(peer, chunk, chunks, self.received[peer, first : first + len(route)])
+                first += len(route)
+
+    def _put(self, chunks: int) -> None:
+        def put(peer: int, chunk: int) -> None:
+            mine = self._routed(chunks)[self.rank][peer]
+            width = max(
+                len(one) for source in self._routed(1) for one in source[peer]
+            )  # of the peer's buffer
+            first = self.rank * width + sum(map(len, mine[:chunk]))
+            rows = self.x[mine[chunk].tokens]
+            at_B = first * self.x.shape[1] * self.x.itemsize
+            self.link.put(peer, self._buffer, at_B, rows, self._arrived[self.rank], self.in_turn)
+
+        self.put_chunks(chunks, put)
+
+    def _routed(self, chunks: int) -> list[list[list[ExpertRoute]]]:
+        if chunks not in self._routes:
+            self._routes[chunks] = routes(self, chunks)
+        return self._routes[chunks]
+
+    def _route(self, source: int, chunk: int, chunks: int) -> ExpertRoute:
+        return self._routed(chunks)[source][self.rank][chunk]
+
+    def _multiply(self, source: int, chunk: int, chunks: int, rows: Tensor) -> None:
+        out = products(rows, self.w, self._route(source, chunk, chunks).ends)
+        self.y.setdefault(source, []).append(out)
+
+    def error(self) -> float:
+        """Compare with products in float64."""
+        errors = []
+        for source, parts in self.y.items():
+            x = self.values("x", source, *self.x.shape).double()
+            for part, route in zip(parts, self._routed(len(parts))[source][self.rank], strict=True):
+                which = checked(len(part))
+                experts = torch.searchsorted(route.ends.long(), which, right=True)
+                rows = x[route.tokens[which]]
+                expected = torch.stack(
+                    [
+                        row @ self.w[expert].double()
+                        for row, expert in zip(rows, experts.tolist(), strict=True)
+                    ]
+                )
+                errors.append(worst_error(part[which], expected))
+        return max(errors)
