@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 from harness.claim_model import Claim, Verdict
 from harness.paper_claims import PaperClaim, PublicRecord
 from harness.records import Origin
+from harness.units import human
 from harness.validation import ConfigError
 
 CONFIRMED = "confirmed"
@@ -38,6 +40,9 @@ ILLUSTRATION = "illustration"
 FEWEST = 3
 """Values of a record below which it decides nothing."""
 
+NARROW = 0.01
+"""Relative distance to the edge of a band below which a value inside it is named with the distance."""
+
 
 class Share(NamedTuple):
     """How many of the values that decide lie inside a claim's band."""
@@ -45,32 +50,42 @@ class Share(NamedTuple):
     of: str
     inside: float
     n: int
+    where: str = ""  # of a formula: between which of its values
 
 
 class Evidence(NamedTuple):
-    """Our values on one judged claim that were obtained in one way."""
+    """Our values on one judged claim that are of one group and were obtained in one way."""
 
     claim: str  # <suite>/<claim>
+    judged: Claim
+    group: str  # of its interpretations; "" where they have none
     grade: str  # in words
     decides: bool
     verdicts: tuple[Verdict, ...]  # with a value, each value once
     low: float
     high: float
-    unit: str
-    is_ratio: bool
+
+    @property
+    def is_ratio(self) -> bool:
+        """Return whether the values are ratios of two variants."""
+        return any(one.relative_to or one.order for one in self.judged.interpretations)
 
     @property
     def share(self) -> Share:
         """Return how many of the values that are not undecided lie inside the band."""
         decided = [one for one in self.verdicts if one.outcome != "undecided"]
         inside = sum(one.outcome == "holds" for one in decided) / len(decided) if decided else 0.0
-        return Share(f"{self.grade}, {self.claim}", inside, len(decided))
+        return Share(", ".join(filter(None, [self.grade, self.group, self.claim])), inside, len(decided))
 
     @property
     def meets(self) -> bool:
         """Return whether some value lies in the band, or the claim's within our bounds."""
-        bounds = any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
-        return bounds or any(one.outcome == "holds" for one in self.verdicts)
+        return self.is_bounded or any(one.outcome == "holds" for one in self.verdicts)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether the claim's value lies within our bounds, and neither bound in its band."""
+        return any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +127,26 @@ def _answered(claim: PaperClaim, judged: Judged) -> AnsweredClaim:
 
 
 def _evidence(name: str, claim: Claim, verdicts: Sequence[Verdict]) -> list[Evidence]:
-    """Return the values of a judged claim by the way they were obtained; each number once."""
-    groups: dict[tuple[str, bool], dict[tuple[float, ...], Verdict]] = {}
+    """Return the values of a judged claim by group and the way they were obtained; each number once."""
+    group_of = {one.name: one.group for one in claim.interpretations}
+    groups: dict[tuple[str, str, bool], dict[tuple[float, ...], Verdict]] = {}
     for one in verdicts:
         if one.ours is None or one.low is None or one.high is None:
             continue
-        groups.setdefault(_grade(claim, one), {}).setdefault((one.ours, one.low, one.high), one)
-    ratio = any(one.relative_to or one.order for one in claim.interpretations)
+        key = group_of[one.interpretation], *_grade(claim, one)
+        groups.setdefault(key, {}).setdefault((one.ours, one.low, one.high), one)
     return [
         Evidence(
             name,
+            claim,
+            group,
             grade,
             decides,
             tuple(values.values()),
             min(one.low for one in values.values() if one.low is not None),
             max(one.high for one in values.values() if one.high is not None),
-            claim.unit,
-            ratio,
         )
-        for (grade, decides), values in groups.items()
+        for (group, grade, decides), values in groups.items()
     ]
 
 
@@ -150,7 +166,8 @@ def _grade(claim: Claim, verdict: Verdict) -> tuple[str, bool]:
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
     """Return the answer and why, in a few words."""
     if claim.misquoted:
-        return MISQUOTED, ""
+        missing = f"Not built: {claim.not_built}." if claim.not_built else ""
+        return MISQUOTED, f"{claim.misquoted} {missing}".strip()
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
     shares += [one.share for one in evidence if one.decides]
     shares = [one for one in shares if one.n >= FEWEST]
@@ -161,7 +178,7 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
     context = [one for one in evidence if one.grade != ILLUSTRATION]
     published = [one for one in claim.public if one.values and claim.band]
     if any(one.meets for one in context) or any(_public_share(claim, one).inside for one in published):
-        return PLAUSIBLE, "some of the context lies in the accepted band"
+        return PLAUSIBLE, _why_plausible(claim, context, published)
     if claim.not_built:
         return NOT_BUILT, claim.not_built
     if not context and not published:
@@ -170,12 +187,50 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
     return UNTESTABLE, f"all context ({grades}) lies outside the accepted band"
 
 
+def _why_plausible(claim: PaperClaim, context: Sequence[Evidence], published: Sequence[PublicRecord]) -> str:
+    """Return what of the context agrees with the claim."""
+    if claim.band is None:
+        return "no number is claimed; the context has the claimed direction"
+    inside = [one for one in context if any(verdict.outcome == "holds" for verdict in one.verdicts)]
+    if not inside and not any(_public_share(claim, one).inside for one in published):
+        judged = next(one.judged for one in context if one.is_bounded)
+        return f"the quoted {human(judged.value, judged.unit)} lies within our bounds"
+    narrow = [text for one in inside if (text := _narrowly(one))]
+    return "; ".join(["some of the context lies in the accepted band", *narrow])
+
+
+def _narrowly(evidence: Evidence) -> str:
+    """Return `252 GB by 0.01 % only` where even the value deepest in the band is close to its edge."""
+    ends = [end for end in evidence.judged.accepted if math.isfinite(end)]
+    if len(set(ends)) < 2:
+        return ""
+    distances = {
+        min(abs(value / end - 1) for end in ends): value
+        for one in evidence.verdicts
+        if one.outcome == "holds" and (value := one.ours)
+    }
+    nearest = max(distances)
+    unit = evidence.judged.unit
+    return f"{human(distances[nearest], unit)} by {100 * nearest:.2f} % only" if nearest < NARROW else ""
+
+
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     if record.inside is not None:
         return Share(record.of, record.inside, record.n)
     low, high = claim.band or (-math.inf, math.inf)
-    inside = sum(low <= value <= high for value in record.values.values())
-    return Share(record.of, inside / len(record.values), len(record.values))
+    inside = [low <= value <= high for value in record.values.values()]
+    where = _where(record.values, inside) if record.origin == Origin.CALCULATED else ""
+    return Share(record.of, sum(inside) / len(inside), len(inside), where)
+
+
+def _where(names: Iterable[str], inside: Sequence[bool]) -> str:
+    """Return `ZeRO-2, N = 3 to 7` of successive names whose values lie inside."""
+    runs = [
+        [name for name, _ in run]
+        for is_inside, run in groupby(zip(names, inside, strict=True), key=lambda one: one[1])
+        if is_inside
+    ]
+    return "; ".join(f"{run[0]} to {run[-1].split()[-1]}" if len(run) > 1 else run[0] for run in runs)
 
 
 def _decided(claim: PaperClaim, shares: Sequence[Share]) -> str:
@@ -188,7 +243,9 @@ def _decided(claim: PaperClaim, shares: Sequence[Share]) -> str:
 
 
 def _in_words(share: Share) -> str:
-    """Return `46 % of 355 (fp32 to AMP on V100)`; of few values how many."""
+    """Return `46 % of 355 (fp32 to AMP on V100)`; of few values how many, of a formula where."""
+    if share.where:
+        return f"where {share.where} ({share.of})"
     if share.n < 20:
         return f"{round(share.inside * share.n)} of {share.n} ({share.of})"
     return f"{100 * share.inside:.0f} % of {share.n} ({share.of})"

@@ -26,6 +26,7 @@ class Interpretation(NamedTuple):
     order: tuple[str, ...] = ()  # variants, the metric increasing from each to the next
     requires: Mapping[str, Any] = {}  # fields of the workload, with the values that the claim speaks of
     defaults: Mapping[str, Any] = {}  # the same; a record from before the field existed meets them too
+    group: str = ""  # what its value has in common with others of the claim: answers show a range per group
 
     @property
     def variants(self) -> tuple[str, ...]:

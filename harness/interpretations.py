@@ -15,6 +15,7 @@ _OPTIONAL = {"type": "str", "default": ""}
 _Fields = Mapping[str, Mapping[str, Any]]
 INTERPRETATION: _Fields = {
     "name": _OPTIONAL,
+    "group": _OPTIONAL,
     "text": _TEXT,
     "metric": _TEXT,
     "method": _OPTIONAL,
@@ -77,6 +78,7 @@ def _entry(
             }
             yield Interpretation(
                 name=_filled(f"{where}.name", values["name"] or several, titles),
+                group=values["group"],
                 text=_filled(f"{where}.text", values["text"], titles),
                 metric=values["metric"],
                 method=values["method"],

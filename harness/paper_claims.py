@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,11 @@ class PublicRecord:
     quantiles: Mapping[int, float]  # by per cent
     note: str
     decides: bool  # the claim's own metric, on the claim's class of device
+
+    @property
+    def short(self) -> str:
+        """Return the first clause of `of`: what was measured."""
+        return re.split(r"[,;:(]", self.of)[0].strip()
 
 
 @dataclass(frozen=True, slots=True)

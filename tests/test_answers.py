@@ -26,6 +26,8 @@ from harness.report.answers_page import (
     answers_csv,
     answers_markdown,
     answers_page,
+    evidence_text,
+    shares_text,
     short_form,
 )
 from harness.store import read_records
@@ -36,10 +38,10 @@ QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
 
 OF_THE_PAPER = {
     "overlord_throughput", "overlord_memory", "gb200_tco", "movement_limit", "latency_wall", "rule_of_40",
-    "seven_billion", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b", "table_1_175b", "zero_stage_1",
-    "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload", "unified_memory",
-    "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate", "chopper_dvfs",
-    "chopper_clocks", "uniorch",
+    "seven_billion", "more_than_one_accelerator", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b",
+    "table_1_175b", "zero_stage_1", "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload",
+    "unified_memory", "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate",
+    "chopper_dvfs", "chopper_clocks", "uniorch",
 }  # fmt: skip
 OF_THE_ARTICLE = {
     "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
@@ -148,8 +150,52 @@ def test_only_what_was_measured_on_the_claims_device_decides(
     assert answered(paper_claim(), *values, origin=origin, device=device).answer == expected
 
 
-def test_a_misquotation_is_the_answer_whatever_was_measured() -> None:
-    assert answered(paper_claim(misquoted="why"), 2.0, 2.1, 1.9, device="cuda").answer == "misquoted"
+def test_a_misquotation_is_the_answer_whatever_was_measured_and_says_why() -> None:
+    found = answered(paper_claim(misquoted="It left half out."), 2.0, 2.1, 1.9, device="cuda")
+    assert (found.answer, found.why) == ("misquoted", "It left half out.")
+
+
+def test_what_is_misquoted_and_not_built_is_misquoted_and_says_both() -> None:
+    found = answered(paper_claim(misquoted="It left half out.", not_built="there is no suite yet"))
+    assert (found.answer, found.why) == ("misquoted", "It left half out. Not built: there is no suite yet.")
+
+
+def test_a_plausible_claim_says_what_of_the_context_agrees() -> None:
+    inside = answered(paper_claim(), 2.0, origin="simulated")
+    assert inside.why == "some of the context lies in the accepted band"
+    narrow = answered(paper_claim(), 1.0, 1.801, origin="simulated")
+    assert narrow.why == "some of the context lies in the accepted band; 1.80 s by 0.06 % only"
+    direction = answered(paper_claim(band=None), 2.0, origin="simulated")
+    assert direction.why == "no number is claimed; the context has the claimed direction"
+
+
+def test_a_quoted_value_between_our_bounds_is_named() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="s", stat="bounds", metric="time", method="")
+    records = [made(figures={("time", ""): ("s", "calculated", (1.0, 4.0))})]
+    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    assert (row.answer, row.why) == ("plausible but not tested", "the quoted 2 s lies within our bounds")
+
+
+def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")
+    groups = {"a": "alone", "b": "alone", "c": "alone", "d": "steps"}
+    first = held.interpretations[0]
+    each = (first._replace(name=name, workload=name, group=group) for name, group in groups.items())
+    held = replace(held, interpretations=tuple(each))
+    figures = dict(zip(groups, (2.0, 2.1, 1.9, 9.0), strict=True))
+    records = [made(name, figures={("time", ""): ("s", "measured", (one,))}) for name, one in figures.items()]
+    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    assert [evidence_text(one, row.claim) for one in row.evidence] == [
+        "alone: 1.90 s … 2.10 s ᵐ",
+        "steps: 9 s ᵐ",
+    ]
+    assert (row.answer, row.why) == ("confirmed", "3 of 3 (measured, alone, invented/claim)")
+
+
+def test_a_published_record_says_what_it_is_of() -> None:
+    record = public(of="speed on a GPU, best case: 2 of them", values={"a": 2.0, "b": 3.0}, n=2)
+    assert shares_text(record, paper_claim()) == "speed on a GPU: 2× … 3× (n = 2) ᵖ"
+    assert shares_text(public(of="2× on a GPU, once"), paper_claim()) == "2× on a GPU, once ᵖ"
 
 
 def test_what_is_missing_is_named() -> None:
@@ -161,11 +207,32 @@ def test_what_is_missing_is_named() -> None:
     assert found.answer == "plausible but not tested"
 
 
+ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
+"""States without ZeRO over states of a stage on N ranks, by arXiv 1910.02054."""
+
+
 def test_values_of_zeros_formula_are_those_of_the_formula() -> None:
-    (record,) = next(one for one in CLAIMS if one.id == "zero_larger_models").public
+    by_id = {one.id: one for one in CLAIMS}
+    (record,) = by_id["zero_larger_models"].public
     for name, value in record.values.items():
         stage, ranks = (int(number) for number in re.findall(r"\d+", name))
-        assert value == pytest.approx(16 / (2 + 14 / ranks) if stage == 2 else ranks, rel=2e-3)
+        assert value == pytest.approx(ZERO[stage](ranks), rel=2e-3)
+    for stage in (1, 2):
+        (record,) = by_id[f"zero_stage_{stage}"].public
+        for name, value in record.values.items():
+            assert value == pytest.approx(ZERO[stage](int(name.removeprefix("N = "))), rel=2e-3)
+
+
+def test_a_formula_says_where_it_lies_in_the_band() -> None:
+    (row,) = answer_claims([one for one in CLAIMS if one.id == "zero_larger_models"], {})
+    low, high = (
+        {stage: end([n for n in range(2, 99) if 2 <= ZERO[stage](n) <= 4]) for stage in (2, 3)}
+        for end in (min, max)
+    )
+    each = "; ".join(f"ZeRO-{stage}, N = {low[stage]} to {high[stage]}" for stage in (2, 3))
+    assert row.answer == "partly"
+    assert row.why.startswith(f"where {each} (")
+    assert "ZeRO-2, N = 3 to 7; ZeRO-3, N = 2 to 4" in row.why
 
 
 def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -> None:

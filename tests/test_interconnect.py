@@ -75,6 +75,12 @@ def test_a_step_is_timed_behind_its_link(cluster, opened, strategy):
     assert states_B / ranks_of_states < peak_B < 3 * states_B + 20 * activations_B(subject)
 
 
+def test_links_are_scaled_by_the_bytes_of_the_workloads_own_strategy(cluster, opened):
+    sent_B = {one: cluster.link_B(opened(baseline(one)).key, 11) for one in ("ddp", "fsdp2")}
+    assert abs(sent_B["fsdp2"] / sent_B["ddp"] - 1) > 0.15
+    assert cluster.run.link_B == pytest.approx(sent_B["ddp"], rel=0.1)  # the fixture's cluster is of DDP
+
+
 def test_communication_stands_to_computation_as_in_the_papers_run(cluster):
     there = paper_run()
     here_s = cluster.run.link_B / cluster.rate(1.25e9) / cluster.run.compute_s

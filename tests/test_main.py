@@ -20,6 +20,8 @@ WORDS = [
     "executor.workers=1",
 ]
 
+FORMULA = ["suite=interconnect_formula", "workloads=[gemma_12b]", "only=[baseline]"]
+
 HALF_BATCH = """
 from dataclasses import dataclass, replace
 
@@ -115,17 +117,26 @@ def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swep
     assert (swept / "out/records.jsonl").read_bytes() == before
 
 
-def test_several_folders_of_results_have_an_index(swept):
-    assert harness("from_results=out", "out=more/second", cwd=swept).returncode == 0
-    done = harness("from_results=[out, more]", "out=index", cwd=swept)
+def test_several_folders_of_results_have_an_index_and_answers(swept):
+    assert harness(*FORMULA, "out=formula", cwd=swept).returncode == 0
+    done = harness("from_results=[out, formula]", "out=index", cwd=swept)
     assert done.returncode == 0, done.stderr
     index = (swept / "index/index.md").read_text()
-    assert all(f"(../{folder}/report.md)" in index for folder in ("out", "more/second"))
+    assert all(f"(../{folder}/report.md)" in index for folder in ("out", "formula"))
     assert not (swept / "index/plan.json").exists()
-    assert "No answers on the paper's claims: ../out, ../more/second: all have" in done.stdout
-    assert not (swept / "index/answers.md").exists()
-    one = harness("from_results=[out]", "out=answered", cwd=swept)
-    assert one.returncode == 0, one.stderr
+    assert (swept / "index/answers.md").exists()
+
+
+def test_folders_that_conflict_are_one_line_before_anything_is_written(swept):
+    assert harness(*FORMULA, "out=several/one", cwd=swept).returncode == 0
+    assert harness("from_results=several/one", "out=several/two", cwd=swept).returncode == 0
+    done = harness("from_results=several", "out=refused", cwd=swept)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "harness: ../several/one, ../several/two: all have results of suite interconnect_formula; "
+        "answers need those of one folder\n"
+    )
+    assert not (swept / "refused").exists()
 
 
 def test_a_plan_is_printed_and_nothing_is_run_or_written(swept, tmp_path):

@@ -439,6 +439,19 @@ def test_a_range_is_that_of_the_statistic_of_single_repeats(tmp_path: Path) -> N
     ]
 
 
+def test_a_column_shows_the_speed_up_over_any_variant(tmp_path: Path) -> None:
+    column = "{title: A, optimization: fast, metric: time, method: warm, relative_to: %s%s}"
+    columns = ", ".join(column % one for one in (("slow", ", speed_up: true"), ("baseline", "")))
+    blocks = (
+        "  - {kind: table, id: t, title: T, rows: workload, where: {workload: small}, "
+        f"columns: [{columns}]}}\n"
+    )
+    findings = timed_findings(tmp_path, blocks, timed_records(("small",)))
+    table = findings.table(findings.blocks[0])
+    assert table is not None
+    assert [cell.text for cell in table.rows[0][1:]] == ["2.50× (2.50 … 2.50) ᵐ", "−50 % ᵐ"]
+
+
 def test_the_worst_single_sample_is_shown_where_cells_have_several(tmp_path: Path) -> None:
     def of(variant: str, *errors: float) -> Record:
         return made_record("small", variant, {("error", "model"): ("1", "simulated", errors)})

@@ -29,10 +29,10 @@ LOOKS = {
 HOW_TO_READ = (
     "One row per claim of the paper and the article. A claim is confirmed, partly confirmed or contradicted "
     "only by values measured on its class of device, here or in public, or by a source's own formula. It is "
-    "misquoted where its words state something that its source does not. Emulated and simulated values, and "
-    "values from other devices, are context: they make a claim plausible, no more. Published values are "
-    "whatever their authors published: often best cases, under unequal conditions. Ranges are of all values "
-    "with their intervals."
+    "misquoted where its words state something that no version of its source known to us states. Emulated "
+    "and simulated values, and values from other devices, are context: they make a claim plausible, no more. "
+    "Published values are whatever their authors published: often best cases, under unequal conditions. "
+    "Unlike things have a range each, of all values with their intervals."
 )
 FIELDS = (
     *("id", "by", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
@@ -60,7 +60,7 @@ def short_form(rows: Sequence[AnsweredClaim]) -> str:
 
 def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
     """Return answers.md: the counts, one table, and each claim's words and sources folded below it."""
-    header = ("Claim", "By", "Answer", "Published by others", "Here")
+    header = ("Claim", "By", "Answer", "Accepted", "Published by others", "Here")
     cells = tuple(
         tuple(
             TableCell(text, look="word")
@@ -68,7 +68,8 @@ def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
                 row.claim.claim,
                 _place(row.claim),
                 answer_text(row),
-                "; ".join(filter(None, _published(row))),
+                accepted_text(row.claim),
+                "; ".join(_published(row)),
                 "; ".join(_found(row, "")),
             )
         )
@@ -162,7 +163,7 @@ def public_text(record: PublicRecord, claim: PaperClaim) -> str:
 
 
 def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
-    """Return the range or the median of a published record, in a few words."""
+    """Return what a published record is of, in a few words, with its range or its median."""
     if record.values:
         low, high = min(record.values.values()), max(record.values.values())
         ends = (
@@ -170,26 +171,29 @@ def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
             if low == high
             else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
         )
-        return marked(f"{ends} (n = {record.n})", record.origin)
+        return marked(f"{record.short}: {ends} (n = {record.n})", record.origin)
     if not record.n:
-        return ""
+        return marked(record.of, record.origin)
     median = f"median {_value(record.median, claim.unit)} " if record.median is not None else ""
-    return marked(f"{median}(n = {record.n})", record.origin)
+    return marked(f"{record.short}: {median}(n = {record.n})", record.origin)
 
 
 def evidence_text(one: Evidence, claim: PaperClaim) -> str:
-    """Return our range with its origin, and how it was obtained where the origin does not say so."""
-    ratio = one.is_ratio or (one.unit == "1" and claim.unit == "x")
-    unit = "x" if ratio else one.unit
+    """Return what our values are, their range and origin, and how they were obtained where that differs."""
+    ratio = one.is_ratio or (one.judged.unit == "1" and claim.unit == "x")
+    unit = "x" if ratio else one.judged.unit
     low, high = (times(end) if unit == "x" else _value(end, unit) for end in (one.low, one.high))
     text = (low if low == high else f"{low} … {high}") + (f" per {claim.per}" if claim.per else "")
     origin = one.verdicts[0].origin
     grade = "" if one.grade == origin else f", {one.grade}"
-    return f"{marked(text, origin)}{grade}"
+    group = f"{one.group}: " if one.group else ""
+    return f"{group}{marked(text, origin)}{grade}"
 
 
 def _value(value: float, unit: str) -> str:
-    """Return a value as it was published or claimed; `x` is a ratio, `%` a share, `parameters` a count."""
+    """Return a value as published or claimed; `x` is a ratio, `%` a share, `parameters`, `GPUs` counts."""
+    if unit == "GPUs":
+        return f"{value:g} GPUs"
     if unit == "x":
         return f"{value:,g}×"
     if unit == "%":
@@ -204,7 +208,6 @@ def _place(claim: PaperClaim) -> str:
 def _in_full(row: AnsweredClaim) -> str:
     claim = row.claim
     lines = [f"“{escape(claim.quoted)}” — {_place(claim)}", f"Accepted: {accepted_text(claim)}."]
-    lines += [f"Misquoted: {escape(claim.misquoted)}"] if claim.misquoted else []
     lines.append(
         f"Its source: {escape(claim.source_says)}{f' — {escape(claim.source)}' if claim.source else ''}"
     )

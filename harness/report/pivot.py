@@ -87,7 +87,7 @@ def _shown(column: Mapping[str, Any], index: ResultIndex, notes: Footnotes) -> T
     if value is None:
         return missing(index, notes, place, column["title"])
     if column["relative_to"]:
-        return change(index, notes, value, column["relative_to"], column["draws"])
+        return change(index, notes, value, column["relative_to"], column["draws"], column["speed_up"])
     low, high = value.of_repeats.get(column["statistic"], (0.0, 0.0))
     value = value._replace(median=getattr(value, column["statistic"]))
     if column["per"]:

@@ -239,17 +239,27 @@ def why_none(index: ResultIndex, workload: str, variant: str, fields: Mapping[st
 
 
 def change(
-    index: ResultIndex, notes: Footnotes, value: Value, baseline: str, draws: bool = False
+    index: ResultIndex,
+    notes: Footnotes,
+    value: Value,
+    baseline: str,
+    draws: bool = False,
+    speed_up: bool = False,
 ) -> TableCell:
-    """Return a table cell with the change of a value against another variant, by the same comparison."""
+    """Return a table cell with the change of a value against another variant, by the same comparison.
+
+    `speed_up`: the speed-up in its place, where the value is a time.
+    """
     fields = {"metric": value.metric, "method": value.method, "baseline": baseline, "draws": draws}
     comparison = compared(index, value.workload, value.optimization, fields)
     if comparison is None:
         return reasoned(notes, why_none(index, value.workload, value.optimization, fields))
+    note = f" {notes.mark(comparison.left_out)}" if comparison.left_out else ""
+    if speed_up:
+        return TableCell(comparison.text, value.cell, note=note)
     shown = percent(comparison.ratio.value - 1, True)
     ends = [
         percent(end - 1, True).removesuffix(" %") for end in (comparison.ratio.low, comparison.ratio.high)
     ]
     text = f"{shown} ({ends[0]} … {ends[1]})" if comparison.has_ends and ends[0] != ends[1] else shown
-    note = f" {notes.mark(comparison.left_out)}" if comparison.left_out else ""
     return TableCell(marked(text, value.origin), value.cell, note=note)

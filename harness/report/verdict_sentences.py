@@ -30,7 +30,9 @@ def sentence(claim: Claim, interpretation: Interpretation, verdict: Verdict) -> 
         ours += f", from {low} to {high}"
     origin = f"{verdict.origin}, {basis}" if (basis := _basis(verdict)) else verdict.origin
     quoted = _quoted(claim, shown) + per
-    compared = f"{verdict.ratio:.2f} of the {quoted}" if verdict.ratio is not None else quoted
+    bounded = f"against {quoted}" if claim.upper is None else quoted
+    exact = verdict.ratio is not None and claim.relation == "about"
+    compared = f"{verdict.ratio:.2f} of the {quoted}" if exact else bounded
     end = _end(claim, interpretation, verdict)
     return f"{interpretation.text} {ours} ({origin}), {compared} quoted: {end}{_noise(verdict)}."
 

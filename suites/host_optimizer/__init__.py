@@ -27,15 +27,12 @@ from suites.host_optimizer.subject import (
     shared,
     torch_adamw,
 )
+from suites.training.optimizers import ADAMW_FLOPS
 
 CPU = torch.device("cpu")
 
 BYTES = 28
 """Least bytes moved per parameter: it and two moments read and written, its gradient read, each 4 B."""
-
-FLOPS = 14
-"""FLOPs per parameter: first moment 3, second 4, root, quotient and sum 3, step 2, decay 2. Both bias
-corrections are of scalars."""
 
 COPIES = 9
 """Number of copies; each is a sample of the bandwidth."""
@@ -86,7 +83,7 @@ def read_once(session: Session) -> Iterator[Reading]:
     """
     update, workload = session.optimizer.step, session.subject.workload
     yield Reading("bytes_moved", "B", BYTES * workload.parameters, Origin.CALCULATED)
-    yield Reading("flops", "1", FLOPS * workload.parameters, Origin.CALCULATED)
+    yield Reading("flops", "1", ADAMW_FLOPS * workload.parameters, Origin.CALCULATED)
     yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "float64")
     yield from copy_bandwidth()
     yield Reading("page_faults", "1", page_faults(update), Origin.MEASURED)

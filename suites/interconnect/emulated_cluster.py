@@ -10,7 +10,6 @@ import json
 import math
 import statistics
 from contextlib import ExitStack
-from dataclasses import replace
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
@@ -46,7 +45,9 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class EmulatedCluster(TrainingCluster):
-    """Two nodes on a switch with `ranks_per_node` ranks each; `run` is the cost of one FSDP2 step on them."""
+    """Two nodes on a switch with `ranks_per_node` ranks each; `run` is the cost of one step of the workload's
+    strategy on them, by which the paper's links are scaled.
+    """
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._rate_B_per_s: float | None = None
@@ -56,7 +57,7 @@ class EmulatedCluster(TrainingCluster):
         with ExitStack() as stack:
             self.network = stack.enter_context(Network(two_nodes(None)))
             super().__init__(stack.enter_context(started(self.network, workload.ranks_per_node)))
-            self.run = self._measure(replace(workload, strategy="fsdp2"), seed)
+            self.run = self._measure(workload, seed)
             stack.pop_all()
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class EmulatedCluster(TrainingCluster):
         super().enter(key, step)
 
     def rate(self, link_B_per_s: float) -> float:
-        """Return the rate here, in B/s, of a link of the paper's run."""
+        """Return the rate here, in B/s, of a link of the paper's run, scaled by the strategy's own bytes."""
         return scaled(link_B_per_s, self.run, paper_run())
 
     def shape(self, rate_B_per_s: float | None) -> None:

@@ -2,6 +2,8 @@
 
 A node here computes less and sends less than one of eight H100. A link is slowed down by both factors
 together: rate x (bytes here / bytes there) x (seconds of computation there / seconds of computation here).
+Each strategy's links are scaled by its own bytes and computation here. "There" is always the quoted run of
+FSDP2, so every strategy has that run's ratio; an ideal link without overlap would gain each the same.
 """
 
 from __future__ import annotations

@@ -34,6 +34,10 @@ LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2, "adafactor": 1e-2, "adamw_
 ONE_IMPLEMENTATION = frozenset({"adamw_8bit", "muon"})
 """Optimizers without a choice of implementation; for others see `Workload.optimizer_impl`."""
 
+ADAMW_FLOPS = 14
+"""FLOPs of AdamW per parameter, as it is written: decay 1, first moment 3, second 4, denominator 3 (root,
+correction, epsilon), update 3 (quotient, step size, difference). Corrections of scalars are not counted."""
+
 Parameters = Iterable[nn.Parameter]
 
 

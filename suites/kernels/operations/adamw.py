@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
+from suites.training.optimizers import ADAMW_FLOPS
 
 LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.999)
@@ -105,11 +106,8 @@ def bytes_moved(workload: Workload) -> float:
 
 
 def flops(workload: Workload) -> float:
-    """Return FLOPs by formula.
-
-    Per element they are: decay 1, first moment 3, second 4, denominator 4 (two of them scalings), update 3.
-    """
-    return 15.0 * elements(workload)
+    """Return FLOPs by formula."""
+    return float(ADAMW_FLOPS * elements(workload))
 
 
 OPERATION = Operation("adamw", inputs, eager, bytes_moved, flops)
