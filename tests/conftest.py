@@ -27,7 +27,8 @@ STARTS = {
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline test_ranks
         test_ring_reduce_scatter
-        test_real_cluster test_routing_rules test_run_queue test_symmetric test_tensor_parallel test_zero
+        test_overlap test_real_cluster test_routing_rules test_run_queue test_symmetric test_tensor_parallel
+        test_zero
     """,
     "compilers": """
         test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step

@@ -24,6 +24,9 @@ CHUNKS = (1, 2, 4, 8, 16)
 TOLERANCE = 1e-4
 """Largest error of a result in fp32, over its largest value: sums of some thousand products."""
 
+FIRST_CHUNK = max(CHUNKS)
+"""Chunks of a rank's part whose first is in the bound, the same for all variants."""
+
 CALLS = 200
 """Calls of an operation in shared memory in one run, which takes microseconds."""
 
@@ -35,6 +38,8 @@ def build(workload: Json, seed: int) -> Subject:
         if given.experts % given.ranks:
             raise Unavailable(f"{given.experts} experts do not divide by {given.ranks} ranks")
         return Subject(given, seed, experts_by="grouped")
+    if not given.is_linked and given.ranks > len(os.sched_getaffinity(0)):
+        raise Unavailable(f"{given.ranks} ranks that poll shared memory need a core each")
     if given.operation == "training_step" and given.ranks % given.tp_size:
         raise Unavailable(f"{given.ranks} ranks do not divide by {given.tp_size} of tensor parallelism")
     return Subject(given, seed)
@@ -98,11 +103,12 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     alone_s = cluster.median_s(session.key, "communicate", session.chunks, 1 if linked else CALLS)
     yield Reading("communication_alone", "s", alone_s, Origin.EMULATED if linked else Origin.MEASURED)
     if linked:
-        yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.MEASURED)
+        yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
         yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
         yield Reading("sent_bytes", "B", cluster.sent_B, Origin.CALCULATED)
         line_share = cluster.sent_B / cluster.port_B_per_s / alone_s
         yield Reading("line_rate_share", "1", line_share, Origin.EMULATED)
+        yield Reading("retransmitted", "1", cluster.retransmitted(), Origin.MEASURED)
     if session.subject.workload.operation == "ag_gemm":
         yield from recorded(session)
     if session.subject.workload.operation == "training_step":
@@ -142,13 +148,24 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     if session.subject.workload.operation == "training_step":
         yield Reading("throughput", "token/s", session.subject.workload.m / taken_s, Origin.EMULATED)
     yield Reading("computation_alone", "s", computed_s, Origin.MEASURED)
-    sent_s = cluster.sent_B / cluster.port_B_per_s
-    whole_s, parts = max(computed_s, sent_s), chunks * session.subject.workload.ranks
-    bound_s = whole_s + min(computed_s, sent_s) / parts
+    ranks, sent_s = session.subject.workload.ranks, cluster.sent_B / cluster.port_B_per_s
+    yield Reading("communication_to_computation", "1", sent_s / computed_s, Origin.CALCULATED)
+    bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
     yield Reading("bound", "s", bound_s, Origin.CALCULATED)
     yield Reading("bound_share", "1", bound_s / taken_s, Origin.EMULATED)
-    predicted_s = computed_s + sent_s if session.subject.algorithm == "in_sequence" else bound_s
+    in_sequence = session.subject.algorithm == "in_sequence"
+    predicted_s = computed_s + sent_s if in_sequence else overlapped_s(computed_s, sent_s, ranks, chunks)
     yield Reading("model_error", "1", predicted_s / taken_s - 1, Origin.CALCULATED)
+
+
+def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
+    """Return max(computation, communication) and the first chunk of the shorter of the two.
+
+    Of a rank's computation there are `ranks` times `chunks`; of what it sends, `ranks` - 1 times as many.
+    """
+    if computed_s < sent_s:
+        return sent_s + computed_s / (ranks * chunks)
+    return computed_s + sent_s / ((ranks - 1) * chunks)
 
 
 @lru_cache(maxsize=1)

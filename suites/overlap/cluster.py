@@ -80,16 +80,19 @@ class OverlapCluster:
         if network is None or self.rate_B_per_s is not None:
             return
         self.enter("scale", subject.changed(algorithm="symmetric", experts_by="grouped"))
-        computed_s = self.median_s("scale", "compute", 1)
-        self.sent_B = max(self.call("sent_B", key="scale"))
-        self.leave("scale")
-        port = self.sent_B / (self.workload.communication_to_computation * computed_s)
+        try:
+            computed_s = self.median_s("scale", "compute", 1)
+            self.sent_B = max(self.call("sent_B", key="scale"))
+        finally:
+            self.leave("scale")
+        self.port_B_per_s = self.sent_B / (self.workload.communication_to_computation * computed_s)
+        links_per_port = self.workload.ranks - 1 if self.workload.topology == "full_mesh" else 1
+        self.rate_B_per_s = self.port_B_per_s / links_per_port
         links = shaped_links(network.topology)
-        self.rate_B_per_s = port / (self.workload.ranks - 1 if self.workload.topology == "full_mesh" else 1)
         for link in links:
             network.set_rate(link, self.rate_B_per_s)
-        carried = min(network.verify(link, self.rate_B_per_s) for link in links[:2])
-        self.port_B_per_s = port * carried / self.rate_B_per_s
+        for link in links[:2]:
+            network.verify(link, self.rate_B_per_s)
 
     def link_B(self, key: str, chunks: int) -> float:
         """Return the bytes of one run over the busiest direction of a link, by the kernel's counters."""
@@ -101,13 +104,17 @@ class OverlapCluster:
         links = shaped_links(network.topology)
         return max((after[link][end] - before[link][end]) / RUNS for link in links for end in (0, 1))
 
+    def retransmitted(self) -> int:
+        """Return the TCP segments sent again so far by all hosts; on a link that drops nothing, none."""
+        return sum(self._network.retransmitted()) if self._network is not None else 0
+
     def enter(self, key: str, subject: Subject) -> None:
         """Create a variant's operation on every rank, which lasts until it leaves."""
         self.variants.add(key)
         self.call("make", key=key, subject=subject.described)
 
     def leave(self, key: str) -> None:
-        """Let a variant's operation go."""
+        """Drop a variant's operation."""
         if key in self.variants:
             self.variants.remove(key)
             if len(self.pool):

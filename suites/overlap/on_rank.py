@@ -35,7 +35,8 @@ IN_MEMORY: Mapping[str, Callable[[Subject, SymmetricHeap], TimedOperation]] = {
     "all_gather": SmallAllGather,
     "flash_decode": TimedFlashDecode,
 }
-HEAP_B = 16 << 20
+WORD_B = 8
+BUFFERS = 2
 
 
 def begin(state: RankState, addresses: list[str] | None) -> None:
@@ -53,7 +54,8 @@ def make(state: RankState, key: str, subject: Mapping[str, Any]) -> None:
     if name in LINKED:
         state[key] = LINKED[name](variant, state["link"])
     else:
-        heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank())
+        heap_B = BUFFERS * variant.workload.ranks * variant.workload.message_elements * WORD_B
+        heap = SymmetricHeap(shared_heaps(heap_B), dist.get_rank())
         state[key] = IN_MEMORY[name](variant, heap)
     dist.barrier()
 

@@ -7,9 +7,11 @@ computation. Ranks register their buffers in the same order, which names them.
 
 from __future__ import annotations
 
+import fcntl
 import queue
 import socket
 import struct
+import termios
 import threading
 import time
 from typing import Any, NamedTuple
@@ -26,8 +28,8 @@ HEADER = struct.Struct("<iiqq")
 TIMEOUT_S = 60.0
 
 
-AHEAD_B = 256 << 10
-"""How far a sender may be ahead of the link: little, so that puts take turns."""
+PAUSE_S = 1e-4
+"""How often a sender looks whether the link has carried what it sent to the peer before."""
 
 
 class _Put(NamedTuple):
@@ -95,11 +97,10 @@ class OneSided:
             while self._signals[signal] < value:
                 left_s = until_s - time.monotonic()
                 if self._failed or left_s <= 0 or not self._changed.wait(left_s):
-                    why = self._failed or f"waited {self._timeout_s:g} s"
-                    raise SignalTimeout(
-                        f"rank {self.rank} {why} for its signal {signal} to be {value}; "
-                        f"it is {self._signals[signal]}"
-                    )
+                    waited = f"its signal {signal} to be {value}; it is {self._signals[signal]}"
+                    if self._failed:
+                        raise SignalTimeout(f"rank {self.rank} {self._failed} while it waited for {waited}")
+                    raise SignalTimeout(f"rank {self.rank} waited {self._timeout_s:g} s for {waited}")
 
     def reset(self) -> None:
         """Set all signals to 0 between two calls, when no put is under way."""
@@ -116,7 +117,6 @@ class OneSided:
         connection = socket.create_connection(place, timeout=self._timeout_s)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, AHEAD_B)
         self._sockets.append(connection)
         self._to[peer] = connection
         self._queues[peer] = self._sender()
@@ -134,12 +134,16 @@ class OneSided:
         threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _send(self, puts: queue.SimpleQueue[_Put | None]) -> None:
+        last: socket.socket | None = None
         try:
             while (one := puts.get()) is not None:
-                one.connection.sendall(one.header)
-                one.connection.sendall(one.data)
+                while last not in (None, one.connection) and unsent_B(last):
+                    time.sleep(PAUSE_S)
+                last = one.connection
+                last.sendall(one.header)
+                last.sendall(one.data)
         except OSError as error:
-            self._fail(f"lost a connection while it sent ({error.strerror})")
+            self._fail(f"lost a connection ({error.strerror or error})")
 
     def _receive(self, connection: socket.socket) -> None:
         header = bytearray(HEADER.size)
@@ -160,14 +164,22 @@ class OneSided:
                         self._signals[signal] += 1
                         self._changed.notify_all()
         except OSError as error:
-            self._fail(f"lost a connection while it received ({error.strerror})")
+            self._fail(f"lost a connection ({error.strerror or error})")
         else:
-            self._fail("lost the connection to a peer")
+            self._fail("lost its connection to a peer")
 
     def _fail(self, why: str) -> None:
         with self._changed:
             self._failed = why
             self._changed.notify_all()
+
+
+def unsent_B(connection: socket.socket | None) -> int:
+    """Return the bytes that the peer has not acknowledged (tcp(7), SIOCOUTQ)."""
+    assert connection is not None
+    count = bytearray(4)
+    fcntl.ioctl(connection, termios.TIOCOUTQ, count)
+    return int.from_bytes(count, "little")
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

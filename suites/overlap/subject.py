@@ -19,6 +19,9 @@ LINKED = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine", "training_step"
 IN_MEMORY = ("all_gather", "flash_decode")
 """Operations between processes that share memory."""
 
+DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64
+"""Of flash-decode's queries."""
+
 EXPERTS = ("ag_moe", "dispatch", "combine")
 
 
@@ -66,6 +69,12 @@ class Workload:
         """Return the parameters of a training step's blocks, over all tensor-parallel ranks."""
         hidden, between = self.hidden_size, self.intermediate_size
         return self.num_hidden_layers * (4 * hidden**2 + 3 * hidden * between)
+
+    @property
+    def message_elements(self) -> int:
+        """Return the fp32 numbers that a rank gathers in shared memory."""
+        decode = self.operation == "flash_decode"
+        return self.batch * DECODE_HEADS * (DECODE_HEAD_SIZE + 1) if decode else self.message_B // 4
 
     @property
     def is_linked(self) -> bool:

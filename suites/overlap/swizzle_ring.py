@@ -1,8 +1,5 @@
 """Puts to one peer after another, in rotated order: what suits a switch (Triton-distributed)."""
 
-from suites.overlap.subject import Subject
+from suites.overlap.symmetric_memory import apply
 
-
-def apply(subject: Subject) -> Subject:
-    """Return the subject with puts in rotated order."""
-    return subject.changed(algorithm="symmetric", order="ring", experts_by="grouped")
+__all__ = ["apply"]

@@ -1,16 +1,15 @@
 """All-gather of small messages between processes of one machine, and flash-decode, which ends with one.
 
-The low-latency protocol: a word of 8 bytes has 4 bytes of data and 4 of a flag, the number of the call. A
-word is written and read at once, so a reader that sees the flag has the data. No separate signal is needed.
-Words are written in two buffers in turn: a rank writes one again only two calls later, and by then all ranks
-have read it, since each sends its next message after that. On x86 numpy copies aligned words of 8 bytes at
-once.
+The low-latency protocol: a word of 8 bytes has 4 bytes of data and 4 of a flag, the number of the call.
+Aligned words are stored and loaded whole, so a copy that has the flag has the data. No separate signal is
+needed. Words are written in two buffers in turn: a rank writes one again only two calls later, and by then
+all ranks have read it, since each sends its next message after that.
 """
 
 from __future__ import annotations
 
-import os
 import time
+from typing import Any
 
 import numpy
 import torch
@@ -18,12 +17,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from suites.overlap.operations.common import RankShare, worst_error
+from suites.overlap.subject import DECODE_HEAD_SIZE as HEAD_SIZE
+from suites.overlap.subject import DECODE_HEADS as HEADS
 from suites.overlap.subject import Subject
 from suites.overlap.symmetric.heap import SignalTimeout, SymmetricHeap
 
-HEADS, HEAD_SIZE = 8, 64
 POLLS = 256
-"""Reads of a message's last word before the processor is left to others, and the clock is looked at."""
+"""Reads of a message's last word before a rank pauses and looks at the clock."""
+
+PAUSE_S = 2e-5
+
+Words = numpy.ndarray[Any, numpy.dtype[numpy.uint32]]
 
 
 class Gather:
@@ -54,22 +58,23 @@ class Gather:
         self._result[rank] = words[0::2]
         for peer in range(self.ranks):
             if peer != rank:
-                slot = self._slots[rank][buffer, peer]
-                self._wait(slot, peer)
-                self._result[peer] = slot[0::2]
+                self._result[peer] = self._arrived(self._slots[rank][buffer, peer], peer)
         return self.gathered
 
-    def _wait(self, slot: numpy.ndarray[tuple[int], numpy.dtype[numpy.uint32]], peer: int) -> None:
-        flags, call, until_s = slot[1::2], self._call, time.monotonic() + self._timeout_s
+    def _arrived(self, slot: Words, peer: int) -> Words:
+        """Wait for a peer's words, copy each of them once, and return the data of the copies."""
+        call, until_s = self._call, time.monotonic() + self._timeout_s
         while True:
             for _ in range(POLLS):
-                if flags[-1] == call and (flags == call).all():
-                    return
-            os.sched_yield()
+                if slot[-1] == call:
+                    words = slot.copy()
+                    if (words[1::2] == call).all():
+                        return words[0::2]
+            time.sleep(PAUSE_S)  # where ranks share a core, the peer needs it
             if time.monotonic() > until_s:
                 raise SignalTimeout(
                     f"rank {self.heap.rank} waited {self._timeout_s:g} s for the last word of rank {peer} to "
-                    f"have flag {call}; it has {flags[-1]}"
+                    f"have flag {call}; it has {slot[-1]}"
                 )
 
 
@@ -78,7 +83,7 @@ class SmallAllGather(RankShare):
 
     def __init__(self, subject: Subject, heap: SymmetricHeap) -> None:
         super().__init__(subject, heap)
-        elements = self.workload.message_B // 4
+        elements = self.workload.message_elements
         self._message = self.values("message", self.rank, elements)
         self._gather = Gather(subject, heap, elements)
 

@@ -89,6 +89,8 @@ class AllGather(OverlappedCollective):
             self._put_rows(x, chunks)
             for peer in self.peers():
                 self.link.wait(self._arrived[peer], chunks)
+        elif self.subject.algorithm == "decomposed":
+            self._decomposed(x, lambda rows, first: None, chunks, False)
         else:
             self._collective(x)
 
@@ -118,12 +120,10 @@ class AllGather(OverlappedCollective):
             self.gathered[own : own + self.rows] = x
         for low, high in self.bounds(chunks):
             product(x[low:high], own + low)
-        for step in range(1, self.ranks):
-            peer = (self.rank - step) % self.ranks
-            first = peer * self.rows
-            for number, (low, high) in enumerate(self.bounds(chunks)):
-                self.link.wait(self._arrived[peer], number + 1)
-                product(self.gathered[first + low : first + high], first + low)
+        for peer, chunk in self.arriving(chunks):
+            low, high = (peer * self.rows + bound for bound in self.bounds(chunks)[chunk])
+            self.link.wait(self._arrived[peer], chunk + 1)
+            product(self.gathered[low:high], low)
 
     def _put_rows(self, x: Tensor, chunks: int) -> None:
         bounds, own = self.bounds(chunks), self.rank * self.rows
@@ -179,6 +179,8 @@ class ReduceScatter(OverlappedCollective):
         if self.subject.algorithm == "symmetric":
             self.put_chunks(chunks, lambda peer, chunk: self._put_part(peer, chunk, chunks))
             self._add(out, chunks)
+        elif self.subject.algorithm == "decomposed":
+            self._decomposed(lambda first, rows: None, out, chunks, lambda: None)
         else:
             dist.reduce_scatter_tensor(out, self.partial, group=self.group.process_group)
 

@@ -75,6 +75,13 @@ class RankShare:
         for peer, chunk in pairs:
             one(peer, chunk)
 
+    def arriving(self, chunks: int) -> list[tuple[int, int]]:
+        """Return the peers and chunks in the order in which they arrive: that of the puts, seen from here."""
+        sources = [(self.rank - step) % self.ranks for step in range(1, self.ranks)]
+        if self.subject.order == "ring":
+            return [(peer, chunk) for peer in sources for chunk in range(chunks)]
+        return [(peer, chunk) for chunk in range(chunks) for peer in sources]
+
     @property
     def in_turn(self) -> bool:
         """Return whether puts go to one peer at a time."""

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from suites.overlap.one_sided import OneSided
 from suites.overlap.operations.common import RankShare
+from suites.overlap.subject import Subject
 
 
 class ExpertRoute(NamedTuple):
@@ -27,20 +29,40 @@ class ExpertRoute(NamedTuple):
         return len(self.tokens)
 
 
-def routes(part: RankShare, chunks: int) -> list[list[list[ExpertRoute]]]:
-    """Return the route of each source rank, destination and chunk of the source's tokens."""
-    workload, ranks = part.workload, part.ranks
-    rows, local = workload.m // ranks, workload.experts // ranks
-    scores = part.values("experts", 0, workload.m, workload.experts)
-    experts = scores.topk(workload.top_k).indices.view(ranks, rows, workload.top_k)
-    parts = list(itertools.pairwise(rows * chunk // chunks for chunk in range(chunks + 1)))
-    return [
-        [
-            [_route(experts[source], destination * local, local, *bounds) for bounds in parts]
-            for destination in range(ranks)
+class RoutedShare(RankShare):
+    """A rank's share of an operation that moves rows between tokens' ranks and their experts' ranks."""
+
+    def __init__(self, subject: Subject, link: OneSided) -> None:
+        super().__init__(subject, link)
+        self.link = link
+        self.tokens = self.workload.m // self.ranks
+        self._routes: dict[int, list[list[list[ExpertRoute]]]] = {}
+
+    def routed(self, chunks: int) -> list[list[list[ExpertRoute]]]:
+        """Return the route of each source rank, destination and chunk of the source's tokens."""
+        if chunks not in self._routes:
+            self._routes[chunks] = self._all_routes(chunks)
+        return self._routes[chunks]
+
+    def route(self, source: int, chunk: int, chunks: int) -> ExpertRoute:
+        """Return the route from a source to this rank's experts."""
+        return self.routed(chunks)[source][self.rank][chunk]
+
+    def chosen(self) -> Tensor:
+        """Return the experts of every rank's tokens (ranks, tokens, top_k)."""
+        scores = self.values("experts", 0, self.workload.m, self.workload.experts)
+        return scores.topk(self.workload.top_k).indices.view(self.ranks, self.tokens, self.workload.top_k)
+
+    def _all_routes(self, chunks: int) -> list[list[list[ExpertRoute]]]:
+        experts, local = self.chosen(), self.workload.experts // self.ranks
+        parts = list(itertools.pairwise(self.tokens * chunk // chunks for chunk in range(chunks + 1)))
+        return [
+            [
+                [_route(experts[source], destination * local, local, *bounds) for bounds in parts]
+                for destination in range(self.ranks)
+            ]
+            for source in range(self.ranks)
         ]
-        for source in range(ranks)
-    ]
 
 
 def _route(experts: Tensor, first: int, local: int, low: int, high: int) -> ExpertRoute:
