@@ -106,9 +106,11 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
         yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
         yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
         yield Reading("sent_bytes", "B", cluster.sent_B, Origin.CALCULATED)
-        line_share = cluster.sent_B / cluster.port_B_per_s / alone_s
-        yield Reading("line_rate_share", "1", line_share, Origin.EMULATED)
-        yield Reading("retransmitted", "1", cluster.retransmitted(), Origin.MEASURED)
+        yield Reading("line_rate_share", "1", cluster.least_s / alone_s, Origin.EMULATED)
+        before = cluster.retransmitted()
+        busy_s = max(cluster.call("cpu_s", key=session.key, chunks=session.chunks))
+        yield Reading("communication_cpu", "s", busy_s, Origin.MEASURED)
+        yield Reading("retransmitted", "1", cluster.retransmitted() - before, Origin.MEASURED)
     if session.subject.workload.operation == "ag_gemm":
         yield from recorded(session)
     if session.subject.workload.operation == "training_step":
@@ -148,7 +150,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     if session.subject.workload.operation == "training_step":
         yield Reading("throughput", "token/s", session.subject.workload.m / taken_s, Origin.EMULATED)
     yield Reading("computation_alone", "s", computed_s, Origin.MEASURED)
-    ranks, sent_s = session.subject.workload.ranks, cluster.sent_B / cluster.port_B_per_s
+    ranks, sent_s = session.subject.workload.ranks, cluster.least_s
     yield Reading("communication_to_computation", "1", sent_s / computed_s, Origin.CALCULATED)
     bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
     yield Reading("bound", "s", bound_s, Origin.CALCULATED)

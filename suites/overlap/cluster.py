@@ -9,19 +9,15 @@ from typing import Any
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.topology import Link, Topology
+from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology, burst_B
 from suites.overlap import on_rank
 from suites.overlap.subject import Subject, Workload
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-FRAME_B = (16 << 10) + 14
-"""The links' frames. Smaller ones would cost the cores more, which links of GPUs do not. With larger ones
-a link would send a larger part of these messages at once, above its rate."""
-
 CALIBRATIONS = 7
 """Runs of which the median is taken, where a median of a few will do."""
 
-ENOUGH_S = 1.0
+ENOUGH_S = 0.5
 """How long these take together, where one does not take longer."""
 
 RUNS = 2
@@ -34,7 +30,7 @@ class OverlapCluster:
         self.workload = workload
         self.variants: set[str] = set()
         self.rate_B_per_s: float | None = None
-        self.port_B_per_s, self.sent_B = 0.0, 0.0
+        self.port_B_per_s, self.sent_B, self.least_s = 0.0, 0.0, 0.0
         self._network: Network | None = None
         with ExitStack() as stack:
             if self.workload.is_linked:
@@ -93,6 +89,8 @@ class OverlapCluster:
             network.set_rate(link, self.rate_B_per_s)
         for link in links[:2]:
             network.verify(link, self.rate_B_per_s)
+        at_once_B = links_per_port * burst_B(self.rate_B_per_s, network.topology.frame_B)
+        self.least_s = max(self.sent_B - at_once_B, 0.0) / self.port_B_per_s
 
     def link_B(self, key: str, chunks: int) -> float:
         """Return the bytes of one run over the busiest direction of a link, by the kernel's counters."""
@@ -105,7 +103,7 @@ class OverlapCluster:
         return max((after[link][end] - before[link][end]) / RUNS for link in links for end in (0, 1))
 
     def retransmitted(self) -> int:
-        """Return the TCP segments sent again so far by all hosts; on a link that drops nothing, none."""
+        """Return the TCP segments sent again so far by all hosts."""
         return sum(self._network.retransmitted()) if self._network is not None else 0
 
     def enter(self, key: str, subject: Subject) -> None:
@@ -124,20 +122,21 @@ class OverlapCluster:
 def topology_of(workload: Workload) -> Topology:
     """Return the network of a workload, unshaped.
 
-    Two ranks share one link. More have a link each to a switch; or each a router of its own, which stands for
-    its ports, and a link from router to router for each pair.
+    Frames are large, because small ones cost the cores more, which links of GPUs do not. Two ranks share one
+    link. More have a link each to a switch; or each a router of its own, which stands for its ports, and a link
+    from router to router for each pair.
     """
     hosts = tuple(f"node{rank}" for rank in range(workload.ranks))
     if workload.ranks == 2:
-        topology = Topology(hosts, (), (Link(hosts[0], hosts[1]),), FRAME_B)
+        topology = Topology(hosts, (), (Link(hosts[0], hosts[1]),), LARGEST_FRAME_B)
     elif workload.topology == "switch":
         links = tuple(Link(host, "switch") for host in hosts)
-        topology = Topology(hosts, ("switch",), links, FRAME_B)
+        topology = Topology(hosts, ("switch",), links, LARGEST_FRAME_B)
     else:
         routers = tuple(f"router{rank}" for rank in range(workload.ranks))
         own = tuple(Link(host, router) for host, router in zip(hosts, routers, strict=True))
         pairs = tuple(Link(*pair) for pair in combinations(routers, 2))
-        topology = Topology(hosts, routers, (*own, *pairs), FRAME_B)
+        topology = Topology(hosts, routers, (*own, *pairs), LARGEST_FRAME_B)
     return topology
 
 

@@ -21,12 +21,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from harness.instruments.network import kernel_routes, tcp_window
 from harness.instruments.network.routing_rules import Flow, RouteRule
-from harness.instruments.network.topology import ETHERNET_B, Link, Topology
+from harness.instruments.network.topology import ETHERNET_B, Link, Topology, burst_B
 
 NAMESPACES = "/run/netns"
-BURST_S = 0.002
-"""Burst of a link: what it saves up in this time, at least two frames."""
-
 QUEUE_B = 8 << 20
 """Queue of a link before it drops: more than TCP sends at once, because a lost frame costs a retransmission
 timeout of 200 ms, which would be measured in place of the link."""
@@ -90,7 +87,7 @@ class NetnsServer:
                 _unshape(kernel, device)
                 continue
             rate = round(rate_B_per_s)
-            burst = max(round(BURST_S * rate), 2 * self._topology.frame_B)
+            burst = burst_B(rate, self._topology.frame_B)
             kernel.tc("replace", "tbf", index=device, handle=HANDLE, rate=rate, burst=burst, limit=QUEUE_B)
 
     def hash_by(self, ports: bool) -> None:

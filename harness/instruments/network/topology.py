@@ -23,6 +23,9 @@ ETHERNET_B = 14
 LARGEST_FRAME_B = 65535 + ETHERNET_B
 """What IPv4 allows. Large frames cost the processors less, as links do that cut data in hardware."""
 
+BURST_S = 0.002
+"""Burst of a link: what it saves up in this time."""
+
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
 
 
@@ -161,6 +164,11 @@ def validate_rate(link: Link) -> None:
     if rate is not None and not 0 < rate < math.inf:
         bound = "not finite" if rate == math.inf else "not above 0"
         raise TopologyError(f"link {link.one}-{link.other}: its rate {rate} B/s is {bound}")
+
+
+def burst_B(rate_B_per_s: float, frame_B: int) -> int:
+    """Return what a shaped link sends above its rate after a pause: at least two frames."""
+    return max(round(BURST_S * rate_B_per_s), 2 * frame_B)
 
 
 def two_nodes(rate_B_per_s: float | None) -> Topology:
