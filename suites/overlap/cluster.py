@@ -122,9 +122,9 @@ class OverlapCluster:
 def topology_of(workload: Workload) -> Topology:
     """Return the network of a workload, unshaped.
 
-    Frames are large, because small ones cost the cores more, which links of GPUs do not. Two ranks share one
-    link. More have a link each to a switch; or each a router of its own, which stands for its ports, and a link
-    from router to router for each pair.
+    Frames are large, because small ones cost the cores more, which links of GPUs do not. Two ranks share a
+    link. More have a link each to a switch; or each a router of its own, which stands for its ports, and a
+    link from router to router for each pair.
     """
     hosts = tuple(f"node{rank}" for rank in range(workload.ranks))
     if workload.ranks == 2:
