@@ -36,16 +36,6 @@ class Combine(RoutedShare):
         rows = sum(len(self.route(peer, 0, 1)) for peer in self.peers())
         return float(rows * self.workload.n * self.y.itemsize)
 
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.received.fill_(torch.nan)
-
-    def run(self, chunks: int) -> None:
-        """Multiply, move and add once."""
-        {"in_sequence": self._in_sequence, "decomposed": self._decomposed, "symmetric": self._symmetric}[
-            self.subject.algorithm
-        ](chunks)
-
     def compute(self) -> None:
         """Multiply all rows without communication."""
         for source in range(self.ranks):
@@ -68,9 +58,6 @@ class Combine(RoutedShare):
             for chunk in range(parts)
         ]:
             work.wait()
-
-    def _in_sequence(self, chunks: int) -> None:
-        self._decomposed(1)
 
     def _decomposed(self, chunks: int) -> None:
         self.y.zero_()

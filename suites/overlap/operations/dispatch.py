@@ -34,16 +34,6 @@ class Dispatch(RoutedShare):
         rows = sum(len(self.routed(1)[self.rank][peer][0]) for peer in self.peers())
         return float(rows * self.x.shape[1] * self.x.itemsize)
 
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.received.fill_(torch.nan)
-
-    def run(self, chunks: int) -> None:
-        """Move the rows and multiply them once."""
-        {"in_sequence": self._in_sequence, "decomposed": self._decomposed, "symmetric": self._symmetric}[
-            self.subject.algorithm
-        ](chunks)
-
     def compute(self) -> None:
         """Multiply all received rows without communication."""
         self.y.clear()
@@ -60,9 +50,6 @@ class Dispatch(RoutedShare):
             parts = chunks if self.subject.algorithm == "decomposed" else 1
             for work, _ in [self._exchange(chunk, parts) for chunk in range(parts)]:
                 work.wait()
-
-    def _in_sequence(self, chunks: int) -> None:
-        self._decomposed(1)
 
     def _decomposed(self, chunks: int) -> None:
         self.y.clear()

@@ -32,11 +32,32 @@ class ExpertRoute(NamedTuple):
 class RoutedShare(RankShare):
     """A rank's share of an operation that moves rows between tokens' ranks and their experts' ranks."""
 
+    received: Tensor
+
     def __init__(self, subject: Subject, link: OneSided) -> None:
         super().__init__(subject, link)
         self.link = link
         self.tokens = self.workload.m // self.ranks
         self._routes: dict[int, list[list[list[ExpertRoute]]]] = {}
+
+    def forget(self) -> None:
+        """Make what the last run received invalid."""
+        self.received.fill_(torch.nan)
+
+    def run(self, chunks: int) -> None:
+        """Do the operation once, by the subject's algorithm."""
+        {"in_sequence": self._in_sequence, "decomposed": self._decomposed, "symmetric": self._symmetric}[
+            self.subject.algorithm
+        ](chunks)
+
+    def _in_sequence(self, chunks: int) -> None:
+        self._decomposed(1)
+
+    def _decomposed(self, chunks: int) -> None:
+        raise NotImplementedError
+
+    def _symmetric(self, chunks: int) -> None:
+        raise NotImplementedError
 
     def routed(self, chunks: int) -> list[list[list[ExpertRoute]]]:
         """Return the route of each source rank, destination and chunk of the source's tokens."""
