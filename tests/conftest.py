@@ -5,11 +5,13 @@ import os
 import pickle
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import pytest
 from forked_ranks import forking
+from marked import left, marked, wait_for
 
 from harness import config
 from harness.instruments.distributed import rank_pool
@@ -27,7 +29,8 @@ STARTS = {
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
         test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline test_ranks
         test_ring_reduce_scatter
-        test_overlap test_real_cluster test_routing_rules test_run_queue test_symmetric test_tensor_parallel
+        test_overlap test_overlap_bad_input test_real_cluster test_routing_rules test_run_queue
+        test_symmetric test_tensor_parallel
         test_zero
     """,
     "compilers": """
@@ -105,7 +108,7 @@ def ranks_forked():
     """Let pools of ranks fork them, in this process: see forked_ranks.py."""
     with pytest.MonkeyPatch.context() as patch:
         template = forking(patch)
-        yield
+        yield template
         template.close()
 
 
@@ -115,6 +118,19 @@ def ranks_by_command(ranks_forked):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rank_pool, "subprocess", subprocess)
         yield
+
+
+@pytest.fixture
+def nothing_left(ranks_forked, monkeypatch):
+    """Check that after a test there are no other processes, files of /dev/shm or namespaces than before."""
+    mark = marked(monkeypatch)
+    before = left(mark)
+    yield
+    kept = set() if ranks_forked.process is None else {f"process {ranks_forked.process.pid}"}
+    added = left(mark) - before - kept  # the process that forks ranks serves later tests, too
+    with suppress(AssertionError):  # a killed process takes a moment to end
+        wait_for(lambda: not added & left(mark), limit_s=20)
+    assert added & left(mark) == set()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Finds the processes that a test has left, by a mark in their environment."""
+"""Finds what a test has left: processes, by a mark in their environment or by their parent, and files."""
 
 import os
 import time
@@ -45,6 +45,31 @@ def wait_for(condition, limit_s=60):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
     return value
+
+
+def left(mark):
+    """Return what a test may leave: processes, files of /dev/shm, and named network namespaces.
+
+    Processes are descendants of this one, or have the mark: a forked rank has the mark of its template.
+    """
+    found = {*bearing(mark)}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process)
+    folders = (Path("/dev/shm"), Path("/run/netns"))  # `ip netns list` lists the second
+    return {f"process {one.pid}" for one in found} | {
+        str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()
+    }
+
+
+def network_namespaces():
+    """Return the network namespaces that some process of this machine is in."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/ns/net"):
+        with suppress(OSError):
+            found.add(os.readlink(path))
+    return found
 
 
 def wait_until_none(mark):

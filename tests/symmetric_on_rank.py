@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from triton.runtime.interpreter import InterpreterBuilder
 
-from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
+from suites.overlap.symmetric.gpu_heap import gpu_heaps
+from suites.overlap.symmetric.heap import Heaps, SignalTimeout, SymmetricHeap, shared_heaps
 
 HEAP_B = 1 << 20
 ROUNDS = 3
@@ -27,12 +31,17 @@ ROUNDS = 3
 Case = Callable[..., Iterator[tuple[Tensor, Tensor]]]
 
 
+def seeded(seed: int) -> torch.Generator:
+    """Return a generator for the device of the heap, which has the same numbers on every rank."""
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
 def ag_gemm(
     module: ModuleType, heap: SymmetricHeap, m: int = 40, k: int = 48, n: int = 70
 ) -> Iterator[tuple[Tensor, Tensor]]:
     operation = module.AllGatherGemm(heap, m, k, torch.float32)
     for seed in range(ROUNDS):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         x, w = (torch.randn(*shape, generator=generator) for shape in ((heap.ranks * m, k), (k, n)))
         yield operation(x[heap.rank * m : (heap.rank + 1) * m], w), x.double() @ w.double()
 
@@ -42,7 +51,7 @@ def gemm_rs(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     operation = module.GemmReduceScatter(heap, m, n, torch.float32)
     for seed in range(ROUNDS):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         x = torch.randn(heap.ranks, heap.ranks * m, k, generator=generator)
         w = torch.randn(heap.ranks, k, n, generator=generator)
         expected = torch.bmm(x.double(), w.double()).sum(0)
@@ -54,7 +63,7 @@ TOKENS, HIDDEN, LOCAL_EXPERTS, CHOICES = 7, 33, 3, 2
 
 def routed(ranks: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return each rank's tokens and their experts: uneven; in the first round, all have rank 0's experts."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     tokens = [0 if seed and rank == seed else TOKENS - rank for rank in range(ranks)]
     experts = LOCAL_EXPERTS * ranks if seed else LOCAL_EXPERTS
     chosen = [torch.rand(one, experts, generator=generator).argsort(1)[:, :CHOICES] for one in tokens]
@@ -97,7 +106,7 @@ def moe_combine(module: ModuleType, heap: SymmetricHeap) -> Iterator[tuple[Tenso
         counts = torch.stack([one.flatten().bincount(minlength=experts) for one in chosen]).int()
         x, mine = tokens[heap.rank], chosen[heap.rank]
         places = mine.flatten().argsort(stable=True).argsort().int().view_as(mine)
-        weights = torch.rand(mine.shape, generator=torch.Generator().manual_seed(seed))
+        weights = torch.rand(mine.shape, generator=seeded(seed))
         factors = (weights.double() * scales[mine].double()).sum(1, keepdim=True)
         yield operation(y, module.Routes(counts, places), weights), x.double() * factors
 
@@ -107,7 +116,7 @@ def low_latency_allgather(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     operation = module.LowLatencyAllGather(heap, shape, torch.bfloat16)
     for seed in range(ROUNDS):
-        x = torch.randn(heap.ranks, *shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        x = torch.randn(heap.ranks, *shape, generator=seeded(seed)).bfloat16()
         yield operation(x[heap.rank]), x
 
 
@@ -116,7 +125,7 @@ def flash_decode(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     operation = module.FlashDecode(heap, batch, heads, size)
     for seed in range(ROUNDS):
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded(seed)
         lengths = [(130, 17, 3, 0)[(rank + seed) % 4] for rank in range(heap.ranks)]
         q = torch.randn(batch, heads, size, generator=generator)
         k, v = torch.randn(2, batch, kv_heads, sum(lengths), size, generator=generator)
@@ -149,15 +158,57 @@ def run(
     `source`: the path of the kernel's module, if it is not this project's. `late_s`: how much later each rank
     begins than the one before. `absent`: a rank that does nothing.
     """
-    heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
+    heap = SymmetricHeap(heaps(), dist.get_rank(), int(timeout_s * 1e9))
     if heap.rank == absent:
         return None
     errors = []
     time.sleep(late_s * heap.rank)
-    for result, expected in CASES[name](_module(name, source), heap):
-        errors.append(error(result, expected))
+    with heap._heaps.own.device:
+        for result, expected in CASES[name](_module(name, source), heap):
+            errors.append(error(result, expected))
     dist.barrier()
     return errors
+
+
+def heaps() -> Heaps:
+    """Return memory of a GPU per rank where there are as many, else shared memory of the host.
+
+    The tests have not run on GPUs yet.
+    """
+    if torch.cuda.device_count() < dist.get_world_size():
+        return shared_heaps(HEAP_B)
+    torch.cuda.set_device(dist.get_rank())
+    return gpu_heaps(HEAP_B)
+
+
+def die_in_a_put(state: dict[str, Any], name: str, victim: int, timeout_s: float) -> str:
+    """Kill the victim after its kernel's first store to a peer; return what the others raise.
+
+    Of interpreted kernels: in the host's memory.
+    """
+    heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
+    if heap.rank == victim:
+        for operation in ("create_masked_store", "create_atomic_store"):
+            setattr(InterpreterBuilder, operation, _dying(heap, getattr(InterpreterBuilder, operation)))
+    try:
+        for _ in CASES[name](_module(name, None), heap):
+            pass
+    except SignalTimeout as error:
+        return str(error)
+    return ""
+
+
+def _dying(heap: SymmetricHeap, given: Any) -> Any:
+    first, last = (int(heap._heaps.addresses[one]) for one in (0, -1))
+    own = range(heap._heaps.own.data_ptr(), heap._heaps.own.data_ptr() + HEAP_B)
+
+    def store(builder: Any, pointers: Any, *rest: Any) -> Any:
+        result, address = given(builder, pointers, *rest), int(pointers.data.flat[0])
+        if first <= address < last + HEAP_B and address not in own:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return store
 
 
 def error(result: Tensor, expected: Tensor) -> float:

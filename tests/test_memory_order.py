@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_mutants import CHANGES, called, difference, in_kernels, mutants, source_of
 from symmetric_on_rank import CASES
+from triton.runtime.interpreter import InterpreterBuilder
 
 from harness.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
+from harness.records import Unavailable
 from suites.overlap.symmetric.heap import Heaps, SymmetricHeap
 from suites.overlap.symmetric.memory_order import MemoryOrder
 from suites.overlap.symmetric.memory_trace import HOST, SPACE_B, Access, traced
@@ -358,6 +360,17 @@ def test_every_atomic_is_recorded_per_element_with_what_it_leaves(tmp_path):
         ("update", "acquire", "gpu", 0, 5, 6), ("load", "acq_rel", "sys", 0, 6, 6),
         *(("poll", "acquire", "sys", i, 7, value) for i, value in enumerate((6, 2, 3, 3))),
     ]  # fmt: skip
+
+
+def test_an_interpreter_without_an_operation_to_record_is_unavailable(tmp_path, monkeypatch):
+    monkeypatch.delattr(InterpreterBuilder, "create_atomic_poll")
+    with pytest.raises(Unavailable) as caught:
+        alone(tmp_path, lambda heap: None)
+    assert str(caught.value) == (
+        "recording memory accesses needs create_atomic_poll of the interpreter of Triton 3.9; this is "
+        f"{triton.__version__}"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 class Ranks:

@@ -27,18 +27,22 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[RankPool]:
         yield pool
 
 
-def made(pool: RankPool, algorithm: Any, tp_size: int = 2, **more: Any) -> str:
-    """Make the step on every rank; 22 rows per rank, which do not divide by most numbers of chunks."""
-    workload = Workload(
+def step_of(ranks: int, tp_size: int = 2) -> Workload:
+    """Return a small step; its 22 rows per rank do not divide by most numbers of chunks."""
+    return Workload(
         operation="training_step",
-        ranks=len(pool),
-        m=22 * len(pool),
+        ranks=ranks,
+        m=22 * ranks,
         tp_size=tp_size,
         hidden_size=40,
         intermediate_size=56,
         num_attention_heads=4,
     )
-    subject = Subject(workload, 5, algorithm, **more)
+
+
+def made(pool: RankPool, algorithm: Any, tp_size: int = 2, **more: Any) -> str:
+    """Make the step on every rank."""
+    subject = Subject(step_of(len(pool), tp_size), 5, algorithm, **more)
     key = f"{algorithm} {tp_size} {more}"
     pool.call(f"{ON_RANK}:make", key=key, subject=subject.described)
     return key
@@ -49,14 +53,20 @@ def seconds(pool: RankPool, key: str, what: str, chunks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "order"),
-    [("in_sequence", "ring"), ("decomposed", "ring"), ("symmetric", "ring"), ("symmetric", "full_mesh")],
+    ("algorithm", "more"),
+    [
+        ("in_sequence", {}),
+        ("in_sequence", {"weight_gradient_overlaps": True}),
+        ("decomposed", {}),
+        ("symmetric", {}),
+        ("symmetric", {"order": "full_mesh"}),
+    ],
 )
 def test_losses_and_gradients_are_those_of_the_full_model(
-    algorithm: str, order: str, ranks: RankPool
+    algorithm: str, more: dict[str, Any], ranks: RankPool
 ) -> None:
     for tp_size in {2, len(ranks)}:
-        key = made(ranks, algorithm, tp_size, order=order)
+        key = made(ranks, algorithm, tp_size, **more)
         for chunks in (1, 3, 16):
             seconds(ranks, key, "communicate", chunks)
             seconds(ranks, key, "compute", chunks)
@@ -81,11 +91,12 @@ def test_an_update_subtracts_the_gradients(ranks: RankPool) -> None:
         assert max(errors) < 1e-6
 
 
-def test_a_rank_sends_each_collectives_bytes(ranks: RankPool) -> None:
-    shard_B = 22 * 40 * 4
+def test_a_rank_sends_each_collectives_bytes_and_the_gradients_of_data_parallelism(ranks: RankPool) -> None:
+    shard_B, weights_B = 22 * 40 * 4, step_of(len(ranks)).parameters * 4
     for tp_size in {2, len(ranks)}:
-        key = made(ranks, "symmetric", tp_size)
+        key, replicas = made(ranks, "symmetric", tp_size), len(ranks) // tp_size
         of_rank = 2 * 4 * 2 * (tp_size - 1) * shard_B
+        of_rank += 2 * (replicas - 1) / replicas * weights_B / tp_size  # a ring's all-reduce
         assert ranks.call(f"{ON_RANK}:sent_B", key=key) == [of_rank] * len(ranks)
 
 

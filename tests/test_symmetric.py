@@ -60,6 +60,7 @@ def test_experts_outputs_return_to_their_tokens() -> None:
     assert torch.equal(combine(dispatched.rows, dispatched.routes, halves), tokens)
 
 
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("name", CASES)
 def test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values(name: str) -> None:
     with RankPool([RankLocation((), ENVIRONMENT)] * 2, "127.0.0.1") as pool:
@@ -102,6 +103,7 @@ REFUSED: dict[str, tuple[Callable[[SymmetricHeap], Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("what", REFUSED)
 def test_sizes_that_do_not_fit_are_refused(what: str) -> None:
     make, said = REFUSED[what]
@@ -109,11 +111,13 @@ def test_sizes_that_do_not_fit_are_refused(what: str) -> None:
         make(alone(ranks=2))
 
 
+@pytest.mark.usefixtures("nothing_left")
 def test_a_heap_that_is_too_small_is_named_with_its_bytes() -> None:
     with pytest.raises(HeapFull, match=r"rank 0 has 1,000 B, 1,000 B free.* need 2,048 B"):
         low_latency.LowLatencyAllGather(alone(1000), (128,), torch.float32)
 
 
+@pytest.mark.usefixtures("nothing_left")
 def test_triton_without_a_poll_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     gather = low_latency.LowLatencyAllGather(alone(), (4,), torch.float32)
     monkeypatch.delattr(tl, "atomic_poll")

@@ -14,7 +14,15 @@ from compiled_for import EVERY_TARGET
 from symmetric_on_rank import CASES
 
 from harness.code_fingerprint import ROOT
-from harness.instruments.triton_kernels.targets import NVIDIA, TARGETS, Compilation, assembly, usage
+from harness.instruments.triton_kernels import targets
+from harness.instruments.triton_kernels.targets import (
+    NVIDIA,
+    TARGETS,
+    Compilation,
+    CompilationFailed,
+    assembly,
+    usage,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(tl, "atomic_poll"), reason="Triton before 3.9 has no atomic_poll")
 
@@ -113,3 +121,20 @@ def test_a_wrong_scope_or_order_is_found(
     (compilation,) = kernels(kernel, package="")
     for target in TARGETS:
         assert disorder(compilation, target), target
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("name", CASES)
+def test_a_target_without_an_atomic_that_a_kernel_needs_is_named_in_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P100 has no atomics of a scope and a memory order."""
+    monkeypatch.setitem(NVIDIA, "sm_60", 60)
+    monkeypatch.setattr(targets, "TARGETS", (*TARGETS, "sm_60"))
+    compilation = next(one for one in kernels(name) if "faults" in one.signature)
+    with pytest.raises(CompilationFailed) as caught:
+        assembly(compilation, "sm_60")
+    reason = str(caught.value)
+    assert reason.startswith(f"kernel {compilation.name} does not compile for sm_60: ")
+    assert re.search(r"Feature '\.(relaxed|release|acquire)' requires \.target sm_70", reason)
+    assert "\n" not in reason

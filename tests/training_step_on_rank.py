@@ -52,7 +52,7 @@ def swapped(collective: Any) -> Iterator[None]:
 
 def without(wait: Any, signals: range) -> Any:
     """Return a wait that returns at once for these signals."""
-    return lambda signal, value: None if signal in signals else wait(signal, value)
+    return lambda signal, value: value if signal in signals else wait(signal, value)
 
 
 def run(step: TensorParallelStep, chunks: int) -> None:

@@ -54,7 +54,10 @@ def make(state: RankState, key: str, subject: Mapping[str, Any]) -> None:
     variant = Subject(**{**subject, "workload": Workload(**subject["workload"])})
     name = variant.workload.operation
     if name in LINKED:
-        state[key] = LINKED[name](variant, state["link"])
+        link: OneSided = state["link"]
+        first = link.buffers
+        state[key] = LINKED[name](variant, link)
+        state.setdefault("buffers", {})[key] = range(first, link.buffers)
     else:
         heap_B = BUFFERS * variant.workload.ranks * variant.workload.message_elements * WORD_B
         heap = SymmetricHeap(shared_heaps(heap_B), dist.get_rank())
@@ -63,8 +66,10 @@ def make(state: RankState, key: str, subject: Mapping[str, Any]) -> None:
 
 
 def drop(state: RankState, key: str) -> None:
-    """Release the operation."""
+    """Release the operation, and what its link knows of its memory."""
     state.pop(key, None)
+    for buffer in state.get("buffers", {}).pop(key, ()):
+        state["link"].release(buffer)
 
 
 def seconds(state: RankState, key: str, what: str, chunks: int, count: int, calls: int = 1) -> list[float]:

@@ -14,6 +14,7 @@ import struct
 import termios
 import threading
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -51,8 +52,11 @@ class OneSided:
         self._signals: list[int] = []
         self._changed = threading.Condition()
         self._failed = ""
+        self._is_closed = False
+        self._senders: list[threading.Thread] = []
+        self._receivers: list[threading.Thread] = []
         self.arrivals: list[tuple[float, float]] | None = None  # begins and ends, where a run is recorded
-        self._sockets: list[socket.socket] = []
+        self._from: list[socket.socket] = []
         self._to: dict[int, socket.socket] = {}
         self._in_turn = self._sender()
         self._queues: dict[int, queue.SimpleQueue[_Put | None]] = {}
@@ -70,6 +74,15 @@ class OneSided:
         self._buffers.append(bytes_of(tensor))
         return len(self._buffers) - 1
 
+    @property
+    def buffers(self) -> int:
+        """Return how many buffers have been registered, released ones too: the next one's number."""
+        return len(self._buffers)
+
+    def release(self, buffer: int) -> None:
+        """Refer to a buffer's memory no more, when no put to it is under way; no number is used again."""
+        self._buffers[buffer] = memoryview(b"")
+
     def signals(self, count: int) -> range:
         """Return the numbers of new signals, all 0."""
         first = len(self._signals)
@@ -82,16 +95,18 @@ class OneSided:
         """Begin to write a contiguous tensor into a peer's buffer; then add one to the peer's signal.
 
         The tensor must not change until the peer has it. `in_turn`: after all earlier puts in turn, to
-        whichever peer.
+        whichever peer. Raises ValueError once the link is closed.
         """
+        if self._is_closed:
+            raise ValueError(f"rank {self.rank} has closed its link and cannot put")
         data = bytes_of(source)
         one = _Put(self._to[peer], HEADER.pack(buffer, signal, first_B, data.nbytes), data)
         (self._in_turn if in_turn else self._queues[peer]).put(one)
 
-    def wait(self, signal: int, value: int) -> None:
-        """Wait until the signal is at least `value`; raises `SignalTimeout`."""
-        if self._signals[signal] >= value:  # without the lock: it only grows
-            return
+    def wait(self, signal: int, value: int) -> int:
+        """Wait until the signal is at least `value` and return what it is; raises `SignalTimeout`."""
+        if (current := self._signals[signal]) >= value:  # without the lock: it only grows
+            return current
         until_s = time.monotonic() + self._timeout_s
         with self._changed:
             while self._signals[signal] < value:
@@ -101,43 +116,69 @@ class OneSided:
                     if self._failed:
                         raise SignalTimeout(f"rank {self.rank} {self._failed} while it waited for {waited}")
                     raise SignalTimeout(f"rank {self.rank} waited {self._timeout_s:g} s for {waited}")
+            return self._signals[signal]
 
     def reset(self) -> None:
         """Set all signals to 0 between two calls, when no put is under way."""
         self._signals[:] = [0] * len(self._signals)
 
     def close(self) -> None:
-        """End the threads and the connections."""
+        """Send the puts so far, then end the threads and the connections, and release all buffers.
+
+        Not collective: this rank receives nothing more, so that what peers put later is lost. Afterwards all
+        puts are with the kernel, which delivers them. Raises TimeoutError, with everything ended, if peers
+        have not taken them within the time limit. Once a connection has been lost, puts may be dropped.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         for puts in (self._in_turn, *self._queues.values()):
             puts.put(None)
-        for connection in self._sockets:
+        until_s = time.monotonic() + self._timeout_s
+        for sender in self._senders:
+            sender.join(max(until_s - time.monotonic(), 0))
+        is_late = any(sender.is_alive() for sender in self._senders) and not self._failed
+        self._fail("closed its link")
+        for connection in (*self._to.values(), *self._from):
+            with suppress(OSError):  # the peer may have ended it
+                connection.shutdown(socket.SHUT_RDWR)  # ends a call that a thread waits in; a close does not
+        for thread in (*self._senders, *self._receivers):
+            thread.join(TIMEOUT_S)  # at once, whatever the link's limit
+        for connection in (*self._to.values(), *self._from):
             connection.close()
+        for buffer in range(len(self._buffers)):
+            self.release(buffer)
+        if is_late:
+            raise TimeoutError(
+                f"rank {self.rank} waited {self._timeout_s:g} s for its peers to take its puts"
+            )
 
     def _connect(self, peer: int, place: tuple[str, int]) -> None:
         connection = socket.create_connection(place, timeout=self._timeout_s)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._sockets.append(connection)
         self._to[peer] = connection
         self._queues[peer] = self._sender()
 
     def _sender(self) -> queue.SimpleQueue[_Put | None]:
         puts: queue.SimpleQueue[_Put | None] = queue.SimpleQueue()
-        threading.Thread(target=self._send, args=(puts,), daemon=True).start()
+        self._senders.append(threading.Thread(target=self._send, args=(puts,), daemon=True))
+        self._senders[-1].start()
         return puts
 
     def _accept(self, server: socket.socket) -> None:
         server.settimeout(self._timeout_s)
         connection, _ = server.accept()
         connection.settimeout(None)
-        self._sockets.append(connection)
-        threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+        self._from.append(connection)
+        self._receivers.append(threading.Thread(target=self._receive, args=(connection,), daemon=True))
+        self._receivers[-1].start()
 
     def _send(self, puts: queue.SimpleQueue[_Put | None]) -> None:
         last: socket.socket | None = None
         try:
             while (one := puts.get()) is not None:
-                while last not in (None, one.connection) and unsent_B(last):
+                while last not in (None, one.connection) and unsent_B(last) and not self._failed:
                     time.sleep(PAUSE_S)
                 last = one.connection
                 last.sendall(one.header)
@@ -152,6 +193,8 @@ class OneSided:
                 begin_s = 0.0 if self.arrivals is None else time.perf_counter()
                 buffer, signal, first_B, size_B = HEADER.unpack(header)
                 target = self._buffers[buffer][first_B : first_B + size_B]
+                if len(target) != size_B:
+                    raise OSError(f"a put of {size_B} B at {first_B} B is not within its buffer {buffer}")
                 while len(target):
                     received_B = connection.recv_into(target, len(target), socket.MSG_WAITALL)
                     if not received_B:
@@ -170,7 +213,7 @@ class OneSided:
 
     def _fail(self, why: str) -> None:
         with self._changed:
-            self._failed = why
+            self._failed = self._failed or why
             self._changed.notify_all()
 
 

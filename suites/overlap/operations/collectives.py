@@ -114,16 +114,20 @@ class AllGather(OverlappedCollective):
                     self.gathered[first + low : first + high] = rows
 
     def _symmetric(self, x: Tensor, product: Callable[[Tensor, int], None], chunks: int, keep: bool) -> None:
+        """Multiply the own rows first, then all that have arrived of a peer in one product."""
         self._put_rows(x, chunks)
         own = self.rank * self.rows
         if keep:
             self.gathered[own : own + self.rows] = x
-        for low, high in self.bounds(chunks):
-            product(x[low:high], own + low)
+        product(x, own)
+        bounds, multiplied = self.bounds(chunks), dict.fromkeys(self.peers(), 0)
         for peer, chunk in self.arriving(chunks):
-            low, high = (peer * self.rows + bound for bound in self.bounds(chunks)[chunk])
-            self.link.wait(self._arrived[peer], chunk + 1)
+            if chunk < multiplied[peer]:
+                continue
+            arrived = self.link.wait(self._arrived[peer], chunk + 1)
+            low, high = (peer * self.rows + bound for bound in (bounds[chunk][0], bounds[arrived - 1][1]))
             product(self.gathered[low:high], low)
+            multiplied[peer] = arrived
 
     def _put_rows(self, x: Tensor, chunks: int) -> None:
         bounds, own = self.bounds(chunks), self.rank * self.rows
@@ -167,8 +171,11 @@ class ReduceScatter(OverlappedCollective):
             out.copy_(self._own())
         elif self.subject.algorithm == "in_sequence":
             product(0, self.partial)
-            dist.reduce_scatter_tensor(out, self.partial, group=self.group.process_group)
+            later, group = self.subject.weight_gradient_overlaps, self.group.process_group
+            work = dist.reduce_scatter_tensor(out, self.partial, group=group, async_op=later)
             meanwhile()
+            if work is not None:
+                work.wait()
         elif self.subject.algorithm == "decomposed":
             self._decomposed(product, out, chunks, meanwhile)
         else:
@@ -211,17 +218,14 @@ class ReduceScatter(OverlappedCollective):
         chunks: int,
         meanwhile: Callable[[], None],
     ) -> None:
-        def compute(rank: int, chunk: int) -> None:
-            low, high = (rank * self.rows + bound for bound in self.bounds(chunks)[chunk])
+        """Compute the peers' rows first; put each chunk as soon as its product ends."""
+        bounds = self.bounds(chunks)
+        for peer, first, end in self.put_groups(chunks):
+            low, high = (peer * self.rows + bound for bound in (bounds[first][0], bounds[end - 1][1]))
             product(low, self.partial[low:high])
-
-        def compute_and_put(peer: int, chunk: int) -> None:
-            compute(peer, chunk)
-            self._put_part(peer, chunk, chunks)
-
-        self.put_chunks(chunks, compute_and_put)
-        for chunk in range(chunks):
-            compute(self.rank, chunk)
+            for chunk in range(first, end):
+                self._put_part(peer, chunk, chunks)
+        product(self.rank * self.rows, self._own())
         meanwhile()
         self._add(out, chunks)
 
@@ -235,12 +239,10 @@ class ReduceScatter(OverlappedCollective):
 
     def _add(self, out: Tensor, chunks: int) -> None:
         """Add the parts in the order of ranks, chunk by chunk as they arrive."""
+        parts = [self._own() if rank == self.rank else self.received[rank] for rank in range(self.ranks)]
         for number, (low, high) in enumerate(self.bounds(chunks)):
-            for rank in range(self.ranks):
-                if rank != self.rank:
-                    self.link.wait(self._arrived[rank], number + 1)
-                part = (self._own() if rank == self.rank else self.received[rank])[low:high]
-                if rank == 0:
-                    out[low:high].copy_(part)
-                else:
-                    out[low:high].add_(part)
+            for peer in self.peers():
+                self.link.wait(self._arrived[peer], number + 1)
+            torch.add(parts[0][low:high], parts[1][low:high], out=out[low:high])
+            for part in parts[2:]:
+                out[low:high].add_(part[low:high])

@@ -75,6 +75,29 @@ class RankShare:
         for peer, chunk in pairs:
             one(peer, chunk)
 
+    def put_groups(self, chunks: int) -> list[tuple[int, int, int]]:
+        """Return (peer, first chunk, end) of what one product computes before its chunks are put.
+
+        The first is one chunk. Each further one is at most as large as all before it: products are large, and
+        the link sends those meanwhile. Where it ends sooner, communication is short enough for the own part,
+        which comes last, to hide it.
+        """
+        groups: list[tuple[int, int, int]] = []
+        if self.subject.order == "ring":
+            for number, peer in enumerate(self.peers()):
+                first = 0
+                while first < chunks:
+                    end = min(first + max(number * chunks + first, 1), chunks)
+                    groups.append((peer, first, end))
+                    first = end
+            return groups
+        first = 0
+        while first < chunks:
+            end = min(first + max(first, 1), chunks)
+            groups.extend((peer, first, end) for peer in self.peers())
+            first = end
+        return groups
+
     def arriving(self, chunks: int) -> list[tuple[int, int]]:
         """Return the peers and chunks in the order in which they arrive: that of the puts, seen from here."""
         sources = [(self.rank - step) % self.ranks for step in range(1, self.ranks)]

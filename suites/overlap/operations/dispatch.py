@@ -102,6 +102,8 @@ class Dispatch(RoutedShare):
         for source, parts in self.y.items():
             x = self.values("x", source, *self.x.shape).double()
             for part, route in zip(parts, self.routed(len(parts))[source][self.rank], strict=True):
+                if not len(part):  # no token of this chunk chose an expert of this rank
+                    continue
                 which = checked(len(part))
                 experts = torch.searchsorted(route.ends.long(), which, right=True)
                 rows = x[route.tokens[which]]
@@ -112,4 +114,4 @@ class Dispatch(RoutedShare):
                     ]
                 )
                 errors.append(worst_error(part[which], expected))
-        return max(errors)
+        return max(errors, default=0.0)

@@ -86,8 +86,10 @@ class TensorParallelStep(RankShare):
 
     @property
     def sent_B(self) -> float:
-        """Return the bytes of all all-gathers and reduce-scatters; data parallelism is apart."""
-        return sum(layer.sent_B for layers in self.layers for layer in layers)
+        """Return the bytes of all all-gathers and reduce-scatters, and of the gradients' ring all-reduce."""
+        layers_B = sum(layer.sent_B for layers in self.layers for layer in layers)
+        gradients_B = sum(weight.nbytes for block in self.blocks for weight in block)
+        return layers_B + 2 * (self.replicas - 1) / self.replicas * gradients_B
 
     def forget(self) -> None:
         """Do nothing: each run has another batch than the one before."""
@@ -107,7 +109,7 @@ class TensorParallelStep(RankShare):
         self._update()
 
     def communicate(self, chunks: int) -> None:
-        """Do the collectives of the forward pass, then those of the backward pass."""
+        """Do the collectives of the forward pass, those of the backward pass, and of data parallelism."""
         x, out = self.batches[0][0].detach(), torch.empty(self.rows, self.workload.hidden_size)
         layers = [layer for layers in self.layers for layer in layers]
         for layer in layers:
@@ -120,6 +122,9 @@ class TensorParallelStep(RankShare):
                 layer.scatter.communicate(out, chunks)
             else:
                 layer.gather.communicate(x, chunks)
+        if self.data_parallel is not None:
+            for block in self.blocks:
+                dist.all_reduce(torch.cat([one.detach().view(-1) for one in block]), group=self.data_parallel)
 
     def _step(self, chunks: int) -> None:
         x, target = self.batches[self.step % BATCHES]

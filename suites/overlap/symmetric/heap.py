@@ -135,8 +135,8 @@ def shared_heaps(heap_B: int) -> Heaps:
 
 def _memory(size_B: int) -> int:
     descriptor = os.memfd_create("symmetric heap", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, size_B)
     try:
+        os.ftruncate(descriptor, size_B)
         os.posix_fallocate(descriptor, 0, size_B)
     except OSError as error:
         os.close(descriptor)

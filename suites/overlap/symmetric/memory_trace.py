@@ -27,6 +27,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder, TensorHandle
 
 from harness.instruments.triton_kernels import launch
+from harness.records import Unavailable
 from suites.overlap.symmetric import primitives
 from suites.overlap.symmetric.heap import SymmetricHeap
 
@@ -82,7 +83,15 @@ def traced(heap: SymmetricHeap, shared: Path) -> Iterator[list[Access]]:
     The table of heaps, which nobody writes, is left out. Once a wait has failed, all ranks end recording and
     waiting, because a kernel goes on without what it waited for. A wait fails at its time limit, or as soon
     as no rank can change what it waits for: all of them wait or have left this context.
+
+    Raises `Unavailable` where Triton's interpreter has not all of the operations that are recorded.
     """
+    for name in _RECORDERS:
+        if not hasattr(InterpreterBuilder, name):
+            raise Unavailable(
+                f"recording memory accesses needs {name} of the interpreter of Triton 3.9; this is "
+                f"{triton.__version__}"
+            )
     trace = _Trace(heap, shared)
     given = {name: getattr(InterpreterBuilder, name) for name in _RECORDERS}
     execute = GridExecutor.__call__
