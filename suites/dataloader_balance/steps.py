@@ -1,0 +1,104 @@
+"""The documents of one step, cut to the context length or joined into rows. Sizes: items N."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.records import Unavailable
+from suites.dataloader_balance.subject import Subject, Workload
+from suites.training.balance import FloatArray, IntArray, cost, loads
+
+DRAWN_AT_ONCE = 4096
+"""Documents that are drawn at once to fill rows."""
+
+
+class StepItems(NamedTuple):
+    """What a step assigns to groups: tokens and FLOP of each item (N,), in the order of arrival.
+
+    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in.
+    """
+
+    tokens: IntArray
+    costs: FloatArray
+    parts: IntArray
+    part_of: IntArray
+
+
+def items_of(subject: Subject, step: int) -> StepItems:
+    """Return the items of a step; they are the same for every method of assignment."""
+    given, rng = subject.workload, np.random.default_rng([subject.seed, step])
+    if given.items == "documents":
+        parts = cut(draw(given, given.documents_per_step, rng), given.context_length)
+        part_of = np.arange(len(parts))
+    else:
+        parts, part_of = rows(given, given.groups * given.rows_per_group, rng)
+    costs = loads(cost(parts, *given.flop), part_of, int(part_of[-1]) + 1)
+    return StepItems(np.bincount(part_of, parts).astype(np.int64), costs, parts, part_of)
+
+
+def draw(given: Workload, count: int, rng: np.random.Generator) -> IntArray:
+    """Return the lengths of `count` documents in tokens, at least 1 each; raises `Unavailable`."""
+    if given.lengths_from == "list":
+        return np.resize(np.array(known_lengths(given), np.int64), count)
+    if given.lengths_from == "file":
+        return rng.choice(known_lengths(given), count)
+    mean = np.log(given.mean_tokens) - given.sigma**2 / 2
+    return np.maximum(1, np.rint(rng.lognormal(mean, given.sigma, count))).astype(np.int64)
+
+
+def known_lengths(given: Workload) -> IntArray:
+    """Return the lengths that the workload lists or that its file has; raises `Unavailable`."""
+    if given.lengths_from == "list":
+        return _checked(given.lengths, "lengths")
+    return _lengths_of(Path(given.lengths_file))
+
+
+@lru_cache(maxsize=4)
+def _lengths_of(path: Path) -> IntArray:
+    """Return the lengths in a file; raises `Unavailable` where it has none."""
+    where = f"lengths_file: {path}"
+    try:
+        if path.suffix == ".npy":
+            return _checked(np.load(path, allow_pickle=False), where)
+        if path.suffix == ".json":
+            return _checked(json.loads(path.read_text()), where)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{where}: cannot be read ({' '.join(str(error).split())})") from None
+    raise Unavailable(f"{where}: expected a .npy or .json file of lengths in tokens")
+
+
+def _checked(lengths: Any, where: str) -> IntArray:
+    """Return lengths as an array; raises `Unavailable` where they are not whole numbers of at least 1."""
+    try:
+        found = np.asarray(lengths)
+    except ValueError:
+        found = np.empty(0)
+    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu" or found.min() < 1:
+        raise Unavailable(f"{where}: expected a list of whole numbers of at least 1, the tokens of documents")
+    return found.astype(np.int64)
+
+
+def cut(documents: IntArray, context_length: int) -> IntArray:
+    """Return the documents in their order, each in parts of at most the context length."""
+    count = -(-documents // context_length)
+    parts = np.full(int(count.sum()), context_length, np.int64)
+    parts[np.cumsum(count) - 1] = documents - (count - 1) * context_length
+    return parts
+
+
+def rows(given: Workload, count: int, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+    """Return the parts of documents in `count` full rows, and the row of each part.
+
+    Documents are joined in their order and cut where a row is full, as loaders for pretraining do.
+    """
+    total, ends = count * given.context_length, np.zeros(1, np.int64)
+    while ends[-1] < total:
+        ends = np.concatenate([ends, ends[-1] + np.cumsum(draw(given, DRAWN_AT_ONCE, rng))])
+    full = np.arange(0, total + 1, given.context_length)
+    at = np.union1d(ends[ends < total], full)
+    return np.diff(at), at[:-1] // given.context_length
