@@ -22,7 +22,8 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # each would be a p
 
 STARTS = {
     "ranks, engines and networks": """
-        test_context_parallel test_drain_gloo test_every_optimization test_fabric test_fsdp1
+        test_context_parallel test_dataloader_loader test_dataloader_other_peers test_dataloader_peers
+        test_dataloader_suite test_drain_gloo test_every_optimization test_fabric test_fsdp1
         test_fsdp2 test_fsdp2_resharding
         test_interconnect test_launcher test_memory_order
         test_mesh test_network test_network_lifetime test_offload test_overlap_training_step

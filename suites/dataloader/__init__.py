@@ -1,0 +1,244 @@
+"""The dataloader suite (OVERLORD, MegaScale-Data): loaders of text from many sources, for ranks that train.
+
+The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module
+`suites/dataloader/<name>.py`. Each cell has processes of its own: memory is proportional set size over all of
+them, Ray's included, without the process that starts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from harness.records import Json, Note, Origin, Reading, Unavailable
+from suites.dataloader.batch import LoaderSpec, MixturePhase
+from suites.dataloader.corpus import Corpus, Documents, generated, sources_of_text, write
+from suites.dataloader.loaded_text import check_steps, piece_index
+from suites.dataloader.loader_modules import loader_module
+from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
+from suites.dataloader.subject import Subject, Workload
+
+GENERATED_DOCUMENTS = 40
+"""Mean documents of a source of synthetic text."""
+
+CHECKED = 3
+"""Batches of each rank that are compared with the corpus."""
+
+WARM_UP_STEPS = 2
+"""Training steps before those that are timed."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline: torch's DataLoader in each rank."""
+    given = Workload(**workload)
+    if given.trains and given.hidden_size // given.num_attention_heads % 2:
+        raise Unavailable(
+            f"rotary positions need an even head size, not {given.hidden_size // given.num_attention_heads}"
+        )
+    return Subject(given, seed)
+
+
+@dataclass(slots=True)
+class Session:
+    """A loader and its corpus. `libraries`: what its ranks import, known once it was checked."""
+
+    subject: Subject
+    documents: Documents
+    corpus: Corpus
+    spec: LoaderSpec
+    ranks: LoaderRanks | None = None
+    libraries: Sequence[str] = ()
+
+
+def prepare(subject: Subject) -> Session:
+    """Write the corpus in the loader's format, unless it is there."""
+    workload = subject.workload
+    if workload.text == "installed":
+        documents: Documents = sources_of_text(workload.sources)
+    else:
+        documents = generated(workload.sources, workload.sources * GENERATED_DOCUMENTS, subject.seed)
+    corpus = write(None, file_format(subject), documents)
+    return Session(subject, documents, corpus, specification(subject, corpus))
+
+
+def file_format(subject: Subject) -> str:
+    """Return the workload's format, or where the loader cannot read it the best of its own."""
+    formats: Sequence[str] = loader_module(subject.loader).FORMATS
+    return subject.workload.format if subject.workload.format in formats else formats[0]
+
+
+def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
+    """Return what is loaded, the same for every loader of a workload."""
+    workload = subject.workload
+    return LoaderSpec(
+        sources=corpus.sources,
+        mixture=phases(workload, corpus),
+        context_length=workload.context_length,
+        documents_per_step=workload.documents_per_step,
+        dp_size=workload.dp_size,
+        cp_size=workload.cp_size,
+        workers=workload.workers,
+        seed=subject.seed,
+        read_delay_s=workload.read_delay_s,
+        read_B_per_s=workload.read_B_per_s,
+        options=dict(subject.options),
+    )
+
+
+def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
+    """Return the weights of the sources over the steps that are timed."""
+    even = (1 / len(corpus.sources),) * len(corpus.sources)
+    by_size = tuple(one.text_B / corpus.text_B for one in corpus.sources)
+    if workload.mixture == "changing":
+        return MixturePhase(0, even), MixturePhase(max(workload.steps // 2, 1), by_size)
+    return (MixturePhase(0, by_size if workload.mixture == "by_size" else even),)
+
+
+def check(session: Session) -> None:
+    """Compare the first batches of every rank with the corpus; raises `WrongResult`."""
+    index = piece_index(session.documents, session.spec.context_length)
+    ranks = started(session)
+    ranks.call("first_batch")
+    batches = ranks.call("rows", count=CHECKED)
+    check_steps(session.spec, index, batches)
+    session.libraries = sorted({name for one in ranks.call("libraries") for name in one})
+    close(session)
+
+
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return the conditions that a claim may name."""
+    workload = session.subject.workload
+    return {
+        "device": "cpu",
+        "backend": "gloo",
+        "loader": session.subject.loader,
+        "format": session.corpus.sources[0].format,
+        "sources": str(workload.sources),
+        "text": workload.text,
+        "text_B": str(session.corpus.text_B),
+        "corpus": session.corpus.digest[:16],
+        "mixture": workload.mixture,
+        "workers": str(workload.workers),
+        "dp_size": str(workload.dp_size),
+        "cp_size": str(workload.cp_size),
+        "context_length": str(workload.context_length),
+        "storage": "emulated" if workload.kind == "slow_storage" else "page cache",
+    }
+
+
+def sample(session: Session) -> Iterator[Reading | Note]:
+    """Start fresh ranks; read the time to the first batch, memory, and batches or training steps."""
+    workload, origin = session.subject.workload, origin_of(session.subject.workload)
+    wanted = session.subject.workload.format
+    if (read := session.corpus.sources[0].format) != wanted:
+        yield Note(f"{session.subject.loader} cannot read {wanted}: it has read {read}")
+    ranks = started(session)
+    if ranks.ray_start_s:
+        yield Reading("ray_start", "s", ranks.ray_start_s, Origin.MEASURED)
+    yield Reading("time_to_first_batch", "s", max(ranks.call("first_batch")), origin)
+    memory = [ranks.memory()]
+    yield from trained(session, ranks, memory) if workload.trains else loaded(session, ranks, memory)
+    yield from memory_readings(memory, ranks.idle_B, origin)
+    close(session)
+
+
+def loaded(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:
+    """Take batches as fast as they come, after those that were loaded ahead; add to `memory`."""
+    origin, steps = origin_of(session.subject.workload), session.subject.workload.steps
+    taken = ranks.call("take", first=ahead(session.spec), count=steps)
+    memory.append(ranks.memory())
+    slowest_s = max(one["seconds"] for one in taken)
+    own = of_groups(taken, session.spec)
+    yield Reading("throughput", "token/s", total(own, "tokens") / slowest_s, origin)
+    yield Reading("time_per_batch", "s", slowest_s / steps, origin)
+    yield from contents(own, steps)
+
+
+def trained(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:
+    """Train on batches, after those that were loaded ahead and some steps; add to `memory`."""
+    workload = session.subject.workload
+    names = {"hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
+    model = {name: getattr(workload, field) for name, field in names.items()}
+    ranks.call("begin_training", model=model, seed=session.subject.seed)
+    first = ahead(session.spec)
+    steps_of_ranks = ranks.call("train", first=first, warm_up=WARM_UP_STEPS, count=workload.steps)
+    memory.append(ranks.memory())
+    yield from step_readings(steps_of_ranks, session.spec, origin_of(workload))
+    own = [step for steps in of_groups(steps_of_ranks, session.spec) for step in steps]
+    yield from contents(own, workload.steps)
+
+
+def step_readings(
+    ranks: Sequence[Sequence[Mapping[str, float]]], spec: LoaderSpec, origin: Origin
+) -> Iterator[Reading]:
+    """Read what training steps took: `ranks` has each rank's steps as `on_rank.train` returns them.
+
+    Ranks may have fewer cores than they are. The processor time of the slowest is what a step would compute
+    with a core per rank.
+    """
+    every = list(zip(*ranks, strict=True))
+    step_s = [max(one["step_s"] for one in step) for step in every]
+    for taken_s in step_s:
+        yield Reading("step_time", "s", taken_s, origin)
+    for step in every:
+        slowest_s = max(one["cpu_s"] for one in step)
+        yield Reading("step_time", "s", slowest_s, Origin.CALCULATED, "computation, a core per rank")
+        yield Reading("imbalance", "1", slowest_s / fmean(one["cpu_s"] for one in step), Origin.MEASURED)
+    own = [step for steps in of_groups(ranks, spec) for step in steps]
+    yield Reading("throughput", "token/s", total(own, "tokens") / sum(step_s), origin)
+    yield Reading("document_rate", "Hz", total(own, "documents") / sum(step_s), origin)
+    waiting = [total(steps, "wait_s") / total(steps, "step_s") for steps in ranks]
+    yield Reading("waiting_share", "1", fmean(waiting), origin, "mean over ranks")
+    yield Reading("waiting_share", "1", max(waiting), origin, "worst rank")
+
+
+def contents(batches: Sequence[Mapping[str, float]], steps: int) -> Iterator[Reading]:
+    """Read what full rows contained, of one rank per data-parallel group."""
+    share = 1 - total(batches, "tokens") / total(batches, "places")
+    yield Reading("padding_share", "1", share, Origin.MEASURED)
+    yield Reading("documents_per_step", "1", total(batches, "documents") / steps, Origin.MEASURED)
+    yield Reading("tokens_per_step", "1", total(batches, "tokens") / steps, Origin.MEASURED)
+
+
+def memory_readings(taken: Sequence[LoaderMemory], idle_B: int, origin: Origin) -> Iterator[Reading]:
+    """Read the peak of samples between batches: over all processes, and beyond ranks that load nothing."""
+    peak_B = max(one.pss_B + one.unmapped_B for one in taken)
+    yield Reading("memory", "B", peak_B, origin, "all processes and shared memory")
+    yield Reading("memory", "B", max(one.pss_B for one in taken), origin, "all processes")
+    yield Reading("memory", "B", peak_B - idle_B, origin, "above idle ranks")
+
+
+def started(session: Session) -> LoaderRanks:
+    """Return fresh ranks of the session, which `close` ends."""
+    close(session)
+    session.ranks = LoaderRanks(session.subject.loader, session.spec, session.libraries)
+    return session.ranks
+
+
+def ahead(spec: LoaderSpec) -> int:
+    """Return the batches that may have been loaded ahead by the time the first one is there."""
+    return spec.prefetch * max(spec.workers, 1)
+
+
+def origin_of(workload: Workload) -> Origin:
+    """Return whether the storage is real."""
+    return Origin.EMULATED if workload.kind == "slow_storage" else Origin.MEASURED
+
+
+def of_groups(ranks: Sequence[Any], spec: LoaderSpec) -> Sequence[Any]:
+    """Return what one rank of each data-parallel group has."""
+    return ranks[:: spec.cp_size]
+
+
+def total(ones: Sequence[Mapping[str, float]], name: str) -> float:
+    """Return the sum of one value."""
+    return sum(one[name] for one in ones)
+
+
+def close(session: Session) -> None:
+    """End the ranks, and what they have started."""
+    ranks, session.ranks = session.ranks, None
+    if ranks is not None:
+        ranks.close()

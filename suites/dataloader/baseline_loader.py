@@ -1,0 +1,153 @@
+"""The baseline: torch's DataLoader in each rank, every worker with every source, as users write it.
+
+An `IterableDataset` has a reader of each source. A worker opens a source's file when it first draws a
+document from it, and keeps it open. From Parquet it is `ParquetFile(path).iter_batches()`, as pyarrow's
+documents show it, with its defaults: batches of 65,536 rows. A file with one row group is thereby decoded as
+a whole, and its text stays in memory while the worker draws from it, one document at a time. This is so in
+every worker of every rank, also in ranks that differ in `cp_rank` alone, which load the same documents.
+
+Done as a careful user does: only the column with the text is read; a document of another worker is neither
+parsed nor copied; documents are packed in the workers, which send finished rows through shared memory;
+pyarrow is imported before workers are forked, so that they share its pages. Not done, because users do not:
+smaller batches of rows, memory maps, or one reader for several workers.
+
+Each source's documents are divided by their number, counted over all epochs, modulo groups times workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
+from suites.dataloader.disaggregation.mixture import refuse_weights
+from suites.dataloader.storage import Throttle, library, one_line, open_file
+from suites.dataloader.worker_processes import from_worker, refuse_formats
+
+FORMATS = ("parquet", "jsonl")
+"""File formats, those that are preferred first."""
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; closing the iterator ends the worker processes.
+
+    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` for formats
+    other than Parquet and JSON lines, or without pyarrow.
+    """
+    return loaded(spec, place, spec.workers)
+
+
+def loaded(spec: LoaderSpec, place: RankPlace, workers: int) -> Iterator[PackedBatch]:
+    """Return batches as `batches` does, loaded by this many worker processes; 0: by this process."""
+    refuse_weights(spec)
+    refuse_formats(spec, FORMATS, "DataLoader's baseline")
+    if any(source.format == "parquet" for source in spec.sources):
+        library("pyarrow.parquet")
+    loader = DataLoader(
+        MixedDocuments(spec, place),
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=spec.prefetch if workers else None,
+        persistent_workers=workers > 0,
+    )
+    iterator: Any = iter(loader)
+    try:
+        for batch in iterator:
+            yield PackedBatch(
+                batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens
+            )
+    except LoaderError as error:
+        raise from_worker(error) from None
+    finally:
+        if workers:
+            iterator._shutdown_workers()
+
+
+class MixedDocuments(IterableDataset[PackedBatch]):
+    """Batches of documents drawn from all sources; a worker makes every W-th, from its own documents."""
+
+    def __init__(self, spec: LoaderSpec, place: RankPlace) -> None:
+        super().__init__()
+        self._spec, self._place = spec, place
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        """Draw each document's source by the weights of its step; yield one packed batch per step."""
+        spec, place = self._spec, self._place
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        share = place.dp_rank * workers + worker
+        readers = [documents(source, spec, share, spec.dp_size * workers) for source in spec.sources]
+        random = np.random.default_rng((spec.seed, place.dp_rank, worker))
+        for step in itertools.count(worker, workers):
+            drawn = random.choice(len(readers), spec.documents_per_group, p=weights_at(spec, step))
+            yield packed([tokenize(next(readers[source])) for source in drawn], spec, place)
+
+
+def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:
+    """Return the weights of the sources at a step."""
+    phase = [phase for phase in spec.mixture if phase.first_step <= step][-1]
+    weights = np.array(phase.weights)
+    normalized: NDArray[np.float64] = weights / weights.sum()
+    return normalized
+
+
+def documents(source: Source, spec: LoaderSpec, share: int, shares: int) -> Iterator[str]:
+    """Return every `shares`-th document of a source from number `share` on, epoch after epoch, without end.
+
+    Raises `LoaderError` where the source is empty or a file cannot be read.
+    """
+    rows, text = READERS[source.format]
+    number = 0
+    while True:
+        first = number
+        for file in source.files:
+            try:
+                for row in rows(file, spec):
+                    if number % shares == share:
+                        yield text(row)
+                    number += 1
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                raise LoaderError(f"source {source.name}, file {file}: {one_line(error)}") from error
+        if number == first:
+            raise LoaderError(
+                f"source {source.name} is empty: its {len(source.files)} files have no document"
+            )
+
+
+def _parquet_rows(path: str, spec: LoaderSpec) -> Iterator[Any]:
+    parquet = library("pyarrow.parquet")
+    file = parquet.ParquetFile(open_file(path, spec) if Throttle(spec).slow else path)
+    for batch in file.iter_batches(columns=["text"]):
+        yield from batch.column("text")
+
+
+def _json_lines(path: str, spec: LoaderSpec) -> Iterator[bytes]:
+    with open_file(path, spec) as file:
+        yield from file
+
+
+def _parquet_text(row: Any) -> str:
+    return _text(row.as_py())
+
+
+def _json_text(line: bytes) -> str:
+    return _text(json.loads(line)["text"])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"the text of a document is {type(value).__name__}, not a string")
+    return value
+
+
+READERS: dict[str, tuple[Callable[[str, LoaderSpec], Iterator[Any]], Callable[[Any], str]]] = {
+    "parquet": (_parquet_rows, _parquet_text),
+    "jsonl": (_json_lines, _json_text),
+}
+"""By format: the rows of a file, and the text of a row."""

@@ -1,0 +1,175 @@
+"""What every loader of the dataloader suite gets and returns: sources, a specification, and packed batches.
+
+Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+END = 256
+"""The token after each document."""
+
+PADDING = 0
+"""Token and segment where a row has no document: segments of documents count from 1."""
+
+Tokens = NDArray[np.uint16]
+
+
+class Source(NamedTuple):
+    """Files of one kind of document, in one format. `samples`: documents in them, `text_B`: their bytes."""
+
+    name: str
+    files: tuple[str, ...]
+    format: str  # "jsonl", "parquet", "array_record", "webdataset" or "mds"
+    samples: int
+    text_B: int
+
+
+class MixturePhase(NamedTuple):
+    """Weights of the sources (summing to 1) from a step on."""
+
+    first_step: int
+    weights: tuple[float, ...]
+
+
+class DocumentPiece(NamedTuple):
+    """A part of a document: `length` tokens from token `first` on. `sample` counts over all epochs."""
+
+    source: int
+    sample: int
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderSpec:
+    """What is loaded and how it is divided; the same for every rank and loader."""
+
+    sources: tuple[Source, ...]
+    mixture: tuple[MixturePhase, ...]
+    context_length: int  # tokens per row
+    documents_per_step: int  # over all data-parallel groups; dp_size divides it
+    dp_size: int = 1
+    cp_size: int = 1
+    workers: int = 2  # worker processes (of Ray: see the loader) per rank
+    prefetch: int = 2  # batches ahead, per worker or constructor
+    seed: int = 0
+    read_delay_s: float = 0.0  # emulated storage: before every read of a file
+    read_B_per_s: float = 0.0  # emulated storage: rate of one file; 0: as fast as it is
+    options: dict[str, object] = field(default_factory=dict)  # of one loader alone
+
+    @property
+    def documents_per_group(self) -> int:
+        """Return the documents of one data-parallel group per step."""
+        return self.documents_per_step // self.dp_size
+
+
+class RankPlace(NamedTuple):
+    """Which data-parallel group a rank belongs to, and its part of each row."""
+
+    dp_rank: int
+    cp_rank: int
+
+    @classmethod
+    def of(cls, rank: int, cp_size: int) -> RankPlace:
+        """Return the place of a global rank: ranks of one group are neighbours."""
+        return cls(rank // cp_size, rank % cp_size)
+
+
+class PackedBatch(NamedTuple):
+    """Documents packed into rows, for one rank.
+
+    `tokens` and `segments` (R, C / P): a token's document within its row, from 1; 0 is padding. `documents`
+    and `real_tokens` count those of the full rows, whatever the slice. `pieces` (n, 4): what the rows
+    contain, in the columns of `DocumentPiece`, where the loader knows it.
+    """
+
+    tokens: Tokens
+    segments: NDArray[np.uint16]
+    documents: int
+    real_tokens: int
+    pieces: NDArray[np.int64] | None = None
+
+
+class Loader(Protocol):
+    """A module `suites/dataloader/<name>.py` of one loader."""
+
+    def batches(self, spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+        """Return the rank's batches without end; closing the iterator ends what it has started."""
+
+
+class LoaderError(RuntimeError):
+    """A loader cannot go on; the text names the source, the file and the reason, in one line."""
+
+
+def pack(documents: Sequence[Tokens], context_length: int) -> tuple[Tokens, NDArray[np.uint16]]:
+    """Return rows of tokens and segments (R, C): first-fit decreasing; none is split.
+
+    No document may be longer than a row: `split` divides them. Documents of equal length keep their order.
+    """
+    order = sorted(range(len(documents)), key=lambda one: -len(documents[one]))
+    rows: list[list[int]] = []
+    free: list[int] = []
+    for one in order:
+        size = len(documents[one])
+        if size > context_length:
+            raise ValueError(f"a document of {size} tokens is longer than a row of {context_length}")
+        row = next((row for row, left in enumerate(free) if left >= size), len(rows))
+        if row == len(rows):
+            rows.append([])
+            free.append(context_length)
+        rows[row].append(one)
+        free[row] -= size
+    tokens = np.full((len(rows), context_length), PADDING, np.uint16)
+    segments = np.zeros((len(rows), context_length), np.uint16)
+    for row, members in enumerate(rows):
+        at = 0
+        for number, one in enumerate(members, 1):
+            end = at + len(documents[one])
+            tokens[row, at:end], segments[row, at:end] = documents[one], number
+            at = end
+    return tokens, segments
+
+
+def split(document: Tokens, context_length: int) -> list[Tokens]:
+    """Return the document in parts of at most a row."""
+    return [document[first : first + context_length] for first in range(0, len(document), context_length)]
+
+
+def tokenize(text: str | bytes) -> Tokens:
+    """Return the bytes of a document's text as tokens, and END."""
+    data = text.encode() if isinstance(text, str) else text
+    tokens = np.empty(len(data) + 1, np.uint16)
+    tokens[:-1] = np.frombuffer(data, np.uint8)
+    tokens[-1] = END
+    return tokens
+
+
+def packed(documents: Sequence[Tokens], spec: LoaderSpec, place: RankPlace) -> PackedBatch:
+    """Return a rank's batch of whole documents: split, packed, and the rank's slice of each row.
+
+    With context parallelism rows are cut into 2 P parts; rank i gets parts i and 2 P - 1 - i, which balances
+    causal attention (Llama 3, arXiv 2407.21783).
+    """
+    parts = [part for one in documents for part in split(one, spec.context_length)]
+    tokens, segments = pack(parts, spec.context_length)
+    return PackedBatch(
+        context_slice(tokens, spec.cp_size, place.cp_rank),
+        context_slice(segments, spec.cp_size, place.cp_rank),
+        len(documents),
+        sum(len(one) for one in parts),
+    )
+
+
+def context_slice(rows: NDArray[np.uint16], cp_size: int, cp_rank: int) -> NDArray[np.uint16]:
+    """Return a rank's parts of rows (R, C), joined: (R, C / P)."""
+    if cp_size == 1:
+        return rows
+    parts = rows.reshape(len(rows), 2 * cp_size, -1)
+    return np.concatenate([parts[:, cp_rank], parts[:, 2 * cp_size - 1 - cp_rank]], axis=1)

@@ -1,0 +1,140 @@
+"""What a trainer's rank iterates: batches of the disaggregated loader."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
+from suites.dataloader.disaggregation.actors import (
+    ActorSettings,
+    Constructor,
+    Peers,
+    Planner,
+    answer,
+    start_loader,
+)
+from suites.dataloader.disaggregation.mixture import refuse_weights
+from suites.dataloader.disaggregation.registry import ended, started
+from suites.dataloader.ray_session import RaySession, join
+
+MOST_STEPS = 8
+"""Steps of one call at most; the first calls have 1, 2 and 4, so that the first batch is there soon."""
+
+CALL_B = 2 << 20
+"""Bytes of one call's batches, of more than one step, at most: small steps share what a call costs."""
+
+
+class DisaggregatedLoader(Iterator[PackedBatch]):
+    """A rank's batches, without end. All ranks of a job have the same specification and settings.
+
+    `address`: of a Ray cluster; without it the process joins the Ray that it is in, or starts one on the
+    loopback address, which other ranks join by its `address`. Whichever rank comes first starts the actors.
+    At most `spec.prefetch` calls are under way, so that memory stays bounded.
+
+    Raises `LoaderError` where the data cannot be read, or an actor gives no answer.
+    """
+
+    def __init__(
+        self, spec: LoaderSpec, place: RankPlace, settings: ActorSettings, address: str = ""
+    ) -> None:
+        import ray
+
+        refuse_weights(spec)
+        self._spec, self._place, self._settings = spec, place, settings
+        self._session: RaySession | None = None
+        if address:
+            join(address)
+        elif not ray.is_initialized():
+            self._session = RaySession()
+        self._step, self._asked, self._steps = 0, 0, 1
+        self._most_steps = 1
+        self._calls: deque[tuple[int, Any]] = deque()
+        self._ready: deque[PackedBatch] = deque()
+        start_loaders(spec, settings)
+        started(Planner, settings.job, "planner", spec, settings)
+        self._constructor = started(
+            Constructor, settings.job, f"constructor-{place.dp_rank}", spec, settings, place.dp_rank
+        )
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        return self
+
+    def __next__(self) -> PackedBatch:
+        while len(self._calls) < max(self._spec.prefetch, 1):
+            self._ask()
+        if not self._ready:
+            _, call = self._calls.popleft()
+            self._ready.extend(
+                answer(call, f"constructor {self._place.dp_rank}", 6 * self._settings.timeout_s)
+            )
+        self._step += 1
+        batch = self._ready.popleft()
+        batch_B = batch.tokens.nbytes + batch.segments.nbytes
+        self._most_steps = min(max(CALL_B // max(batch_B, 1), 1), MOST_STEPS)
+        return batch
+
+    def _ask(self) -> None:
+        call = self._constructor.batches.remote(self._asked, self._steps, self._place.cp_rank)
+        self._calls.append((self._asked, call))
+        self._asked += self._steps
+        self._steps = min(2 * self._steps, self._most_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the iteration is: the next step is all that is needed."""
+        return {"step": self._step, "specification": digest_of(self._spec, self._settings)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a state, bit for bit; raises `LoaderError` where it is of other data or settings."""
+        own = digest_of(self._spec, self._settings)
+        if state.get("specification") != own:
+            raise LoaderError(
+                f"the state is that of specification {state.get('specification')}, not of {own}"
+            )
+        self._step = self._asked = int(state["step"])
+        self._steps = 1
+        self._calls.clear()
+        self._ready.clear()
+
+    def status(self) -> dict[str, Any]:
+        """Return what the planner observes: bad samples, source loaders in use, steps planned ahead."""
+        result: dict[str, Any] = Peers(self._settings).planner("status")
+        return result
+
+    def close(self) -> None:
+        """End the iteration; a Ray started here ends too, and with it the actors."""
+        self._calls.clear()
+        self._ready.clear()
+        if self._session is not None:
+            end_actors(self._settings, self._spec)
+            self._session.close()
+            self._session = None
+
+
+def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
+    """Start the source loaders and shadows of a job; the planner starts further ones when it uses them."""
+    most = max(settings.loaders, settings.most_loaders)
+    for number in (*range(settings.loaders), *range(most, most + settings.shadows)):
+        start_loader(number, spec, settings)
+
+
+def end_actors(settings: ActorSettings, spec: LoaderSpec) -> None:
+    """End all actors of a job."""
+    most = max(settings.loaders, settings.most_loaders)
+    names = ["planner", *(f"constructor-{one}" for one in range(spec.dp_size))]
+    for name in (*names, *(f"loader-{one}" for one in range(most + settings.shadows))):
+        ended(settings.job, name)
+
+
+def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
+    """Return what identifies the order of the data: not where it is read, or how fast."""
+    given = asdict(spec)
+    names = ("mixture", "context_length", "documents_per_step", "dp_size", "cp_size", "seed")
+    order = {name: given[name] for name in names}
+    order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
+    order["balance"] = tuple(settings.balance)
+    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,95 @@
+"""Documents of many sources by number, in one process: readers that go forward, and what they read ahead."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.dataloader.batch import LoaderError, LoaderSpec, Tokens
+from suites.dataloader.disaggregation.plan import Pieces, Wanted
+from suites.dataloader.readers import BadSample, read
+
+OPEN_READERS = 512
+"""Readers that are open at most; the least recently used one is closed, and opened again where it was."""
+
+
+class SourceReader:
+    """Reads documents of any source, each once where they are asked for in order.
+
+    A document of epoch e has number e * samples + its place in the files. What was read and not yet released
+    is kept. Any document can be asked for again: it is then read again.
+    """
+
+    def __init__(self, spec: LoaderSpec, open_readers: int = OPEN_READERS) -> None:
+        self._spec, self._most_open = spec, open_readers
+        self._open: OrderedDict[int, Iterator[Tokens | BadSample]] = OrderedDict()
+        self._next: dict[int, int] = {}  # the number of the document that an open reader gives next
+        self._kept: dict[int, dict[int, Tokens]] = {}
+        self._bad: deque[BadSample] = deque()
+        self.read_s: dict[int, tuple[float, int]] = {}  # seconds and documents of each source so far
+        self.reading = ""  # the name of the source that is read now
+
+    def lengths(self, wanted: Wanted, low: Mapping[int, int]) -> dict[int, NDArray[np.int64]]:
+        """Return the documents' tokens, and keep the documents; release those before `low`."""
+        for source, first in low.items():
+            kept = self._kept.get(source, {})
+            for number in [one for one in kept if one < first]:
+                del kept[number]
+        return {
+            source: np.array([len(self._document(source, first + one)) for one in range(count)], np.int64)
+            for source, (first, count) in wanted.items()
+        }
+
+    def tokens(self, pieces: Pieces) -> Tokens:
+        """Return the pieces' tokens, one after another."""
+        joined = np.empty(int(pieces.lengths.sum()), np.uint16)
+        at = 0
+        for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
+            joined[at : at + length] = self._document(source, sample)[first : first + length]
+            at += length
+        return joined
+
+    def bad_samples(self) -> list[BadSample]:
+        """Return the bad samples met since the last call."""
+        met, self._bad = list(self._bad), deque()
+        return met
+
+    def _document(self, source: int, number: int) -> Tokens:
+        kept = self._kept.setdefault(source, {})
+        if number not in kept:
+            begin_s = time.perf_counter()
+            self.reading = self._spec.sources[source].name
+            kept[number] = self._read(source, number)
+            self.reading = ""
+            taken_s, count = self.read_s.get(source, (0.0, 0))
+            self.read_s[source] = (taken_s + time.perf_counter() - begin_s, count + 1)
+        return kept[number]
+
+    def _read(self, source: int, number: int) -> Tokens:
+        size = self._spec.sources[source].samples
+        if self._next.get(source) != number or source not in self._open:
+            self._open[source] = read(self._spec.sources[source], self._spec, number % size, spool=True)
+            if len(self._open) > self._most_open:
+                self._close(next(iter(self._open)))
+        self._open.move_to_end(source)
+        got = next(self._open[source], None)
+        if got is None:
+            given = self._spec.sources[source]
+            raise LoaderError(f"source {given.name}: it ended at document {number % size} of {size}")
+        self._next[source] = number + 1
+        if (number + 1) % size == 0:
+            self._close(source)
+        if isinstance(got, BadSample):
+            self._bad.append(got)
+            return np.empty(0, np.uint16)
+        return got
+
+    def _close(self, source: int) -> None:
+        reader = self._open.pop(source)
+        close = getattr(reader, "close", None)
+        if close is not None:
+            close()

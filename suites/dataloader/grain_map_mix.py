@@ -1,0 +1,144 @@
+"""Grain with sources mixed as `MapDataset`, before the one conversion to an iterator: MaxText's cure.
+
+AI-Hypercomputer/maxtext pull request 5037 reports what mixing iterators costs (see `grain_iter_mix`) and
+mixes at `grain.MapDataset.mix` instead. An index decides which source a document comes from, so one pool of
+reader threads and one buffer serve all sources. It needs random access, hence ArrayRecord.
+
+Order as in MaxText: each source is repeated, divided over groups, and mixed. The conversion has the defaults
+of Grain's `ReadOptions`: 16 threads, 500 documents ahead per process. Then documents are tokenized and
+packed, in processes of `mp_prefetch`. `LoaderSpec.options` may set `read_threads` and `read_buffer`.
+
+The mixture is Grain's own: deterministic, and constant over time. A worker takes every W-th document of the
+mixed sequence; so with few sources of equal weight, one worker may see only some of the sources.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing import active_children
+from typing import Any, SupportsIndex
+
+from harness.records import HostInfo
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
+from suites.dataloader.storage import Throttle, library, one_line
+from suites.dataloader.subject import Subject
+from suites.dataloader.worker_processes import children_since, constant_mixture, end, missing, refuse_formats
+
+FORMATS = ("array_record",)
+"""File formats: those with random access."""
+
+OPENING_THREADS = 16
+"""Threads that open sources at the same time, as in MaxText."""
+
+
+def apply(subject: Subject) -> Subject:
+    """Return the subject with batches loaded by Grain, mixed before the conversion to an iterator."""
+    return subject.changed(loader="grain_map_mix")
+
+
+def unavailable(host: HostInfo) -> str | None:
+    """Return which library is not installed; None where all are."""
+    return missing("grain") or missing("array_record")
+
+
+def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return the rank's batches without end; closing the iterator ends the worker processes.
+
+    Raises `LoaderError` where a file cannot be read or the mixture is invalid, `Unavailable` where weights
+    change over steps, for formats other than ArrayRecord, or where a library is missing.
+    """
+    refuse_formats(spec, FORMATS, "grain_map_mix")
+    grain = imported()
+    weighted = constant_mixture(spec, "Grain")
+    datasets = random_access(grain, [source for source, _ in weighted], spec, place)
+    mixed = grain.MapDataset.mix(datasets, [weight for _, weight in weighted])
+    return batched(grain, mixed.to_iter_dataset(read_options(grain, spec)), spec, place)
+
+
+def imported() -> Any:
+    """Return Grain; its flags count as parsed, as in a program that does not start with `absl.app.run`."""
+    grain, flags = library("grain"), library("absl.flags").FLAGS
+    if not flags.is_parsed():
+        flags.mark_as_parsed()
+    return grain
+
+
+def read_options(grain: Any, spec: LoaderSpec) -> Any:
+    """Return Grain's default options of reading, where the specification's options do not change them."""
+    default = grain.ReadOptions()
+    given: dict[str, Any] = spec.options
+    return grain.ReadOptions(
+        num_threads=int(given.get("read_threads", default.num_threads)),
+        prefetch_buffer_size=int(given.get("read_buffer", default.prefetch_buffer_size)),
+    )
+
+
+def random_access(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPlace) -> list[Any]:
+    """Return a `MapDataset` of each source's records: repeated without end, the group's share of them."""
+
+    def opened(source: Source) -> Any:
+        records = ArrayRecords(source, spec, grain.sources.ArrayRecordDataSource)
+        return grain.MapDataset.source(records).repeat()[place.dp_rank :: spec.dp_size]
+
+    with ThreadPoolExecutor(OPENING_THREADS) as threads:
+        return list(threads.map(opened, sources))
+
+
+class ArrayRecords:
+    """A data source for Grain: a source's ArrayRecord files, as fast as the emulated storage.
+
+    Raises `LoaderError` where a file cannot be read or has no record.
+    """
+
+    def __init__(self, source: Source, spec: LoaderSpec, reader: Any) -> None:
+        self._source, self._spec = source, spec
+        self._throttle = Throttle(spec)
+        try:
+            self._records = reader(list(source.files))
+        except (OSError, RuntimeError, ValueError, IndexError) as error:
+            raise self._unreadable(error) from error
+        if not len(self._records):
+            raise LoaderError(f"source {source.name} is empty: its {len(source.files)} files have no record")
+
+    def _unreadable(self, error: Exception) -> LoaderError:
+        files = ", ".join(self._source.files)
+        return LoaderError(f"source {self._source.name}, file {files}: {one_line(error)}")
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, number: SupportsIndex) -> bytes:
+        begin_s = time.perf_counter()
+        try:
+            record = bytes(self._records[number])
+        except (OSError, RuntimeError, ValueError, IndexError) as error:
+            raise self._unreadable(error) from error
+        self._throttle.wait(len(record), begin_s)
+        return record
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_throttle"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _throttle=Throttle(state["_spec"]))
+
+
+def batched(grain: Any, dataset: Any, spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
+    """Return batches of a dataset of texts, tokenized and packed in worker processes."""
+    dataset = dataset.map(tokenize).batch(
+        spec.documents_per_group, drop_remainder=True, batch_fn=partial(packed, spec=spec, place=place)
+    )
+    options = grain.MultiprocessingOptions(num_workers=spec.workers, per_worker_buffer_size=spec.prefetch)
+    before = active_children()
+    iterator = iter(dataset.mp_prefetch(options))
+    try:
+        yield from iterator
+    finally:
+        iterator.close()
+        del iterator
+        gc.collect()  # closes iterators of workers that it had started and not used yet
+        end(children_since(before))

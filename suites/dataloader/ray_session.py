@@ -1,0 +1,119 @@
+"""Ray for one cell or one user: started here on the loopback address, or a cluster at a given address."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from typing import Any
+
+from suites.dataloader.batch import LoaderError
+from suites.dataloader.ray_watchdog import ENDED, watched
+
+LOOPBACK = "127.0.0.1"
+
+TOKEN = "RAY_AUTH_TOKEN"
+"""Environment variable without which nobody joins; ranks that this process starts inherit it."""
+
+OBJECT_STORE_B = 256 << 20
+"""Of the shared memory that batches pass through; pages are used as they are written."""
+
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Environment variable: with "0", Ray listens on the loopback address alone."""
+
+REACH_S = 10.0
+"""How long a cluster may take to accept a connection."""
+
+QUIET = {
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+}
+
+RETURNED = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""Environment of Ray's processes, so that they return memory to the system that they use no more."""
+
+
+class RaySession:
+    """A Ray that this process has joined. `options`: where ranks find it, for `LoaderSpec.options`.
+
+    Without an address, Ray is started on the loopback address alone and ends with `close` or this process.
+    Raises `LoaderError` where the cluster at an address cannot be reached.
+    """
+
+    def __init__(self, address: str = "", object_store_B: int = OBJECT_STORE_B) -> None:
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        if address:
+            join(address)
+            self.address = address
+        else:
+            folder = tempfile.mkdtemp(prefix="ray")
+            os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
+            self._watchdog = watched(folder, os.environ[TOKEN])
+            self.address = _start(folder, object_store_B)
+        self.options: dict[str, Any] = {"ray_address": self.address}
+
+    def close(self) -> None:
+        """Leave, and end Ray if it was started here."""
+        import ray
+
+        ray.shutdown()
+        if self._watchdog is not None:
+            self._watchdog.communicate(ENDED)
+
+
+def join(address: str) -> None:
+    """Join a running Ray, once per process; raises `LoaderError` where it cannot be reached."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    os.environ.update(QUIET)
+    _refuse_unreachable(address)  # Ray itself would end this process
+    place = {"_node_ip_address": LOOPBACK} if address.startswith(LOOPBACK) else {}
+    try:
+        ray.init(address=address, namespace="dataloader", log_to_driver=False, **place)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise LoaderError(f"no Ray cluster at {address}: {first}") from None
+
+
+def _refuse_unreachable(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), REACH_S):
+            return
+    except (OSError, ValueError) as error:
+        raise LoaderError(f"no Ray cluster at {address}: {error}; expected host:port") from None
+
+
+def _start(folder: str, object_store_B: int) -> str:
+    import ray
+    from ray._private import ray_constants
+
+    before = dict(os.environ)
+    os.environ.update(QUIET | RETURNED | {ONE_MACHINE: "0"})
+    ray_constants.ENABLE_RAY_CLUSTER = False  # what the variable sets, where Ray was imported before
+    try:
+        context = ray.init(
+            num_cpus=os.cpu_count(),
+            include_dashboard=False,
+            object_store_memory=object_store_B,
+            namespace="dataloader",
+            log_to_driver=False,
+            configure_logging=False,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=folder,
+        )
+    finally:
+        for name in RETURNED:
+            os.environ.pop(name)
+        os.environ.update({name: value for name, value in before.items() if name in RETURNED})
+    return str(context.address_info["gcs_address"])

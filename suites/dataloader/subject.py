@@ -1,0 +1,76 @@
+"""The dataloader suite's types: a workload, and one loader for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from harness.bounds import Bounds, OnlyWith, PositiveInt
+
+TRAINS = ("training", "slow_storage")
+"""Kinds in which batches feed training steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Text of many sources, packed into rows for the ranks of data and context parallelism."""
+
+    # Batches alone; batches that feed training steps; the same with files of an emulated slow storage.
+    kind: Literal["loading", "training", "slow_storage"]
+    sources: Literal[5, 32, 306] = 306
+    # Files of the packages installed here, or synthetic text by seed.
+    text: Literal["installed", "generated"] = "installed"
+    # For loaders that read several; one that cannot read it gets the best of its own.
+    format: Literal["parquet", "jsonl", "array_record"] = "parquet"
+    # Worker processes per rank; 0: the rank reads by itself, where the loader can.
+    workers: Annotated[int, Bounds(at_least=0, at_most=64)] = 2
+    dp_size: Annotated[int, Bounds(at_least=1, at_most=16)] = 2
+    cp_size: Annotated[int, Bounds(at_least=1, at_most=8)] = 1
+    # Tokens per row.
+    context_length: Annotated[int, Bounds(at_least=16, divisible_by=16)] = 2048
+    # Over all data-parallel groups.
+    documents_per_step: Annotated[int, Bounds(at_least=1, multiple_of="dp_size")] = 64
+    # Weights of the sources: equal; by their text; equal at first and by their text from the middle on.
+    mixture: Literal["even", "by_size", "changing"] = "even"
+    # Batches, or training steps, that are timed.
+    steps: PositiveInt = 32
+    # Of the emulated storage: before each read of a file, and the rate of one file (0: as fast as it is).
+    read_delay_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("slow_storage",))] = 0.0
+    read_B_per_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("slow_storage",))] = 0.0
+    # Of the model that is trained.
+    hidden_size: Annotated[
+        int, Bounds(at_least=2, multiple_of="num_attention_heads"), OnlyWith("kind", TRAINS)
+    ] = 64
+    num_hidden_layers: Annotated[PositiveInt, OnlyWith("kind", TRAINS)] = 2
+    num_attention_heads: Annotated[PositiveInt, OnlyWith("kind", TRAINS)] = 2
+    source: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks: those of one data-parallel group are neighbours."""
+        return self.dp_size * self.cp_size
+
+    @property
+    def trains(self) -> bool:
+        """Return whether batches feed training steps."""
+        return self.kind in TRAINS
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One loader: the module `suites/dataloader/<loader>.py`, with options of its own (plain JSON)."""
+
+    workload: Workload
+    seed: int
+    loader: str = "baseline_loader"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, **fields: Any) -> Subject:
+        """Return the subject with other values of these fields."""
+        return replace(self, **fields)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return it as plain data, for ranks."""
+        return asdict(self)
