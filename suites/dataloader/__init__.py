@@ -8,6 +8,7 @@ them, Ray's included, without the process that starts them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -15,9 +16,11 @@ from typing import Any
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase
 from suites.dataloader.corpus import Corpus, Documents, generated, sources_of_text, write
+from suites.dataloader.disaggregation.actors import ActorSettings
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import loader_module
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
+from suites.dataloader.ray_session import RaySession
 from suites.dataloader.subject import Subject, Workload
 
 GENERATED_DOCUMENTS = 40
@@ -25,6 +28,9 @@ GENERATED_DOCUMENTS = 40
 
 CHECKED = 3
 """Batches of each rank that are compared with the corpus."""
+
+OF_ACTORS = ("failures", "control_plane")
+"""Kinds of workloads that only the disaggregated loader has."""
 
 WARM_UP_STEPS = 2
 """Training steps before those that are timed."""
@@ -55,6 +61,8 @@ class Session:
 def prepare(subject: Subject) -> Session:
     """Write the corpus in the loader's format, unless it is there."""
     workload = subject.workload
+    if workload.kind in OF_ACTORS and not getattr(loader_module(subject.loader), "HAS_ACTORS", False):
+        raise Unavailable(f"{subject.loader} has no actors and no planner")
     if workload.text == "installed":
         documents: Documents = sources_of_text(workload.sources)
     else:
@@ -98,6 +106,8 @@ def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
 
 def check(session: Session) -> None:
     """Compare the first batches of every rank with the corpus; raises `WrongResult`."""
+    if session.subject.workload.kind in OF_ACTORS:
+        return  # the batches are compared after they were taken
     index = piece_index(session.documents, session.spec.context_length)
     ranks = started(session)
     ranks.call("first_batch")
@@ -134,6 +144,9 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     wanted = session.subject.workload.format
     if (read := session.corpus.sources[0].format) != wanted:
         yield Note(f"{session.subject.loader} cannot read {wanted}: it has read {read}")
+    if workload.kind in OF_ACTORS:
+        yield from of_actors(session)
+        return
     ranks = started(session)
     if ranks.ray_start_s:
         yield Reading("ray_start", "s", ranks.ray_start_s, Origin.MEASURED)
@@ -142,6 +155,20 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     yield from trained(session, ranks, memory) if workload.trains else loaded(session, ranks, memory)
     yield from memory_readings(memory, ranks.idle_B, origin)
     close(session)
+
+
+def of_actors(session: Session) -> Iterator[Reading]:
+    """Kill actors while batches are taken, or deliver plans to simulated clients, in a fresh Ray."""
+    from suites.dataloader import control_plane, failures
+
+    workload = session.subject.workload
+    with closing(RaySession()) as ray:
+        if workload.kind == "control_plane":
+            yield from control_plane.run(workload.clients, workload.documents_per_step)
+        else:
+            pace = failures.FailurePace(workload.seconds, workload.kill_interval_s, workload.step_s)
+            settings = ActorSettings("failures", loaders=2, most_loaders=2, shadows=1)
+            yield from failures.run(session.spec, settings, ray.address, pace)
 
 
 def loaded(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:

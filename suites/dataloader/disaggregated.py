@@ -14,6 +14,9 @@ FORMATS = ("parquet", "jsonl", "array_record")
 
 NEEDS_RAY = True
 
+HAS_ACTORS = True
+"""That may be killed, and a planner that may be asked by many."""
+
 SOURCE_LOADERS = 1
 """Without the autoscaler: one process reads all sources."""
 

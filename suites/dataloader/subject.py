@@ -17,7 +17,8 @@ class Workload:
     """Text of many sources, packed into rows for the ranks of data and context parallelism."""
 
     # Batches alone; batches that feed training steps; the same with files of an emulated slow storage.
-    kind: Literal["loading", "training", "slow_storage"]
+    # Batches at a steady pace while actors are killed; plans for simulated clients.
+    kind: Literal["loading", "training", "slow_storage", "failures", "control_plane"]
     sources: Literal[5, 32, 306] = 306
     # Files of the packages installed here, or synthetic text by seed.
     text: Literal["installed", "generated"] = "installed"
@@ -44,6 +45,12 @@ class Workload:
     ] = 64
     num_hidden_layers: Annotated[PositiveInt, OnlyWith("kind", TRAINS)] = 2
     num_attention_heads: Annotated[PositiveInt, OnlyWith("kind", TRAINS)] = 2
+    # While actors are killed: how long, how often one is, and how long a step takes that uses a batch.
+    seconds: Annotated[float, Bounds(above=0), OnlyWith("kind", ("failures",))] = 300.0
+    kill_interval_s: Annotated[float, Bounds(above=0), OnlyWith("kind", ("failures",))] = 5.0
+    step_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("failures",))] = 0.2
+    # Simulated ranks that each need their part of every plan.
+    clients: Annotated[PositiveInt, OnlyWith("kind", ("control_plane",))] = 64
     source: str = ""
 
     @property
