@@ -18,9 +18,7 @@ from suites.dataloader.failures import TakenBatch, checksum, recoveries_s, refus
 
 def taken_steps(spec: LoaderSpec, count: int) -> list[list[TakenBatch]]:
     reader, mixture = SourceReader(spec), Mixture(spec)
-    plans = plan_steps(
-        spec, mixture, BalanceSettings(), 0, count, lambda wanted: reader.lengths(wanted, {})
-    )
+    plans = plan_steps(spec, mixture, BalanceSettings(), 0, count, lambda wanted: reader.lengths(wanted, {}))
     steps = []
     for groups in plans:
         batches = []

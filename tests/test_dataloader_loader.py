@@ -284,6 +284,13 @@ def test_a_state_continues_bit_for_bit_and_another_specification_is_refused(
         other.load_state_dict(state)
 
 
+def test_a_job_that_runs_with_another_specification_is_not_joined(opened: Opened, tmp_path: Path) -> None:
+    sources = corpus(tmp_path)
+    next(opened(specification(sources), job="taken"))
+    with pytest.raises(LoaderError, match=r"job taken runs with specification \w+, not with"):
+        opened(specification(sources, seed=9), job="taken")
+
+
 @pytest.mark.parametrize("shadows", [0, 1])
 def test_no_document_is_lost_or_doubled_when_any_actor_is_killed(
     shadows: int, opened: Opened, tmp_path: Path
@@ -304,6 +311,8 @@ def test_no_document_is_lost_or_doubled_when_any_actor_is_killed(
 
 
 def test_bad_samples_are_skipped_and_counted_up_to_a_limit(opened: Opened, tmp_path: Path) -> None:
+    import ray
+
     sources = corpus(tmp_path)
     lines = Path(sources[1].files[0]).read_text().splitlines()
     lines[2] = '{"text": 5}'
@@ -314,6 +323,9 @@ def test_bad_samples_are_skipped_and_counted_up_to_a_limit(opened: Opened, tmp_p
     assert loader.status()["bad_samples"] == 1
     assert {sample for source, sample, *_ in pieces.tolist() if source == 1} >= {0, 1, 3, 4, 5, 6}
     assert (1, 2) not in {(source, sample) for source, sample, *_ in pieces.tolist()}
+    ray.kill(ray.get_actor("some-planner"), no_restart=False)  # it counts them again
+    take(loader, 20)
+    assert loader.status()["bad_samples"] == 1
     none = opened(spec, job="none")
     with pytest.raises(
         LoaderError, match=r"source 1, document 2 in .*1\.jsonl: .*bad samples: 1, allowed are 0"

@@ -29,6 +29,9 @@ GENERATED_DOCUMENTS = 40
 CHECKED = 3
 """Batches of each rank that are compared with the corpus."""
 
+PREFETCH = 2
+"""Batches that a worker loads ahead."""
+
 OF_ACTORS = ("failures", "control_plane")
 """Kinds of workloads that only the disaggregated loader has."""
 
@@ -88,6 +91,7 @@ def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
         dp_size=workload.dp_size,
         cp_size=workload.cp_size,
         workers=workload.workers,
+        prefetch=PREFETCH,
         seed=subject.seed,
         read_delay_s=workload.read_delay_s,
         read_B_per_s=workload.read_B_per_s,
@@ -100,7 +104,9 @@ def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
     even = (1 / len(corpus.sources),) * len(corpus.sources)
     by_size = tuple(one.text_B / corpus.text_B for one in corpus.sources)
     if workload.mixture == "changing":
-        return MixturePhase(0, even), MixturePhase(max(workload.steps // 2, 1), by_size)
+        return MixturePhase(0, even), MixturePhase(
+            PREFETCH * max(workload.workers, 1) + WARM_UP_STEPS + workload.steps // 2, by_size
+        )
     return (MixturePhase(0, by_size if workload.mixture == "by_size" else even),)
 
 

@@ -1,5 +1,6 @@
 """The disaggregated loader, with documents assigned to groups so that their steps take equally long."""
 
+from suites.dataloader.batch import END
 from suites.dataloader.disaggregated import FORMATS as FORMATS
 from suites.dataloader.disaggregated import NEEDS_RAY as NEEDS_RAY
 from suites.dataloader.subject import Subject
@@ -15,7 +16,7 @@ def apply(subject: Subject) -> Subject:
         intermediate_size=4 * model.hidden_size,
         num_attention_heads=model.num_attention_heads,
         num_key_value_heads=model.num_attention_heads,
-        vocab_size=0,
+        vocab_size=END + 1,
         mlp_matrices=2,
     )
     balance = ["greedy", flop.linear, flop.quadratic]

@@ -72,7 +72,7 @@ class Killer:
                 os.kill(
                     ray.get(found(self._job, name).pid.remote(), timeout=self._interval_s), signal.SIGKILL
                 )
-            except (ray.exceptions.RayError, ProcessLookupError):
+            except (ray.exceptions.RayError, ProcessLookupError, ValueError):
                 continue  # it is still starting anew after the last time
             self.killed.append(Killed(name, time.perf_counter() - self._begin_s))
 

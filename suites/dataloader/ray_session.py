@@ -56,7 +56,7 @@ class RaySession:
         else:
             folder = tempfile.mkdtemp(prefix="ray")
             os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
-            self._watchdog = watched(folder, os.environ[TOKEN])
+            self._watchdog = watched(folder)
             self.address = _start(folder, object_store_B)
         self.options: dict[str, Any] = {"ray_address": self.address}
 

@@ -1,6 +1,6 @@
 """Ends a Ray that was started by a process which is gone, even if that was killed; a program of its own.
 
-`python ray_watchdog.py <folder> <token>` waits until its standard input ends, which the starter holds. Unless
+`python ray_watchdog.py <folder>` waits until its standard input ends, which the starter holds. Unless
 the starter has written there that Ray has ended, it kills all processes of this Ray. It removes Ray's folder.
 It needs the standard library alone.
 """
@@ -22,29 +22,20 @@ ENDED = b"ended"
 """What the starter writes once it has ended Ray itself."""
 
 
-def watched(folder: str, token: str) -> subprocess.Popen[bytes]:
+def watched(folder: str) -> subprocess.Popen[bytes]:
     """Start the watchdog; it ends what is left once its input is closed, as when this process is killed."""
-    environment = {name: value for name, value in os.environ.items() if value != token}
     return subprocess.Popen(
-        [sys.executable, "-S", __file__, folder, token],
-        stdin=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
+        [sys.executable, "-S", __file__, folder], stdin=subprocess.PIPE, start_new_session=True
     )
 
 
-def belonging(folder: str, token: str) -> list[int]:
-    """Return the processes with this token in their environment, or with an open file in this folder.
-
-    Some of Ray's processes overwrite their environment with a title, but all have a log.
-    """
+def belonging(folder: str) -> list[int]:
+    """Return the processes that have a file in this folder open: all of Ray's have a log there."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
-                with open(f"/proc/{name}/environ", "rb") as environment:
-                    is_one = token.encode() in environment.read()
-                if is_one or any(path.startswith(f"{folder}/") for path in open_files(name)):
+                if any(path.startswith(f"{folder}/") for path in open_files(name)):
                     found.append(int(name))
     return found
 
@@ -58,13 +49,13 @@ def open_files(process: str) -> list[str]:
     return paths
 
 
-def main(folder: str, token: str) -> None:
+def main(folder: str) -> None:
     """Wait for the end of the input, then end everything that has not ended."""
     ended = b""
     with suppress(KeyboardInterrupt):
         ended = sys.stdin.buffer.read()
     for _ in range(0 if ended else ROUNDS):
-        alive = belonging(folder, token)
+        alive = belonging(folder)
         if not alive:
             break
         for pid in alive:

@@ -6,12 +6,15 @@ started anew knows the others.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +44,16 @@ class ActorSettings(NamedTuple):
     plan_ahead: int = 8
     most_bad_samples: int = 0
     timeout_s: float = 60.0
+
+
+def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
+    """Return what identifies the order of the data: not where it is read, or how fast."""
+    given = asdict(spec)
+    names = ("mixture", "context_length", "documents_per_step", "dp_size", "cp_size", "seed")
+    order = {name: given[name] for name in names}
+    order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
+    order["balance"] = tuple(settings.balance)
+    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class LoaderReport(NamedTuple):
@@ -122,6 +135,10 @@ class Planner(LoaderActor):
             self._more.set()
             steps = [self._plans[step][group] for step in range(first, first + count)]
             return GroupPlan(steps, self._scaler.route)
+
+    def specification(self) -> str:
+        """Return what identifies the order of the data."""
+        return digest_of(self._spec, self._settings)
 
     def failed(self, loader: int) -> Mapping[int, int]:
         """Give the sources of a source loader that died to a shadow, if there is one; return the route."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from hashlib import sha256
 from typing import Any
 
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
@@ -16,6 +13,7 @@ from suites.dataloader.disaggregation.actors import (
     Peers,
     Planner,
     answer,
+    digest_of,
     start_loader,
 )
 from suites.dataloader.disaggregation.mixture import refuse_weights
@@ -57,6 +55,9 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
         self._ready: deque[PackedBatch] = deque()
         start_loaders(spec, settings)
         started(Planner, settings.job, "planner", spec, settings)
+        own, running = digest_of(spec, settings), Peers(settings).planner("specification")
+        if running != own:
+            raise LoaderError(f"job {settings.job} runs with specification {running}, not with {own}")
         self._constructor = started(
             Constructor, settings.job, f"constructor-{place.dp_rank}", spec, settings, place.dp_rank
         )
@@ -68,10 +69,12 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
         while len(self._calls) < max(self._spec.prefetch, 1):
             self._ask()
         if not self._ready:
-            _, call = self._calls.popleft()
+            _, call = self._calls[0]
+            name, limit_s = f"constructor {self._place.dp_rank}", 6 * self._settings.timeout_s
             self._ready.extend(
-                answer(call, f"constructor {self._place.dp_rank}", 6 * self._settings.timeout_s)
-            )
+                answer(call, name, limit_s)
+            )  # where it fails, the same steps are asked for again
+            self._calls.popleft()
         self._step += 1
         batch = self._ready.popleft()
         batch_B = batch.tokens.nbytes + batch.segments.nbytes
@@ -128,13 +131,3 @@ def end_actors(settings: ActorSettings, spec: LoaderSpec) -> None:
     names = ["planner", *(f"constructor-{one}" for one in range(spec.dp_size))]
     for name in (*names, *(f"loader-{one}" for one in range(most + settings.shadows))):
         ended(settings.job, name)
-
-
-def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
-    """Return what identifies the order of the data: not where it is read, or how fast."""
-    given = asdict(spec)
-    names = ("mixture", "context_length", "documents_per_step", "dp_size", "cp_size", "seed")
-    order = {name: given[name] for name in names}
-    order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
-    order["balance"] = tuple(settings.balance)
-    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]

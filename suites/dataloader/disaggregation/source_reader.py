@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -29,7 +29,7 @@ class SourceReader:
         self._open: OrderedDict[int, Iterator[Tokens | BadSample]] = OrderedDict()
         self._next: dict[int, int] = {}  # the number of the document that an open reader gives next
         self._kept: dict[int, dict[int, Tokens]] = {}
-        self._bad: deque[BadSample] = deque()
+        self._bad: dict[tuple[int, int], BadSample] = {}  # of the documents that are kept
         self.read_s: dict[int, tuple[float, int]] = {}  # seconds and documents of each source so far
         self.reading = ""  # the name of the source that is read now
 
@@ -39,6 +39,7 @@ class SourceReader:
             kept = self._kept.get(source, {})
             for number in [one for one in kept if one < first]:
                 del kept[number]
+                self._bad.pop((source, number), None)
         return {
             source: np.array([len(self._document(source, first + one)) for one in range(count)], np.int64)
             for source, (first, count) in wanted.items()
@@ -54,9 +55,8 @@ class SourceReader:
         return joined
 
     def bad_samples(self) -> list[BadSample]:
-        """Return the bad samples met since the last call."""
-        met, self._bad = list(self._bad), deque()
-        return met
+        """Return the bad samples among the documents that are kept."""
+        return list(self._bad.values())
 
     def _document(self, source: int, number: int) -> Tokens:
         kept = self._kept.setdefault(source, {})
@@ -84,7 +84,7 @@ class SourceReader:
         if (number + 1) % size == 0:
             self._close(source)
         if isinstance(got, BadSample):
-            self._bad.append(got)
+            self._bad[source, number] = got
             return np.empty(0, np.uint16)
         return got
 
