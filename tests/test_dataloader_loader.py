@@ -29,10 +29,11 @@ from suites.dataloader.batch import (
     pack,
     tokenize,
 )
-from suites.dataloader.disaggregation.actors import ActorSettings
+from suites.dataloader.disaggregation.actors import ActorSettings, start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import BalanceSettings, plan_steps
+from suites.dataloader.disaggregation.registry import found
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
 SIZES = (40, 7, 23)
@@ -334,13 +335,18 @@ def test_bad_samples_are_skipped_and_counted_up_to_a_limit(opened: Opened, tmp_p
 
 
 def test_a_source_that_hangs_is_named(opened: Opened, tmp_path: Path) -> None:
+    import ray
+
     sources = corpus(tmp_path)
     file = Path(sources[1].files[0])
     file.unlink()
     os.mkfifo(file)
-    loader = opened(specification(sources), timeout_s=1.0)
+    spec, settings = specification(sources), ActorSettings("hangs", timeout_s=8.0)
+    start_loader(0, spec, settings)
+    ray.get(found("hangs", "loader-0").reading.remote())  # it has started: only the source takes long
+    loader = opened(spec, job="hangs", timeout_s=8.0)
     with pytest.raises(
-        LoaderError, match="source loader 0 gave no answer within 1 s; it is reading source source 1"
+        LoaderError, match="source loader 0 gave no answer within 8 s; it is reading source source 1"
     ):
         take(loader, 3)
     with open(file, "w"):  # lets the reader go

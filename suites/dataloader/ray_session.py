@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 from suites.dataloader.batch import LoaderError
-from suites.dataloader.ray_watchdog import ENDED, watched
+from suites.dataloader.ray_watchdog import ENDED, kill_all, watched
 
 LOOPBACK = "127.0.0.1"
 
@@ -25,6 +25,9 @@ ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 REACH_S = 10.0
 """How long a cluster may take to accept a connection."""
+
+STARTS = 4
+"""Attempts to start Ray, which gives up after 30 s where a machine is busy."""
 
 QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -102,16 +105,25 @@ def _start(folder: str, object_store_B: int) -> str:
     os.environ.update(QUIET | RETURNED | {ONE_MACHINE: "0"})
     ray_constants.ENABLE_RAY_CLUSTER = False  # what the variable sets, where Ray was imported before
     try:
-        context = ray.init(
-            num_cpus=os.cpu_count(),
-            include_dashboard=False,
-            object_store_memory=object_store_B,
-            namespace="dataloader",
-            log_to_driver=False,
-            configure_logging=False,
-            _node_ip_address=LOOPBACK,
-            _temp_dir=folder,
-        )
+        for attempt in range(STARTS):
+            try:
+                context = ray.init(
+                    num_cpus=os.cpu_count(),
+                    include_dashboard=False,
+                    object_store_memory=object_store_B,
+                    namespace="dataloader",
+                    log_to_driver=False,
+                    configure_logging=False,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=folder,
+                )
+                break
+            except Exception as error:  # Ray raises nothing narrower after its 30 s
+                ray.shutdown()
+                kill_all(folder)
+                if attempt == STARTS - 1:
+                    first = str(error).strip().splitlines()[0]
+                    raise LoaderError(f"Ray did not start in {STARTS} attempts: {first}") from None
     finally:
         for name in RETURNED:
             os.environ.pop(name)

@@ -49,12 +49,9 @@ def open_files(process: str) -> list[str]:
     return paths
 
 
-def main(folder: str) -> None:
-    """Wait for the end of the input, then end everything that has not ended."""
-    ended = b""
-    with suppress(KeyboardInterrupt):
-        ended = sys.stdin.buffer.read()
-    for _ in range(0 if ended else ROUNDS):
+def kill_all(folder: str) -> None:
+    """Kill all processes of a Ray with this folder, except this one."""
+    for _ in range(ROUNDS):
         alive = belonging(folder)
         if not alive:
             break
@@ -62,6 +59,15 @@ def main(folder: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(ROUND_S)
+
+
+def main(folder: str) -> None:
+    """Wait for the end of the input, then end everything that has not ended."""
+    ended = b""
+    with suppress(KeyboardInterrupt):
+        ended = sys.stdin.buffer.read()
+    if not ended:
+        kill_all(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 

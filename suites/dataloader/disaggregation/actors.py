@@ -95,6 +95,10 @@ class SourceLoader(LoaderActor):
         return self._reader.reading
 
 
+READING_S = 5.0
+"""How long a source loader may take to say what it is reading, for an error's text."""
+
+
 def start_loader(number: int, spec: LoaderSpec, settings: ActorSettings) -> None:
     """Start a source loader. Who calls it hears at once if it dies, and may ask a shadow."""
     started(SourceLoader, settings.job, f"loader-{number}", spec, is_retried=False)
@@ -349,7 +353,7 @@ class Peers:
         import ray
 
         try:
-            source = ray.get(self.handle(f"loader-{loader}").reading.remote(), timeout=1)
+            source = ray.get(self.handle(f"loader-{loader}").reading.remote(), timeout=READING_S)
         except Exception:
             return ""
         return f"; it is reading source {source}" if source else ""
