@@ -14,6 +14,8 @@ REFERENCE = ROOT / "results/reference"
 @pytest.mark.parametrize("suite", names("suite"))
 def test_it_is_wherever_a_workload_of_the_suite_is(suite):
     """A workload of a committed run is given a name that the suite does not have."""
+    if not (REFERENCE / suite).is_dir():
+        pytest.skip(f"no run of {suite} is committed")
     kept = [record for record in read_records(REFERENCE / suite) if record.cell.suite == suite]
     usual = kept[0].cell.workload
     assert usual in workloads_of(suite)
