@@ -45,12 +45,15 @@ def test_batches_of_the_plan_are_right_and_any_change_is_noticed(tmp_path: Path)
         refuse_changed(spec, [*steps[:4], *steps[5:]])
 
 
-def test_recovery_is_the_time_until_a_second_has_the_usual_steps_again() -> None:
+def test_recovery_is_the_time_until_throughput_is_never_low_again() -> None:
     steady_s = np.arange(0, 20, 0.1)
     paused_s = steady_s[(steady_s < 10) | (steady_s >= 13)]
-    (recovery_s,) = recoveries_s(paused_s, [10.05], 20.0)
-    assert recovery_s == pytest.approx(3.0 - 0.05 + 1.0, abs=0.2)
-    (at_once_s,) = recoveries_s(steady_s, [10.05], 20.0)
-    assert at_once_s == pytest.approx(1.0, abs=0.11)
-    (never_s,) = recoveries_s(steady_s[steady_s < 10], [10.05], 20.0)
-    assert never_s == pytest.approx(9.95)
+    (at_once_s,) = recoveries_s(paused_s, [10.05], 20.0)
+    assert at_once_s == pytest.approx(13 - 10.05, abs=0.25)
+    (hidden_s,) = recoveries_s(paused_s, [8.0], 20.0)  # batches that were ready lasted for two seconds
+    assert hidden_s == pytest.approx(13 - 8.0, abs=0.25)
+    assert recoveries_s(steady_s, [10.05], 20.0) == [0.0]
+    (never_s,) = recoveries_s(steady_s[steady_s < 15], [14.0], 20.0)
+    assert never_s == pytest.approx(20.0 - 14.0, abs=1.2)
+    first_s, second_s = recoveries_s(paused_s, [9.0, 11.0], 20.0)
+    assert (first_s, second_s) == (pytest.approx(2.0, abs=0.25), pytest.approx(2.0, abs=0.25))

@@ -29,11 +29,12 @@ from suites.dataloader.batch import (
     pack,
     tokenize,
 )
-from suites.dataloader.disaggregation.actors import ActorSettings, start_loader
+from suites.dataloader.disaggregation.actors import start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import BalanceSettings, plan_steps
 from suites.dataloader.disaggregation.registry import found
+from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
 SIZES = (40, 7, 23)

@@ -16,7 +16,7 @@ from typing import Any
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase
 from suites.dataloader.corpus import Corpus, Documents, generated, sources_of_text, write
-from suites.dataloader.disaggregation.actors import ActorSettings
+from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import loader_module
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
@@ -28,6 +28,9 @@ GENERATED_DOCUMENTS = 40
 
 CHECKED = 3
 """Batches of each rank that are compared with the corpus."""
+
+LEAST_AHEAD = 24
+"""Batches that the disaggregated loader may have: two calls of 8 steps, and 8 planned ones."""
 
 PREFETCH = 2
 """Batches that a worker loads ahead."""
@@ -104,9 +107,8 @@ def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
     even = (1 / len(corpus.sources),) * len(corpus.sources)
     by_size = tuple(one.text_B / corpus.text_B for one in corpus.sources)
     if workload.mixture == "changing":
-        return MixturePhase(0, even), MixturePhase(
-            PREFETCH * max(workload.workers, 1) + WARM_UP_STEPS + workload.steps // 2, by_size
-        )
+        before = untimed(PREFETCH, workload.workers) + WARM_UP_STEPS
+        return MixturePhase(0, even), MixturePhase(before + workload.steps // 2, by_size)
     return (MixturePhase(0, by_size if workload.mixture == "by_size" else even),)
 
 
@@ -180,7 +182,7 @@ def of_actors(session: Session) -> Iterator[Reading]:
 def loaded(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:
     """Take batches as fast as they come, after those that were loaded ahead; add to `memory`."""
     origin, steps = origin_of(session.subject.workload), session.subject.workload.steps
-    taken = ranks.call("take", first=ahead(session.spec), count=steps)
+    taken = ranks.call("take", first=untimed(session.spec.prefetch, session.spec.workers), count=steps)
     memory.append(ranks.memory())
     slowest_s = max(one["seconds"] for one in taken)
     own = of_groups(taken, session.spec)
@@ -195,7 +197,7 @@ def trained(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) ->
     names = {"hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
     model = {name: getattr(workload, field) for name, field in names.items()}
     ranks.call("begin_training", model=model, seed=session.subject.seed)
-    first = ahead(session.spec)
+    first = untimed(session.spec.prefetch, session.spec.workers)
     steps_of_ranks = ranks.call("train", first=first, warm_up=WARM_UP_STEPS, count=workload.steps)
     memory.append(ranks.memory())
     yield from step_readings(steps_of_ranks, session.spec, origin_of(workload))
@@ -222,6 +224,8 @@ def step_readings(
     own = [step for steps in of_groups(ranks, spec) for step in steps]
     yield Reading("throughput", "token/s", total(own, "tokens") / sum(step_s), origin)
     yield Reading("document_rate", "Hz", total(own, "documents") / sum(step_s), origin)
+    late = [max(one["wait_s"] for one in step) / taken_s for step, taken_s in zip(every, step_s, strict=True)]
+    yield Reading("waiting_share", "1", fmean(late), origin, "slowest rank of each step")
     waiting = [total(steps, "wait_s") / total(steps, "step_s") for steps in ranks]
     yield Reading("waiting_share", "1", fmean(waiting), origin, "mean over ranks")
     yield Reading("waiting_share", "1", max(waiting), origin, "worst rank")
@@ -250,9 +254,9 @@ def started(session: Session) -> LoaderRanks:
     return session.ranks
 
 
-def ahead(spec: LoaderSpec) -> int:
-    """Return the batches that may have been loaded ahead by the time the first one is there."""
-    return spec.prefetch * max(spec.workers, 1)
+def untimed(prefetch: int, workers: int) -> int:
+    """Return the batches that a loader may have ready, which are taken before any is timed."""
+    return max(prefetch * workers, LEAST_AHEAD)
 
 
 def origin_of(workload: Workload) -> Origin:

@@ -37,8 +37,8 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 def settings_of(spec: LoaderSpec) -> Any:
     """Return the settings that the specification's options describe."""
-    from suites.dataloader.disaggregation.actors import ActorSettings
     from suites.dataloader.disaggregation.plan import BalanceSettings
+    from suites.dataloader.disaggregation.settings import ActorSettings
 
     given: dict[str, Any] = dict(spec.options)
     return ActorSettings(

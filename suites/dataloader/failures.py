@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -16,15 +17,15 @@ from numpy.typing import NDArray
 
 from harness.records import Origin, Reading, WrongResult
 from suites.dataloader.batch import LoaderSpec, RankPlace, pack
-from suites.dataloader.disaggregation.actors import ActorSettings
 from suites.dataloader.disaggregation.client import DisaggregatedLoader
 from suites.dataloader.disaggregation.mixture import Mixture
 from suites.dataloader.disaggregation.plan import Pieces
 from suites.dataloader.disaggregation.registry import found
+from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
-BIN_S = 1.0
-"""Throughput is counted in bins of this length."""
+WINDOW_S = 1.0
+"""Throughput is counted in windows of this length."""
 
 RECOVERED = 0.9
 """Share of the median throughput at which it counts as recovered."""
@@ -95,6 +96,9 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
             arrived_s.append(time.perf_counter() - begin_s)
     finally:
         killer.stop()
+    least = int(pace.seconds / pace.kill_interval_s / 2)
+    if len(killer.killed) < least:
+        raise WrongResult(f"{len(killer.killed)} actors were killed, not at least {least}: nothing was tried")
     compared = refuse_changed(spec, steps)
     yield Reading("steps", "1", len(steps), Origin.MEASURED)
     yield Reading("killed", "1", len(killer.killed), Origin.MEASURED)
@@ -105,21 +109,22 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
 
 
 def recoveries_s(arrived_s: Any, killed_s: list[float], until_s: float) -> list[float]:
-    """Return, of each kill, after how many seconds a bin has 90 % of the median bin's steps again."""
-    edges = np.arange(0, until_s + BIN_S, BIN_S)
+    """Return how long after each kill throughput was last low before the next kill; 0 if it never was.
+
+    It is low where a window of one second has less than 90 % of the median second's steps. Batches that are
+    ready hide a kill at first, so the last such window counts, not the first good one.
+    """
+    edges = np.arange(0, until_s + WINDOW_S, WINDOW_S)
     usual = float(np.median(np.histogram(arrived_s, edges)[0]))
     recovered = []
-    for at_s in killed_s:
-        after = np.arange(at_s, until_s, BIN_S / 10)
-        full = [
-            begin_s + BIN_S - at_s
-            for begin_s in after
-            if ((arrived_s >= begin_s) & (arrived_s < begin_s + BIN_S)).sum() >= RECOVERED * usual
+    for at_s, next_s in pairwise([*killed_s, until_s]):
+        begins_s = np.arange(at_s, min(next_s, until_s - WINDOW_S), WINDOW_S / 10)
+        low_s = [
+            begin_s
+            for begin_s in begins_s
+            if ((arrived_s >= begin_s) & (arrived_s < begin_s + WINDOW_S)).sum() < RECOVERED * usual
         ]
-        if full:
-            recovered.append(full[0])
-        elif at_s + BIN_S < until_s:
-            recovered.append(until_s - at_s)
+        recovered.append(low_s[-1] + WINDOW_S / 10 - at_s if low_s else 0.0)
     return recovered
 
 

@@ -41,7 +41,7 @@ RETURNED = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Environment of Ray's processes, so that they return memory to the system that they use no more."""
+"""Environment of all loading processes, Ray's and others: they return memory that they use no more."""
 
 
 class RaySession:

@@ -6,54 +6,25 @@ started anew knows the others.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from functools import partial
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, Tokens, context_slice, pack
 from suites.dataloader.disaggregation.autoscaler import Autoscaler
+from suites.dataloader.disaggregation.calls import ActorCalls
 from suites.dataloader.disaggregation.mixture import Mixture
-from suites.dataloader.disaggregation.plan import BalanceSettings, Lengths, Pieces, Wanted, plan_steps
-from suites.dataloader.disaggregation.registry import ended, found, started
+from suites.dataloader.disaggregation.plan import Lengths, Pieces, Wanted, plan_steps
+from suites.dataloader.disaggregation.registry import ended, started
+from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.readers import BadSample
-
-
-class ActorSettings(NamedTuple):
-    """What all actors of a loader have in common. `job`: names them; one loader of a name in a Ray namespace.
-
-    `loaders`: source loaders at first, and at most where the autoscaler may start more. `shadows`: spare ones
-    that take the place of one that died. `plan_ahead`: steps planned before they are asked for.
-    `timeout_s`: how long a read, or another actor's answer, may take.
-    """
-
-    job: str
-    balance: BalanceSettings = BalanceSettings()
-    loaders: int = 1
-    most_loaders: int = 1
-    shadows: int = 0
-    plan_ahead: int = 8
-    most_bad_samples: int = 0
-    timeout_s: float = 60.0
-
-
-def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
-    """Return what identifies the order of the data: not where it is read, or how fast."""
-    given = asdict(spec)
-    names = ("mixture", "context_length", "documents_per_step", "dp_size", "cp_size", "seed")
-    order = {name: given[name] for name in names}
-    order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
-    order["balance"] = tuple(settings.balance)
-    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class LoaderReport(NamedTuple):
@@ -95,10 +66,6 @@ class SourceLoader(LoaderActor):
         return self._reader.reading
 
 
-READING_S = 5.0
-"""How long a source loader may take to say what it is reading, for an error's text."""
-
-
 def start_loader(number: int, spec: LoaderSpec, settings: ActorSettings) -> None:
     """Start a source loader. Who calls it hears at once if it dies, and may ask a shadow."""
     started(SourceLoader, settings.job, f"loader-{number}", spec, is_retried=False)
@@ -119,9 +86,10 @@ class Planner(LoaderActor):
         self._mixture = Mixture(spec)
         self._lock = threading.Lock()
         self._plans: dict[int, list[Pieces]] = {}
-        self._asked: dict[int, int] = {}  # the step that each group has asked for last
+        self._asked: dict[int, int] = {}  # the first step that each group has asked for last
+        self._ends: dict[int, int] = {}  # the end of those steps
         self._bad: dict[tuple[str, int], BadSample] = {}
-        self._peers = Peers(settings)
+        self._calls = ActorCalls(settings)
         self._scaler = Autoscaler(
             len(spec.sources), settings.loaders, settings.most_loaders, settings.shadows
         )
@@ -133,7 +101,7 @@ class Planner(LoaderActor):
     def plan(self, group: int, first: int, count: int) -> GroupPlan:
         """Return the group's pieces of `count` steps from step `first` on."""
         with self._lock:
-            self._asked[group] = first
+            self._asked[group], self._ends[group] = first, first + count
             self._scaler.asked(group, first, time.monotonic())
             self._extend(first, first + count)
             self._more.set()
@@ -165,10 +133,10 @@ class Planner(LoaderActor):
             self._more.wait()
             self._more.clear()
             with self._lock:
-                begin = max(self._asked.values())
+                begin = max(self._ends.values())
                 if begin + self._settings.plan_ahead // 2 not in self._plans:
                     # Whoever asks for a step that cannot be planned gets the reason.
-                    with suppress(LoaderError):
+                    with suppress(LoaderError, Unavailable):
                         self._extend(begin, begin + self._settings.plan_ahead)
                 self._scale()
 
@@ -195,14 +163,14 @@ class Planner(LoaderActor):
     def _lengths(self, wanted: Wanted) -> Lengths:
         low = self._mixture.taken(max(min(self._asked.values()) - self._settings.plan_ahead, 0))
         got: dict[int, Any] = {}
-        limit = self._peers.limit()
+        limit = self._calls.limit()
         while missing := [source for source in wanted if source not in got]:
             route = self._scaler.route
             calls = {
                 loader: {one: wanted[one] for one in missing if route[one] == loader}
                 for loader in {route[one] for one in missing}
             }
-            answers, dead = self._peers.call_all(
+            answers, dead = self._calls.call_all(
                 {
                     loader: ("lengths", (part, {one: int(low[one]) for one in part}))
                     for loader, part in calls.items()
@@ -233,7 +201,7 @@ class Constructor(LoaderActor):
 
     def __init__(self, spec: LoaderSpec, settings: ActorSettings, group: int) -> None:
         self._spec, self._group = spec, group
-        self._peers = Peers(settings)
+        self._calls = ActorCalls(settings)
         self._lock = threading.Lock()
         self._rows: dict[tuple[int, int], list[tuple[Any, Any, Pieces]]] = {}
 
@@ -261,7 +229,7 @@ class Constructor(LoaderActor):
         )
 
     def _built(self, first: int, count: int) -> list[tuple[Any, Any, Pieces]]:
-        plan: GroupPlan = self._peers.planner("plan", self._group, first, count)
+        plan: GroupPlan = self._calls.planner("plan", self._group, first, count)
         every = Pieces(*(np.concatenate(parts) for parts in zip(*plan.steps, strict=True)))
         parts = self._tokens(every, plan.route)
         built, at = [], 0
@@ -274,11 +242,11 @@ class Constructor(LoaderActor):
     def _tokens(self, pieces: Pieces, route: Mapping[int, int]) -> list[Tokens]:
         """Return the tokens of each piece, from the source loaders that have them."""
         parts: list[Tokens] = [np.empty(0, np.uint16)] * len(pieces.lengths)
-        missing, limit = np.arange(len(parts)), self._peers.limit()
+        missing, limit = np.arange(len(parts)), self._calls.limit()
         while len(missing):
             loader_of = np.array([route[int(source)] for source in pieces.sources[missing]])
             asked = {int(loader): missing[loader_of == loader] for loader in np.unique(loader_of)}
-            answers, dead = self._peers.call_all(
+            answers, dead = self._calls.call_all(
                 {loader: ("tokens", (pieces.chosen(which),)) for loader, which in asked.items()}
             )
             for loader, joined in answers.items():
@@ -288,89 +256,5 @@ class Constructor(LoaderActor):
             missing = np.concatenate([asked[loader] for loader in dead]) if dead else missing[:0]
             for loader in dead:
                 limit(loader)
-                route = self._peers.planner("failed", loader)
+                route = self._calls.planner("failed", loader)
         return parts
-
-
-class Peers:
-    """How an actor calls the others: by name, again where one died."""
-
-    RETRY_S = 0.05
-
-    def __init__(self, settings: ActorSettings) -> None:
-        self._settings = settings
-        self._handles: dict[str, Any] = {}
-
-    def handle(self, name: str) -> Any:
-        """Return an actor's handle; raises ValueError where there is none."""
-        if name not in self._handles:
-            self._handles[name] = found(self._settings.job, name)
-        return self._handles[name]
-
-    def planner(self, method: str, *arguments: Any) -> Any:
-        """Return the planner's answer; Ray asks again where the planner starts anew.
-
-        It may take three times as long as a source loader's, for which the planner itself waits.
-        """
-        call = getattr(self.handle("planner"), method).remote(*arguments)
-        return answer(call, "the planner", 3 * self._settings.timeout_s)
-
-    def call_all(self, calls: Mapping[int, tuple[str, tuple[Any, ...]]]) -> tuple[dict[int, Any], list[int]]:
-        """Call source loaders at once; return their answers, and those that died or are not there yet."""
-        import ray
-
-        pending, answers, dead = {}, {}, []
-        for loader, (method, arguments) in calls.items():
-            try:
-                pending[loader] = getattr(self.handle(f"loader-{loader}"), method).remote(*arguments)
-            except ValueError:
-                dead.append(loader)
-        for loader, call in pending.items():
-            try:
-                answers[loader] = answer(
-                    call, f"source loader {loader}", self._settings.timeout_s, partial(self._reading, loader)
-                )
-            except ray.exceptions.RayActorError:
-                self._handles.pop(f"loader-{loader}", None)
-                dead.append(loader)
-        if dead:
-            time.sleep(self.RETRY_S)
-        return answers, dead
-
-    def limit(self) -> Callable[[int], None]:
-        """Return a function that raises `LoaderError` where a source loader stays away for too long."""
-        until_s = time.monotonic() + self._settings.timeout_s
-
-        def check(loader: int) -> None:
-            if time.monotonic() > until_s:
-                raise LoaderError(
-                    f"source loader {loader} died and did not come back within {self._settings.timeout_s:g} s"
-                )
-
-        return check
-
-    def _reading(self, loader: int) -> str:
-        import ray
-
-        try:
-            source = ray.get(self.handle(f"loader-{loader}").reading.remote(), timeout=READING_S)
-        except Exception:
-            return ""
-        return f"; it is reading source {source}" if source else ""
-
-
-def answer(call: Any, name: str, timeout_s: float, doing: Callable[[], str] = lambda: "") -> Any:
-    """Return a call's answer; an actor's own `LoaderError` is raised as it is, in one line.
-
-    Raises `LoaderError` where it takes too long; `doing` then adds what the actor does.
-    """
-    import ray
-
-    try:
-        return ray.get(call, timeout=timeout_s)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, LoaderError):
-            raise LoaderError(str(error.cause)) from None
-        raise
-    except ray.exceptions.GetTimeoutError:
-        raise LoaderError(f"{name} gave no answer within {timeout_s:g} s{doing()}") from None

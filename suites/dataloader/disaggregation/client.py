@@ -7,17 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
-from suites.dataloader.disaggregation.actors import (
-    ActorSettings,
-    Constructor,
-    Peers,
-    Planner,
-    answer,
-    digest_of,
-    start_loader,
-)
+from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loader
+from suites.dataloader.disaggregation.calls import ActorCalls, answer
 from suites.dataloader.disaggregation.mixture import refuse_weights
 from suites.dataloader.disaggregation.registry import ended, started
+from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 from suites.dataloader.ray_session import RaySession, join
 
 MOST_STEPS = 8
@@ -55,7 +49,7 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
         self._ready: deque[PackedBatch] = deque()
         start_loaders(spec, settings)
         started(Planner, settings.job, "planner", spec, settings)
-        own, running = digest_of(spec, settings), Peers(settings).planner("specification")
+        own, running = digest_of(spec, settings), ActorCalls(settings).planner("specification")
         if running != own:
             raise LoaderError(f"job {settings.job} runs with specification {running}, not with {own}")
         self._constructor = started(
@@ -105,7 +99,7 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
 
     def status(self) -> dict[str, Any]:
         """Return what the planner observes: bad samples, source loaders in use, steps planned ahead."""
-        result: dict[str, Any] = Peers(self._settings).planner("status")
+        result: dict[str, Any] = ActorCalls(self._settings).planner("status")
         return result
 
     def close(self) -> None:
