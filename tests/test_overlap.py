@@ -160,6 +160,16 @@ def test_the_model_of_puts_equals_a_schedule_stepped_chunk_by_chunk(
     assert overlap.predicted_time_s("symmetric", 1.0, sent_s, ranks, chunks) == pytest.approx(now_s)
 
 
+def test_the_pairwise_bound_adds_what_each_collectives_own_products_cannot_hide() -> None:
+    cluster: Any = SimpleNamespace(port_B_per_s=100.0, at_once_s=0.5)
+    hidden, exposed, alone = (150.0, 4.0), (450.0, 1.0), (250.0, 0.0)  # sent in 1, 4 and 2 s
+    # Hidden: all but the first of 16 chunks. Exposed: all but the products, with the first of 2 x 16 of them.
+    expected_s = 10 + 1 / 16 + (4 - 1 + 1 / 32) + 2
+    found_s = overlap.pairwise_bound_s(10.0, [hidden, exposed, alone], cluster, ranks=2)
+    assert found_s == pytest.approx(expected_s)
+    assert overlap.pairwise_bound_s(10.0, [(40.0, 0.0)], cluster, ranks=2) == 10  # the link sends it at once
+
+
 def test_a_wrong_result_is_no_time() -> None:
     class Wrong:
         def slowest_s(self, *given: Any) -> list[float]:

@@ -100,6 +100,20 @@ def test_a_rank_sends_each_collectives_bytes_and_the_gradients_of_data_paralleli
         assert ranks.call(f"{ON_RANK}:sent_B", key=key) == [of_rank] * len(ranks)
 
 
+def test_each_collectives_products_are_timed_within_the_computation(ranks: RankPool) -> None:
+    key = made(ranks, "symmetric")
+    computed = ranks.call(f"{ON_RANK}:seconds", key=key, what="compute", chunks=1, count=1)
+    sent = ranks.call(f"{ON_RANK}:sent_B", key=key)
+    found = ranks.call(f"{ON_RANK}:collectives", key=key)
+    for (taken_s,), sent_B, collectives in zip(computed, sent, found, strict=True):
+        *layers, (_, of_gradients_s) = collectives
+        assert len(layers) == 2 * 4 * 2
+        assert of_gradients_s == 0
+        assert all(products_s > 0 for _, products_s in layers)
+        assert sum(products_s for _, products_s in layers) < taken_s
+        assert sum(one_B for one_B, _ in collectives) == pytest.approx(sent_B)
+
+
 def test_steps_of_ranks_that_share_a_core_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
 

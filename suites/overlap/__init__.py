@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -162,6 +162,10 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
     yield Reading("bound", "s", bound_s, Origin.CALCULATED)
     yield Reading("bound_share", "1", bound_s / taken_s, Origin.EMULATED)
+    if session.subject.workload.operation == "training_step":
+        ranks_collectives = cluster.call("collectives", key=key)
+        pairs_s = max(pairwise_bound_s(computed_s, one, cluster, ranks) for one in ranks_collectives)
+        yield Reading("pairwise_bound_share", "1", pairs_s / taken_s, Origin.EMULATED)
     predicted_s = predicted_time_s(session.subject.algorithm, computed_s, sent_s, ranks, chunks)
     yield Reading("model_error", "1", predicted_s / taken_s - 1, Origin.CALCULATED)
 
@@ -174,6 +178,20 @@ def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> f
     if computed_s < sent_s:
         return sent_s + computed_s / (ranks * chunks)
     return computed_s + sent_s / ((ranks - 1) * chunks)
+
+
+def pairwise_bound_s(
+    computed_s: float, collectives: Iterable[tuple[float, float]], cluster: OverlapCluster, ranks: int
+) -> float:
+    """Return the bound of a step in which a collective can overlap with its own products alone.
+
+    `collectives`: bytes that a rank must send, and seconds of the products, which `computed_s` contains.
+    """
+    waited_s = 0.0
+    for sent_B, products_s in collectives:
+        sent_s = max(sent_B / cluster.port_B_per_s - cluster.at_once_s, 0.0)
+        waited_s += overlapped_s(products_s, sent_s, ranks, FIRST_CHUNK) - products_s
+    return computed_s + waited_s
 
 
 def predicted_time_s(algorithm: str, computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:

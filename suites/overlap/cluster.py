@@ -30,7 +30,8 @@ class OverlapCluster:
         self.workload = workload
         self.variants: set[str] = set()
         self.rate_B_per_s: float | None = None
-        self.port_B_per_s, self.sent_B, self.least_s = 0.0, 0.0, 0.0
+        self.port_B_per_s, self.sent_B = 0.0, 0.0
+        self.least_s, self.at_once_s = 0.0, 0.0
         self._network: Network | None = None
         with ExitStack() as stack:
             if self.workload.is_linked:
@@ -90,7 +91,8 @@ class OverlapCluster:
         for link in links[:2]:
             network.verify(link, self.rate_B_per_s)
         at_once_B = links_per_port * burst_B(self.rate_B_per_s, network.topology.frame_B)
-        self.least_s = max(self.sent_B - at_once_B, 0.0) / self.port_B_per_s
+        self.at_once_s = at_once_B / self.port_B_per_s
+        self.least_s = max(self.sent_B / self.port_B_per_s - self.at_once_s, 0.0)
 
     def link_B(self, key: str, chunks: int) -> float:
         """Return the bytes of one run over the busiest direction of a link, by the kernel's counters."""

@@ -129,3 +129,10 @@ def sent_B(state: RankState, key: str) -> float:
     """Return the bytes that this rank must send in a run."""
     operation: TimedOperation = state[key]
     return operation.sent_B
+
+
+def collectives(state: RankState, key: str) -> list[tuple[float, float]]:
+    """Return what `TensorParallelStep.collectives` does, of a training step."""
+    operation = state[key]
+    assert isinstance(operation, TensorParallelStep)
+    return operation.collectives()

@@ -14,13 +14,15 @@ from suites.overlap.subject import Subject
 class TimedAllGatherGemm(RankShare):
     """The operation on this rank. `spans`: where the busy times of a run's lanes are recorded."""
 
+    gathers_by: type[AllGather] = AllGather
+
     def __init__(self, subject: Subject, link: OneSided) -> None:
         super().__init__(subject, link)
         m, k, n = self.workload.m, self.workload.k, self.workload.n
         rows = m // self.ranks
         self.x, self.w = self.values("x", self.rank, rows, k), self.values("w", self.rank, k, n)
         self.y = torch.empty(m, n)
-        self.gather = AllGather(subject, RankGroup(link), rows, k)
+        self.gather = self.gathers_by(subject, RankGroup(link), rows, k)
         self.spans: Spans | None = None
 
     @property

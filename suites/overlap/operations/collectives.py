@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,12 @@ class OverlappedCollective(RankShare):
     def __init__(self, subject: Subject, group: RankGroup, rows: int) -> None:
         super().__init__(subject, group)
         self.group, self.link, self.rows = group, group.link, rows
+        self.computed_s = 0.0  # of the products with this collective, when they were last computed alone
+
+    @property
+    def sent_B(self) -> float:
+        """Return the bytes that this rank must send."""
+        raise NotImplementedError
 
     def bounds(self, chunks: int) -> list[tuple[int, int]]:
         """Return the first row of each chunk and the one after its last."""
@@ -74,7 +81,9 @@ class AllGather(OverlappedCollective):
         `keep`: `gathered` has all rows afterwards, whatever the algorithm.
         """
         if chunks == NOT_COMMUNICATED:
+            begin_s = time.perf_counter()
             product(self.gathered, 0)
+            self.computed_s = time.perf_counter() - begin_s
         elif self.subject.algorithm == "in_sequence":
             spanned(self.spans, "arrivals", self._collective, x)
             product(self.gathered, 0)
@@ -166,8 +175,10 @@ class ReduceScatter(OverlappedCollective):
         `meanwhile` is other computation, for which the last parts need not wait.
         """
         if chunks == NOT_COMMUNICATED:
+            begin_s = time.perf_counter()
             product(0, self.partial)
             meanwhile()
+            self.computed_s = time.perf_counter() - begin_s
             out.copy_(self._own())
         elif self.subject.algorithm == "in_sequence":
             product(0, self.partial)

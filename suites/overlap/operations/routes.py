@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import torch
@@ -15,10 +14,10 @@ from suites.overlap.subject import Subject
 
 
 class ExpertRoute(NamedTuple):
-    """The rows of one chunk of one rank's tokens that go to one rank, sorted by expert.
+    """The rows of one rank's tokens that go to one rank, or to some of its experts, sorted by expert.
 
-    `tokens`: of the source rank (rows,). `choices`: which of a token's top_k (rows,). `ends`: for each expert
-    of the destination, the end of its rows.
+    `tokens`: of the source rank (rows,). `choices`: which of a token's top_k (rows,). `ends`: for each of
+    these experts, the end of its rows.
     """
 
     tokens: Tensor
@@ -27,6 +26,19 @@ class ExpertRoute(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+class ExpertRows(NamedTuple):
+    """Some consecutive experts of a rank, and their rows of a route to it: from `first` to `end`."""
+
+    experts: slice
+    first: int
+    end: int
+
+    @property
+    def rows(self) -> slice:
+        """Return the rows."""
+        return slice(self.first, self.end)
 
 
 class RoutedShare(RankShare):
@@ -38,7 +50,15 @@ class RoutedShare(RankShare):
         super().__init__(subject, link)
         self.link = link
         self.tokens = self.workload.m // self.ranks
-        self._routes: dict[int, list[list[list[ExpertRoute]]]] = {}
+        self.local_experts = self.workload.experts // self.ranks
+        experts = self.chosen()
+        self.routes = [
+            [
+                _route(experts[source], destination * self.local_experts, self.local_experts)
+                for destination in range(self.ranks)
+            ]
+            for source in range(self.ranks)
+        ]  # of each source rank and destination
 
     def forget(self) -> None:
         """Make what the last run received invalid."""
@@ -59,42 +79,39 @@ class RoutedShare(RankShare):
     def _symmetric(self, chunks: int) -> None:
         raise NotImplementedError
 
-    def routed(self, chunks: int) -> list[list[list[ExpertRoute]]]:
-        """Return the route of each source rank, destination and chunk of the source's tokens."""
-        if chunks not in self._routes:
-            self._routes[chunks] = self._all_routes(chunks)
-        return self._routes[chunks]
+    def part(self, route: ExpertRoute, chunks: int, first: int = 0, end: int | None = None) -> ExpertRows:
+        """Return chunks `first` to `end` of a route, all by default.
 
-    def route(self, source: int, chunk: int, chunks: int) -> ExpertRoute:
+        A chunk is the rows of consecutive experts: each expert multiplies its rows of a source at once.
+        """
+        low, high = (self.local_experts * one // chunks for one in (first, chunks if end is None else end))
+        starts = [0, *route.ends.tolist()]
+        return ExpertRows(slice(low, high), starts[low], starts[high])
+
+    def from_source(self, source: int) -> ExpertRoute:
         """Return the route from a source to this rank's experts."""
-        return self.routed(chunks)[source][self.rank][chunk]
+        return self.routes[source][self.rank]
+
+    def to(self, destination: int) -> ExpertRoute:
+        """Return the route of this rank's tokens to a destination's experts."""
+        return self.routes[self.rank][destination]
 
     def chosen(self) -> Tensor:
         """Return the experts of every rank's tokens (ranks, tokens, top_k)."""
         scores = self.values("experts", 0, self.workload.m, self.workload.experts)
         return scores.topk(self.workload.top_k).indices.view(self.ranks, self.tokens, self.workload.top_k)
 
-    def _all_routes(self, chunks: int) -> list[list[list[ExpertRoute]]]:
-        experts, local = self.chosen(), self.workload.experts // self.ranks
-        parts = list(itertools.pairwise(self.tokens * chunk // chunks for chunk in range(chunks + 1)))
-        return [
-            [
-                [_route(experts[source], destination * local, local, *bounds) for bounds in parts]
-                for destination in range(self.ranks)
-            ]
-            for source in range(self.ranks)
-        ]
 
-
-def _route(experts: Tensor, first: int, local: int, low: int, high: int) -> ExpertRoute:
-    here = experts[low:high] - first
+def _route(chosen: Tensor, first: int, local: int) -> ExpertRoute:
+    """Return the rows for experts `first` to `first + local` of tokens that chose (tokens, top_k)."""
+    here = chosen - first
     tokens, choices = torch.where((here >= 0) & (here < local))
-    chosen = here[tokens, choices]
-    order = chosen.argsort(stable=True)
-    ends = torch.bincount(chosen, minlength=local).cumsum(0).to(torch.int32)
-    return ExpertRoute(tokens[order] + low, choices[order], ends)
+    experts = here[tokens, choices]
+    order = experts.argsort(stable=True)
+    ends = torch.bincount(experts, minlength=local).cumsum(0).to(torch.int32)
+    return ExpertRoute(tokens[order], choices[order], ends)
 
 
-def products(rows: Tensor, w: Tensor, ends: Tensor) -> Tensor:
-    """Return the product of rows sorted by expert with their experts."""
-    return F.grouped_mm(rows, w, offs=ends)
+def products(rows: Tensor, w: Tensor, route: ExpertRoute, part: ExpertRows) -> Tensor:
+    """Return the products of a part of a route's rows with their experts; `rows` are those of the part."""
+    return F.grouped_mm(rows, w[part.experts], offs=route.ends[part.experts] - part.first)

@@ -1,7 +1,8 @@
 """Linear layers of tensor parallelism with Megatron's sequence parallelism: activations sharded by rows.
 
 Each is an all-gather or a reduce-scatter with its product; its gradient is the other of the two. Where a
-reduce-scatter overlaps, the weight's gradient is computed while its last parts are under way, as in Megatron.
+reduce-scatter overlaps, the weight's gradient is computed while its last parts are under way, as in Megatron;
+after an all-gather, it is summed over the rows as they arrive.
 """
 
 from __future__ import annotations
@@ -77,18 +78,29 @@ class _GemmReduceScatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         layer, (x, w), dy = ctx.layer, ctx.saved_tensors, gradients[0].contiguous()
-        dx = gathered_product(layer, dy, w.t())
-        return dx, x.t() @ layer.gather.gathered, None
+        dw = torch.zeros_like(w)
+
+        def weight_gradient(rows: Tensor, first: int) -> None:
+            dw.addmm_(x[first : first + len(rows)].t(), rows)
+
+        return gathered_product(layer, dy, w.t(), weight_gradient), dw, None
 
 
-def gathered_product(layer: Layer, x: Tensor, w: Tensor) -> Tensor:
-    """Return the product of all ranks' rows with w; `gathered` then has these rows."""
+def gathered_product(
+    layer: Layer, x: Tensor, w: Tensor, also: Callable[[Tensor, int], None] | None = None
+) -> Tensor:
+    """Return the product of all ranks' rows with w.
+
+    `also(rows, first)` is other computation with these rows. Without it, `gathered` then has all rows.
+    """
     y = x.new_empty(layer.gathered_rows, w.shape[1])
 
     def product(rows: Tensor, first: int) -> None:
         torch.mm(rows, w, out=y[first : first + len(rows)])
+        if also is not None:
+            also(rows, first)
 
-    layer.gather.multiply(x, product, layer.chunks, keep=True)
+    layer.gather.multiply(x, product, layer.chunks, keep=also is None)
     return y
 
 

@@ -91,6 +91,15 @@ class TensorParallelStep(RankShare):
         gradients_B = sum(weight.nbytes for block in self.blocks for weight in block)
         return layers_B + 2 * (self.replicas - 1) / self.replicas * gradients_B
 
+    def collectives(self) -> list[tuple[float, float]]:
+        """Return each collective's bytes that this rank must send, and the seconds of its products.
+
+        They were timed by the last `compute`. The gradients' all-reduce has no products.
+        """
+        layers = [layer for layers in self.layers for layer in layers]
+        found = [(one.sent_B, one.computed_s) for layer in layers for one in (layer.gather, layer.scatter)]
+        return [*found, (self.sent_B - sum(sent_B for sent_B, _ in found), 0.0)]
+
     def forget(self) -> None:
         """Do nothing: each run has another batch than the one before."""
 
