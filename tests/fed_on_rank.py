@@ -22,3 +22,7 @@ def gradients(state, model, cp_size, batches):
 def losses(state, model, cp_size, batches, steps):
     trainer = FedTrainer(**model, cp_size=cp_size, seed=3)
     return [trainer.step(_batch(batches)).loss for _ in range(steps)]
+
+
+def flop(state, model, cp_size, batches):
+    return FedTrainer(**model, cp_size=cp_size, seed=3).step(_batch(batches)).flop

@@ -10,7 +10,7 @@ from contextlib import closing
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -37,6 +37,7 @@ PYARROW, ARRAY_RECORD = "pyarrow.parquet", "array_record.python.array_record_mod
 CASES = [
     ("baseline_loader", "parquet"),
     ("baseline_loader", "jsonl"),
+    ("torch_spooled_parquet", "parquet"),
     ("synchronous", "parquet"),
     ("synchronous", "jsonl"),
     ("torchdata_nodes", "parquet"),
@@ -46,6 +47,12 @@ CASES = [
     ("grain_map_mix", "array_record"),
 ]
 OWN_MIXING = ("torchdata_nodes", "grain_iter_mix", "grain_map_mix")
+
+
+class Memory(NamedTuple):
+    """What psutil reports."""
+
+    available: int
 
 
 def text_of(source: int, number: int) -> str:
@@ -168,8 +175,16 @@ def test_each_document_is_loaded_once_per_epoch_bit_for_bit_and_no_process_is_le
     assert children() == before
 
 
-@pytest.mark.parametrize("format", ["parquet", "jsonl"])
-@pytest.mark.parametrize(("loader", "workers"), [("baseline_loader", 2), ("synchronous", 1)])
+@pytest.mark.parametrize(
+    ("loader", "workers", "format"),
+    [
+        ("baseline_loader", 2, "parquet"),
+        ("baseline_loader", 2, "jsonl"),
+        ("torch_spooled_parquet", 2, "parquet"),
+        ("synchronous", 1, "parquet"),
+        ("synchronous", 1, "jsonl"),
+    ],
+)
 def test_every_worker_reads_its_own_share_in_order(loader, workers, format, tmp_path):
     """Over more than an epoch: a worker's documents of a source are every fourth, epoch after epoch."""
     spec = specification(corpus(tmp_path, format), dp_size=2)
@@ -283,6 +298,7 @@ def test_a_library_that_mixes_by_constant_weights_refuses_others(loader, tmp_pat
     ("loader", "format", "allowed"),
     [
         ("baseline_loader", "webdataset", "parquet or jsonl"),
+        ("torch_spooled_parquet", "jsonl", "parquet"),
         ("torchdata_nodes", "webdataset", "parquet or jsonl"),
         ("grain_iter_mix", "jsonl", "array_record or parquet"),
         ("grain_map_mix", "parquet", "array_record"),
@@ -292,6 +308,65 @@ def test_other_formats_are_refused_with_those_that_are_read(loader, format, allo
     source = Source("one", ("file",), format, 1, 1)
     with pytest.raises(Unavailable, match=f"reads {allowed}; source one has the format {format}"):
         taken(loader, specification((source,)), RankPlace(0, 0), 1)
+
+
+def test_the_spooling_loader_has_the_same_batches_as_the_baseline(tmp_path):
+    """They differ in their reader alone; the texts have bytes of several widths."""
+    spec = specification(corpus(tmp_path, "parquet"), dp_size=2)
+    for group in range(2):
+        pairs = zip(
+            taken("baseline_loader", spec, RankPlace(group, 0), 12),
+            taken("torch_spooled_parquet", spec, RankPlace(group, 0), 12),
+            strict=True,
+        )
+        for one, other in pairs:
+            assert (one.tokens == other.tokens).all()
+            assert (one.segments == other.segments).all()
+
+
+def test_a_corrupt_row_group_is_named_by_the_spooling_loader(tmp_path):
+    sources = corpus(tmp_path, "parquet")
+    parquet = pytest.importorskip(PYARROW)
+    file = sources[0].files[1]
+    column = parquet.ParquetFile(file).metadata.row_group(0).column(0)
+    with open(file, "r+b") as opened:
+        opened.seek(column.data_page_offset)
+        opened.write(b"\xff" * 20)
+    with pytest.raises(LoaderError, match=f"^source source 0, file {file}: row group 0 is corrupt"):
+        taken("torch_spooled_parquet", specification(sources), RankPlace(0, 0), 20)
+
+
+def test_grain_refuses_what_does_not_fit_with_threads_and_memory(tmp_path, monkeypatch):
+    """Per worker, from ArrayRecord: the process, and each source's 16 threads and 500 documents."""
+    pytest.importorskip("grain")
+    from suites.dataloader import grain_iter_mix as module
+
+    sources = tuple(Source(str(one), ("file",), "array_record", 10, 100_000) for one in range(40))
+    spec = specification(sources, dp_size=2, workers=8, options={})
+    needed_B = 16 * (module.PROCESS_B + 40 * (16 * module.THREAD_B + 500 * 10_000))
+    for left_B, refused in ((needed_B, False), (needed_B - 1, True)):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda left_B=left_B: Memory(left_B))
+        if not refused:
+            module.refuse_unfit(spec)
+            continue
+        expected = "^40 sources in each of 16 workers, with 10,240 threads, take about 7 GB at 11.3 MB per"
+        with pytest.raises(Unavailable, match=expected):
+            module.refuse_unfit(spec)
+
+
+def test_grain_counts_one_decoded_row_group_per_parquet_file(tmp_path):
+    pytest.importorskip("grain")
+    pytest.importorskip(PYARROW)
+    from suites.dataloader.grain_iter_mix import row_group_B
+
+    whole, small = tmp_path / "whole.parquet", tmp_path / "small.parquet"
+    texts = [f"{number} " + "x" * 100_000 for number in range(10)]  # no two alike
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip(PYARROW)
+    for file, rows in ((whole, 10), (small, 2)):
+        parquet.write_table(arrow.table({"text": texts}), file, row_group_size=rows)
+    assert row_group_B(str(whole)) == pytest.approx(1_000_000, rel=0.02)
+    assert row_group_B(str(small)) == pytest.approx(200_000, rel=0.02)
+    assert row_group_B(str(tmp_path / "missing")) == 0
 
 
 def test_a_source_without_weight_is_left_out():

@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 
 import suites.dataloader as suite
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from harness.instruments.memory.process_memory import pss_B, tree, unmapped_shared_B
+from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from harness.records import Origin, Reading, Unavailable, WrongResult
 from suites.dataloader.batch import (
     END,
@@ -32,9 +33,11 @@ from suites.dataloader.batch import (
     tokenize,
 )
 from suites.dataloader.corpus import generated
+from suites.dataloader.fed_flop import flop_of_model
 from suites.dataloader.fed_step import DocumentModel, joined
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import plain, specified
+from suites.training.balance import cost
 
 MIB = 1 << 20
 
@@ -124,6 +127,19 @@ def test_a_file_in_memory_counts_once_where_a_part_is_mapped():
         mapped.write(b"x" * MIB)
         file.write(b"x" * 2 * MIB)
         assert unmapped_shared_B([os.getpid()]) - before_B == MIB
+
+
+def test_a_file_without_a_name_counts_once_and_one_in_memory_does_not():
+    before_B = nameless_files_B([os.getpid()])
+    with tempfile.TemporaryFile(dir=Path.cwd(), buffering=0) as file, open(os.dup(file.fileno()), "rb"):
+        file.write(b"x" * MIB)
+        os.fsync(file.fileno())
+        assert nameless_files_B([os.getpid()]) - before_B == MIB
+        descriptor = os.memfd_create("test")
+        os.ftruncate(descriptor, MIB)
+        os.pwrite(descriptor, b"x" * MIB, 0)
+        assert nameless_files_B([os.getpid()]) - before_B == MIB
+        os.close(descriptor)
 
 
 def test_processes_that_have_ended_take_no_memory():
@@ -261,6 +277,30 @@ def test_steps_reduce_the_loss_on_all_ranks_alike(four):
     losses = four.call(f"{fed_on_rank.__name__}:losses", model=MODEL, cp_size=2, batches=given, steps=15)
     assert losses[1:] == losses[:-1]
     assert losses[0][-1] < losses[0][0] - 0.1
+
+
+@pytest.mark.parametrize("cp_size", [1, 2, 4])
+def test_the_flop_of_all_ranks_are_the_cost_of_the_documents(four, cp_size):
+    groups = [texts(LENGTHS, seed) for seed in range(4 // cp_size)]
+    batches = [batch_of(groups[rank // cp_size], cp_size, rank % cp_size) for rank in range(4)]
+    given = [[one.tokens.tolist(), one.segments.tolist(), 1, 1] for one in batches]
+    got = four.call(f"{fed_on_rank.__name__}:flop", model=MODEL, cp_size=cp_size, batches=given)
+    pieces = [min(length + 1 - at, CONTEXT) for length in LENGTHS for at in range(0, length + 1, CONTEXT)]
+    flop = flop_of_model(MODEL["hidden_size"], MODEL["layers"], MODEL["heads"])
+    assert sum(got) == pytest.approx(len(groups) * cost(pieces, *flop).sum(), rel=1e-12)
+
+
+def test_row_groups_are_small_where_the_workload_says_so(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    files = {}
+    for rows in (0, 8):
+        fields = {**WORKLOAD, "format": "parquet", "row_group_documents": rows}
+        session = suite.prepare(suite.build(fields, 1))
+        files[rows] = session.corpus.sources[0].files[0]
+        groups = parquet.read_metadata(files[rows]).num_row_groups
+        assert groups == (-(-session.corpus.sources[0].samples // 8) if rows else 1)
+    assert files[0] != files[8]
 
 
 @pytest.mark.parametrize("cp_size", [2, 4])
@@ -436,7 +476,7 @@ def test_a_loader_that_cannot_be_imported_names_the_extra(tmp_path, monkeypatch)
 
 def test_step_readings_are_those_of_the_slowest_rank():
     spec = specified_for(generated(2, 4), cp_size=2)
-    every = {"places": 10, "tokens": 8, "documents": 2}
+    every = {"places": 10, "tokens": 8, "documents": 2, "flop": 6.0}
     ranks = [
         [{"step_s": 2.0, "wait_s": 0.5, "cpu_s": 1.0, **every}] * 2,
         [{"step_s": 2.0, "wait_s": 1.0, "cpu_s": 1.0, **every}] * 2,
@@ -449,6 +489,8 @@ def test_step_readings_are_those_of_the_slowest_rank():
     assert got[("imbalance", "")] == 1.5
     assert got[("throughput", "")] == 2 * 2 * 8 / 8.0  # of one rank per group
     assert got[("document_rate", "")] == 2 * 2 * 2 / 8.0
+    assert got[("flop_rate", "FLOP of the documents seen")] == 4 * 2 * 6 / 8.0  # of every rank
+    assert got[("flop_per_step", "")] == 4 * 6
     assert got[("waiting_share", "slowest rank of each step")] == 1.0 / 4.0
     assert got[("waiting_share", "worst rank")] == 0.5
     assert got[("waiting_share", "mean over ranks")] == pytest.approx((0.25 + 0.5) / 4)

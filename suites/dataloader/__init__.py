@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase
-from suites.dataloader.corpus import Corpus, Documents, generated, sources_of_text, write
+from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
 from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import loader_module
@@ -65,7 +65,10 @@ class Session:
 
 
 def prepare(subject: Subject) -> Session:
-    """Write the corpus in the loader's format, unless it is there."""
+    """Write the corpus in the loader's format, unless it is there.
+
+    Raises `Unavailable` where the loader cannot do this, or by its own estimate does not fit this host.
+    """
     workload = subject.workload
     if workload.kind in OF_ACTORS and not getattr(loader_module(subject.loader), "HAS_ACTORS", False):
         raise Unavailable(f"{subject.loader} has no actors and no planner")
@@ -73,14 +76,24 @@ def prepare(subject: Subject) -> Session:
         documents: Documents = sources_of_text(workload.sources)
     else:
         documents = generated(workload.sources, workload.sources * GENERATED_DOCUMENTS, subject.seed)
-    corpus = write(None, file_format(subject), documents)
-    return Session(subject, documents, corpus, specification(subject, corpus))
+    corpus = write(None, file_format(subject), documents, corpus_settings(subject))
+    spec = specification(subject, corpus)
+    module = loader_module(subject.loader)
+    if hasattr(module, "refuse_unfit"):
+        module.refuse_unfit(spec)
+    return Session(subject, documents, corpus, spec)
 
 
 def file_format(subject: Subject) -> str:
     """Return the workload's format, or where the loader cannot read it the best of its own."""
     formats: Sequence[str] = loader_module(subject.loader).FORMATS
     return subject.workload.format if subject.workload.format in formats else formats[0]
+
+
+def corpus_settings(subject: Subject) -> CorpusSettings:
+    """Return how the corpus is written: row groups count for Parquet alone."""
+    rows = subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
+    return CorpusSettings(row_group_rows=rows)
 
 
 def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
@@ -118,7 +131,7 @@ def check(session: Session) -> None:
         return  # the batches are compared after they were taken
     index = piece_index(session.documents, session.spec.context_length)
     ranks = started(session)
-    ranks.call("first_batch")
+    ranks.first_batch()
     batches = ranks.call("rows", count=CHECKED)
     check_steps(session.spec, index, batches)
     session.libraries = sorted({name for one in ranks.call("libraries") for name in one})
@@ -133,6 +146,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "backend": "gloo",
         "loader": session.subject.loader,
         "format": session.corpus.sources[0].format,
+        "row_group_documents": str(workload.row_group_documents),
         "sources": str(workload.sources),
         "text": workload.text,
         "text_B": str(session.corpus.text_B),
@@ -158,7 +172,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     ranks = started(session)
     if ranks.ray_start_s:
         yield Reading("ray_start", "s", ranks.ray_start_s, Origin.MEASURED)
-    yield Reading("time_to_first_batch", "s", max(ranks.call("first_batch")), origin)
+    yield Reading("time_to_first_batch", "s", ranks.first_batch(), origin)
     memory = [ranks.memory()]
     yield from trained(session, ranks, memory) if workload.trains else loaded(session, ranks, memory)
     yield from memory_readings(memory, ranks.idle_B, origin)
@@ -211,7 +225,8 @@ def step_readings(
     """Read what training steps took: `ranks` has each rank's steps as `on_rank.train` returns them.
 
     Ranks may have fewer cores than they are. The processor time of the slowest is what a step would compute
-    with a core per rank.
+    with a core per rank. FLOP per second compares loaders that draw different documents: a step's time grows
+    with the squares of their lengths.
     """
     every = list(zip(*ranks, strict=True))
     step_s = [max(one["step_s"] for one in step) for step in every]
@@ -223,6 +238,9 @@ def step_readings(
         yield Reading("imbalance", "1", slowest_s / fmean(one["cpu_s"] for one in step), Origin.MEASURED)
     own = [step for steps in of_groups(ranks, spec) for step in steps]
     yield Reading("throughput", "token/s", total(own, "tokens") / sum(step_s), origin)
+    flop = sum(total(steps, "flop") for steps in ranks)
+    yield Reading("flop_rate", "FLOP/s", flop / sum(step_s), origin, "FLOP of the documents seen")
+    yield Reading("flop_per_step", "1", flop / len(step_s), Origin.CALCULATED)
     yield Reading("document_rate", "Hz", total(own, "documents") / sum(step_s), origin)
     late = [max(one["wait_s"] for one in step) / taken_s for step, taken_s in zip(every, step_s, strict=True)]
     yield Reading("waiting_share", "1", fmean(late), origin, "slowest rank of each step")
@@ -245,6 +263,7 @@ def memory_readings(taken: Sequence[LoaderMemory], idle_B: int, origin: Origin) 
     yield Reading("memory", "B", peak_B, origin, "all processes and shared memory")
     yield Reading("memory", "B", max(one.pss_B for one in taken), origin, "all processes")
     yield Reading("memory", "B", peak_B - idle_B, origin, "above idle ranks")
+    yield Reading("temporary_files", "B", max(one.files_B for one in taken), origin)
 
 
 def started(session: Session) -> LoaderRanks:

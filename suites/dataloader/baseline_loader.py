@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
 from suites.dataloader.disaggregation.mixture import refuse_weights
-from suites.dataloader.storage import Throttle, library, one_line, open_file
+from suites.dataloader.storage import Throttle, UnreadableFile, library, one_line, open_file
 from suites.dataloader.worker_processes import from_worker, refuse_formats
 
 FORMATS = ("parquet", "jsonl")
@@ -43,14 +43,27 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     return loaded(spec, place, spec.workers)
 
 
-def loaded(spec: LoaderSpec, place: RankPlace, workers: int) -> Iterator[PackedBatch]:
-    """Return batches as `batches` does, loaded by this many worker processes; 0: by this process."""
+class RowReader(NamedTuple):
+    """How a file format is read: the rows of a file, and the text of a row."""
+
+    rows: Callable[[str, LoaderSpec], Iterator[Any]]
+    text: Callable[[Any], str | bytes]
+
+
+def loaded(
+    spec: LoaderSpec, place: RankPlace, workers: int, readers: Mapping[str, RowReader] | None = None
+) -> Iterator[PackedBatch]:
+    """Return batches as `batches` does, loaded by this many worker processes; 0: by this process.
+
+    `readers` are those of file formats, by default the baseline's.
+    """
+    readers = READERS if readers is None else readers
     refuse_weights(spec)
-    refuse_formats(spec, FORMATS, "DataLoader's baseline")
+    refuse_formats(spec, readers, "torch's DataLoader")
     if any(source.format == "parquet" for source in spec.sources):
         library("pyarrow.parquet")
     loader = DataLoader(
-        MixedDocuments(spec, place),
+        MixedDocuments(spec, place, readers),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=spec.prefetch if workers else None,
@@ -72,9 +85,9 @@ def loaded(spec: LoaderSpec, place: RankPlace, workers: int) -> Iterator[PackedB
 class MixedDocuments(IterableDataset[PackedBatch]):
     """Batches of documents drawn from all sources; a worker makes every W-th, from its own documents."""
 
-    def __init__(self, spec: LoaderSpec, place: RankPlace) -> None:
+    def __init__(self, spec: LoaderSpec, place: RankPlace, readers: Mapping[str, RowReader]) -> None:
         super().__init__()
-        self._spec, self._place = spec, place
+        self._spec, self._place, self._readers = spec, place, readers
 
     def __iter__(self) -> Iterator[PackedBatch]:
         """Draw each document's source by the weights of its step; yield one packed batch per step."""
@@ -82,7 +95,10 @@ class MixedDocuments(IterableDataset[PackedBatch]):
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         share = place.dp_rank * workers + worker
-        readers = [documents(source, spec, share, spec.dp_size * workers) for source in spec.sources]
+        readers = [
+            documents(source, spec, share, spec.dp_size * workers, self._readers[source.format])
+            for source in spec.sources
+        ]
         random = np.random.default_rng((spec.seed, place.dp_rank, worker))
         for step in itertools.count(worker, workers):
             drawn = random.choice(len(readers), spec.documents_per_group, p=weights_at(spec, step))
@@ -97,22 +113,23 @@ def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:
     return normalized
 
 
-def documents(source: Source, spec: LoaderSpec, share: int, shares: int) -> Iterator[str]:
+def documents(
+    source: Source, spec: LoaderSpec, share: int, shares: int, reader: RowReader
+) -> Iterator[str | bytes]:
     """Return every `shares`-th document of a source from number `share` on, epoch after epoch, without end.
 
     Raises `LoaderError` where the source is empty or a file cannot be read.
     """
-    rows, text = READERS[source.format]
     number = 0
     while True:
         first = number
         for file in source.files:
             try:
-                for row in rows(file, spec):
+                for row in reader.rows(file, spec):
                     if number % shares == share:
-                        yield text(row)
+                        yield reader.text(row)
                     number += 1
-            except (OSError, ValueError, LookupError, TypeError) as error:
+            except (OSError, ValueError, LookupError, TypeError, UnreadableFile) as error:
                 raise LoaderError(f"source {source.name}, file {file}: {one_line(error)}") from error
         if number == first:
             raise LoaderError(
@@ -146,8 +163,8 @@ def _text(value: Any) -> str:
     return value
 
 
-READERS: dict[str, tuple[Callable[[str, LoaderSpec], Iterator[Any]], Callable[[Any], str]]] = {
-    "parquet": (_parquet_rows, _parquet_text),
-    "jsonl": (_json_lines, _json_text),
+READERS: Mapping[str, RowReader] = {
+    "parquet": RowReader(_parquet_rows, _parquet_text),
+    "jsonl": RowReader(_json_lines, _json_text),
 }
-"""By format: the rows of a file, and the text of a row."""
+"""By format."""

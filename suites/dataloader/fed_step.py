@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from suites.dataloader.batch import END, PackedBatch, RankPlace, context_slice
+from suites.dataloader.fed_flop import flop_of_model, flop_of_queries
 
 VOCABULARY = END + 1
 ROPE_BASE = 10000.0
@@ -248,11 +249,12 @@ class DocumentModel(nn.Module):
 
 
 class StepTimes(NamedTuple):
-    """Seconds of one step on a rank, and the processor time of its computation."""
+    """Seconds of one step on a rank, the processor time of its computation, and its FLOP."""
 
     step_s: float
     cpu_s: float
     loss: float
+    flop: float
 
 
 class FedTrainer:
@@ -266,18 +268,24 @@ class FedTrainer:
             every = [dist.new_group(list(range(one, one + cp_size))) for one in range(0, world, cp_size)]
             self.group = SequenceRanks(cp_size, place.cp_rank, every[place.dp_rank])
         self.model = DocumentModel(hidden_size, layers, heads, seed)
+        self.flop = flop_of_model(hidden_size, layers, heads)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
 
     def step(self, batch: PackedBatch) -> StepTimes:
         """Train on one batch. The processor time is that of this thread, without waiting for other ranks."""
         begin_s, begin_cpu_s = time.perf_counter(), time.thread_time()
-        loss = self.gradients(batch)
+        given = local_tokens(batch, self.group)
+        loss = self._gradients(given)
         self.optimizer.step()
-        return StepTimes(time.perf_counter() - begin_s, time.thread_time() - begin_cpu_s, loss)
+        step_s, cpu_s = time.perf_counter() - begin_s, time.thread_time() - begin_cpu_s
+        flop = sum(flop_of_queries(self.flop, span.end - span.first, span.keys) for span in given.spans)
+        return StepTimes(step_s, cpu_s, loss, flop)
 
     def gradients(self, batch: PackedBatch) -> float:
         """Set the gradients of the mean loss over all ranks' tokens, and return that mean."""
-        given = local_tokens(batch, self.group)
+        return self._gradients(local_tokens(batch, self.group))
+
+    def _gradients(self, given: LocalTokens) -> float:
         self.model.zero_grad(set_to_none=False)
         total = self.model(given, self.group)
         total.backward()

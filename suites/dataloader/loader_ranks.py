@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
-from harness.instruments.memory.process_memory import pss_B, tree, unmapped_shared_B
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool, RankTimeout
+from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from suites.dataloader.batch import LoaderSpec
 from suites.dataloader.loader_modules import loader_module, plain
-from suites.dataloader.ray_session import RETURNED, RaySession
+from suites.dataloader.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from suites.dataloader.storage import library
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
@@ -23,17 +23,21 @@ LOOPBACK = "127.0.0.1"
 ON_RANK = "suites.dataloader.on_rank"
 
 TIMEOUT_S = 400.0
-"""Of one call on the ranks; the slowest baseline takes a minute to its first batch."""
+"""Of one call on the ranks."""
+
+FIRST_BATCH_WITHIN_S = 240.0
+"""A loader that takes longer is given up; the slowest baseline took a minute to its first batch."""
 
 ENDED_WITHIN_S = 10.0
 """Processes of a loader that live longer than its ranks by this are killed."""
 
 
 class LoaderMemory(NamedTuple):
-    """Proportional set size of all processes, and shared memory that none of them has mapped."""
+    """Proportional set size of all processes, shared memory that none has mapped, and temporary files."""
 
     pss_B: int
     unmapped_B: int
+    files_B: int
 
 
 class LoaderRanks:
@@ -44,14 +48,16 @@ class LoaderRanks:
     """
 
     def __init__(self, loader: str, spec: LoaderSpec, libraries: Sequence[str] = ()) -> None:
+        self._loader = loader
         self._before = set(tree(os.getpid()))
         self._ray: RaySession | None = None
         self._started: dict[int, psutil.Process] = {}
         self.ray_start_s = 0.0
         with ExitStack() as stack:
             stack.callback(self._end_all)
-            if getattr(loader_module(loader), "NEEDS_RAY", False):
-                spec = self._with_ray(spec)
+            module = loader_module(loader)
+            if getattr(module, "NEEDS_RAY", False):
+                spec = self._with_ray(spec, getattr(module, "LEAST_OBJECT_STORE_B", OBJECT_STORE_B))
                 stack.callback(self._leave_ray)
             ranks = spec.dp_size * spec.cp_size
             self.pool = stack.enter_context(
@@ -64,6 +70,14 @@ class LoaderRanks:
     def call(self, function: str, **arguments: Any) -> list[Any]:
         """Return what `function` of `on_rank` returned on each rank."""
         return self.pool.call(f"{ON_RANK}:{function}", **arguments)
+
+    def first_batch(self) -> float:
+        """Return the seconds to the first batch of the slowest rank; raises `RankTimeout` after a while."""
+        try:
+            taken: list[float] = self.pool.call(f"{ON_RANK}:first_batch", FIRST_BATCH_WITHIN_S)
+        except RankTimeout as error:
+            raise RankTimeout(f"{self._loader}: no first batch in {FIRST_BATCH_WITHIN_S:g} s") from error
+        return max(taken)
 
     def pids(self) -> list[int]:
         """Return all processes of the cell: ranks, Ray, and all that they have started."""
@@ -78,7 +92,7 @@ class LoaderRanks:
     def memory(self) -> LoaderMemory:
         """Return what all processes take now."""
         pids = self.pids()
-        return LoaderMemory(pss_B(pids), unmapped_shared_B(pids))
+        return LoaderMemory(pss_B(pids), unmapped_shared_B(pids), nameless_files_B(pids))
 
     def close(self) -> None:
         """End the loader, the ranks, Ray, and every process that they have started."""
@@ -89,10 +103,10 @@ class LoaderRanks:
         finally:
             self._stack.close()
 
-    def _with_ray(self, spec: LoaderSpec) -> LoaderSpec:
+    def _with_ray(self, spec: LoaderSpec, object_store_B: int) -> LoaderSpec:
         library("ray")
         begin_s = time.perf_counter()
-        self._ray = RaySession()
+        self._ray = RaySession(object_store_B=object_store_B)
         self.ray_start_s = time.perf_counter() - begin_s
         return replace(spec, options={**spec.options, **self._ray.options})
 

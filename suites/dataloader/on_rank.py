@@ -105,7 +105,7 @@ def begin_training(state: RankState, model: Mapping[str, int], seed: int) -> Non
 def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[str, float]]:
     """Load `first` batches that nobody uses, train on `warm_up` and then on `count`.
 
-    Return for each of the last `count` steps its seconds, those of waiting, and its contents.
+    Return for each of the last `count` steps its seconds, those of waiting, its FLOP, and its contents.
     """
     trainer: FedTrainer = state["trainer"]
     dist.barrier()
@@ -120,7 +120,8 @@ def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[s
         waited_s = time.perf_counter() - begin_s
         times = trainer.step(batch)
         step_s = time.perf_counter() - begin_s
-        steps.append({"step_s": step_s, "wait_s": waited_s, "cpu_s": times.cpu_s, **counted(state, batch)})
+        own = {"step_s": step_s, "wait_s": waited_s, "cpu_s": times.cpu_s, "flop": times.flop}
+        steps.append({**own, **counted(state, batch)})
     return steps
 
 

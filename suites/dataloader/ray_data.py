@@ -38,6 +38,9 @@ FORMATS = ("parquet", "jsonl")
 
 NEEDS_RAY = True
 
+LEAST_OBJECT_STORE_B = 2 << 30
+"""Of the Ray session: blocks of hundreds of sources are in it at once. Pages count as they are written."""
+
 ROUND_DOCUMENTS = 100_000
 """Documents of a round at most, over all groups."""
 

@@ -24,6 +24,8 @@ class Workload:
     text: Literal["installed", "generated"] = "installed"
     # For loaders that read several; one that cannot read it gets the best of its own.
     format: Literal["parquet", "jsonl", "array_record"] = "parquet"
+    # Of Parquet files; 0: one row group per file.
+    row_group_documents: Annotated[int, Bounds(at_least=0), OnlyWith("format", ("parquet",))] = 0
     # Worker processes per rank; 0: the rank reads by itself, where the loader can.
     workers: Annotated[int, Bounds(at_least=0, at_most=64)] = 2
     dp_size: Annotated[int, Bounds(at_least=1, at_most=16)] = 2

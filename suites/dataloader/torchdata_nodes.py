@@ -113,9 +113,10 @@ class SourceDocuments:
 
     def __iter__(self) -> Iterator[str]:
         """Return a new reader from the source's first document on."""
-        from suites.dataloader.baseline_loader import documents
+        from suites.dataloader.baseline_loader import READERS, documents
 
-        for text in documents(self.source, self.spec, self.place.dp_rank, self.spec.dp_size):
+        reader = READERS[self.source.format]
+        for text in documents(self.source, self.spec, self.place.dp_rank, self.spec.dp_size, reader):
             if self.closing.is_set():
                 return
             yield text

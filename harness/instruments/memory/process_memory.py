@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -23,13 +23,15 @@ BLOCK_B = 512
 """Of st_blocks, stat(2)."""
 
 SHARED_MEMORY = ("/dev/shm/", "/memfd:")
+DELETED = " (deleted)"
+"""Behind the path of a file without a name, proc(5)."""
 
 _PSS = re.compile(r"^Pss:\s*(\d+) kB", re.M)
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)\s*(.*)$")
 
 
 class SharedFile(NamedTuple):
-    """A file in memory, by device and inode."""
+    """A file that several processes may have open, by device and inode."""
 
     device: int
     inode: int
@@ -72,7 +74,7 @@ def unmapped_shared_B(pids: Iterable[int]) -> int:
     given = list(pids)
     allocated_B: dict[SharedFile, int] = {}
     for pid in given:
-        allocated_B |= _open_files(pid)
+        allocated_B |= _open_files(pid, lambda path: path.startswith(SHARED_MEMORY))
     if not allocated_B:
         return 0
     mapped_B = dict.fromkeys(allocated_B, 0)
@@ -81,6 +83,19 @@ def unmapped_shared_B(pids: Iterable[int]) -> int:
             if file in mapped_B:
                 mapped_B[file] += size_B
     return sum(max(size_B - mapped_B[file], 0) for file, size_B in allocated_B.items())
+
+
+def nameless_files_B(pids: Iterable[int]) -> int:
+    """Return the bytes allocated to deleted files that these processes have open, each file once.
+
+    They are on disk, with a part of them in the page cache; those of `unmapped_shared_B` are left out.
+    """
+    allocated_B: dict[SharedFile, int] = {}
+    for pid in pids:
+        allocated_B |= _open_files(
+            pid, lambda path: path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)
+        )
+    return sum(allocated_B.values())
 
 
 def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
@@ -95,13 +110,13 @@ def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
                 ) from error
 
 
-def _open_files(pid: int) -> dict[SharedFile, int]:
-    """Return the allocated bytes of files in memory that a process has open."""
+def _open_files(pid: int, wanted: Callable[[str], bool]) -> dict[SharedFile, int]:
+    """Return the allocated bytes of the files that a process has open and whose path is wanted."""
     found: dict[SharedFile, int] = {}
     with suppress(FileNotFoundError, ProcessLookupError):
         for entry in os.scandir(PROC / str(pid) / "fd"):
             with suppress(FileNotFoundError, ProcessLookupError):
-                if os.readlink(entry.path).startswith(SHARED_MEMORY):
+                if wanted(os.readlink(entry.path)):
                     status = os.stat(entry.path)
                     found[SharedFile(status.st_dev, status.st_ino)] = status.st_blocks * BLOCK_B
     return found
