@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from harness.executors.child import kill_by_tmpdir
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -384,19 +385,31 @@ def test_nothing_listens_but_on_the_loopback_address(session: Any) -> None:
     assert all(one.is_loopback for one in listening), listening
 
 
-def test_nothing_is_left_after_a_session_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [1, 100])
+def test_nothing_is_left_after_a_session_that_is_killed(length: int, tmp_path: Path) -> None:
+    """Also where the folder of temporary files is too long for a socket, and its processes are killed."""
     pytest.importorskip("ray")
     code = (
         "from suites.dataloader.ray_session import RaySession\n"
         "session = RaySession()\nprint('up', flush=True)\ninput()"
     )
+    temporary = tmp_path / ("x" * length)
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         started = psutil.Process(process.pid).children(recursive=True)
-        assert started
+        (folder,) = (one.cmdline()[-1] for one in started if "ray_watchdog" in " ".join(one.cmdline()))
+        assert Path(folder).is_dir()
         process.send_signal(signal.SIGKILL)
+        kill_by_tmpdir(temporary)
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive
+    assert not Path(folder).exists()

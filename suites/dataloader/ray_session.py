@@ -23,6 +23,9 @@ OBJECT_STORE_B = 256 << 20
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with "0", Ray listens on the loopback address alone."""
 
+LONGEST_PATH_B = 25
+"""Of the folder in which Ray's is: a socket's path has 107 bytes at most (unix(7)), Ray adds about 80."""
+
 REACH_S = 10.0
 """How long a cluster may take to accept a connection."""
 
@@ -57,7 +60,7 @@ class RaySession:
             join(address)
             self.address = address
         else:
-            folder = tempfile.mkdtemp(prefix="ray")
+            folder = tempfile.mkdtemp(prefix="ray", dir=folder_for_sockets())
             os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
             self._watchdog = watched(folder)
             self.address = _start(folder, object_store_B)
@@ -70,6 +73,11 @@ class RaySession:
         ray.shutdown()
         if self._watchdog is not None:
             self._watchdog.communicate(ENDED)
+
+
+def folder_for_sockets() -> str | None:
+    """Return where Ray's folder can be: None for the usual place, /tmp where that has too long a path."""
+    return None if len(os.fsencode(tempfile.gettempdir())) <= LONGEST_PATH_B else "/tmp"
 
 
 def join(address: str) -> None:

@@ -23,10 +23,13 @@ ENDED = b"ended"
 
 
 def watched(folder: str) -> subprocess.Popen[bytes]:
-    """Start the watchdog; it ends what is left once its input is closed, as when this process is killed."""
-    return subprocess.Popen(
-        [sys.executable, "-S", __file__, folder], stdin=subprocess.PIPE, start_new_session=True
-    )
+    """Start the watchdog; it ends what is left once its input is closed, as when this process is killed.
+
+    It has no TMPDIR, by which the harness finds the processes of a cell to kill them: it is to outlive them.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    command = [sys.executable, "-S", __file__, folder]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment)
 
 
 def belonging(folder: str) -> list[int]:

@@ -111,7 +111,7 @@ class SourceDocuments:
     place: RankPlace
     closing: Event
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str | bytes]:
         """Return a new reader from the source's first document on."""
         from suites.dataloader.baseline_loader import READERS, documents
 
