@@ -1,0 +1,1 @@
+"""Compare two results folders: `python -m harness.compare A B`. The command is in `__main__`."""

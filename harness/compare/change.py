@@ -1,0 +1,148 @@
+"""How much a metric changed between two runs, and whether that is more than noise; pure, on plain numbers.
+
+A run samples a metric in several fresh processes. A process has its own memory layout and luck, so processes
+are the independent draws, and rounds within one are not. Each process counts once, by the location of the
+logarithms of its samples. Processes of two runs do not pair: the interval of the ratio is Welch's, with
+Satterthwaite's degrees of freedom (Welch 1947, "The generalization of Student's problem when several
+different population variances are involved"). A bootstrap over three processes would be too narrow.
+
+Many metrics are tested at once. Holm's method (1979, "A simple sequentially rejective multiple test
+procedure") bounds the probability of any false finding among all of them, whichever hypotheses are true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from harness.statistics import CONFIDENCE
+
+LEAST_PROCESSES = 3
+"""With fewer processes in either run, a change that could be noise is undecided."""
+
+FALSE_FAILURES = 0.01
+"""Probability, at most, that a comparison fails although no metric is worse than the margin."""
+
+FALSE_FINDINGS = 0.05
+"""Probability, at most, that a comparison calls any metric changed although none is."""
+
+DECLARED_SHARE = 0.8
+"""Share of a family-wise level for metrics that the suite's report compares. The rest is for all others,
+which are many and would otherwise cost most of the power."""
+
+ROUNDING = 1e-9
+"""Relative difference of two exact values that is rounding."""
+
+
+class Change(NamedTuple):
+    """The logarithm of a ratio, B over A, with its standard error and the degrees of freedom of that.
+
+    `exact`: both values repeat exactly, so that any difference is one. `degrees` 0: no interval.
+    """
+
+    log_ratio: float
+    error: float = 0.0
+    degrees: float = 0.0
+    processes: tuple[int, int] = (1, 1)
+    exact: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Return B over A."""
+        return _exp(self.log_ratio)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the ends of the 95 % interval of the ratio; None where there is none to give."""
+        if self.exact or self.degrees <= 0:
+            return None
+        half = _quantile(self.degrees) * self.error
+        return _exp(self.log_ratio - half), _exp(self.log_ratio + half)
+
+    @property
+    def is_decidable(self) -> bool:
+        """Return whether a difference can be distinguished from noise."""
+        return self.exact or (min(self.processes) >= LEAST_PROCESSES and self.degrees > 0)
+
+    @property
+    def beyond_noise(self) -> float:
+        """Return the logarithm of the interval's end that is nearer to 1; 0 where the interval contains 1."""
+        ends = self.interval or ((self.ratio, self.ratio) if self.exact else (0.0, math.inf))
+        if ends[0] <= 1 <= ends[1]:
+            return 0.0
+        return min(abs(math.log(end)) if 0 < end < math.inf else math.inf for end in ends)
+
+    def p_different(self) -> float:
+        """Return the p-value of "the ratio is 1", two-sided; 1 where nothing can be decided."""
+        return min(1.0, 2 * self.p_beyond(0.0, 1 if self.log_ratio > 0 else -1))
+
+    def p_beyond(self, log_margin: float, sign: int) -> float:
+        """Return the p-value of "the ratio is not beyond the margin" upwards (`sign` 1) or downwards (-1)."""
+        excess = sign * self.log_ratio - log_margin
+        if not self.is_decidable or excess <= ROUNDING:
+            return 1.0
+        return 0.0 if self.error == 0 else _tail(excess / self.error, self.degrees)
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> Change:
+    """Return the change from the processes of A to those of B, each by the location of its logarithms."""
+    difference = math.fsum(b) / len(b) - math.fsum(a) / len(a)
+    counts = len(a), len(b)
+    if min(counts) < 2:
+        return Change(difference, processes=counts)
+    parts = [_variance(side) / len(side) for side in (a, b)]
+    variance = sum(parts)
+    if variance == 0:
+        return Change(difference, 0.0, min(counts) - 1, counts)
+    below = sum((part / variance) ** 2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+    return Change(difference, math.sqrt(variance), 1 / below, counts)
+
+
+def holm(p_values: Sequence[float], level: float) -> list[bool]:
+    """Return which hypotheses Holm's method rejects at the family-wise `level`."""
+    rejected = [False] * len(p_values)
+    for rank, at in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if p_values[at] * (len(p_values) - rank) > level:
+            break
+        rejected[at] = True
+    return rejected
+
+
+def significant(p_values: Sequence[float], declared: Sequence[bool], level: float) -> list[bool]:
+    """Return which hypotheses are rejected, in two families that share the family-wise `level`.
+
+    `declared`: whether the suite's report compares the metric. A family without a member leaves its share to
+    the other one.
+    """
+    several = len({*declared}) > 1
+    rejected = [False] * len(p_values)
+    for family, share in ((True, DECLARED_SHARE), (False, 1 - DECLARED_SHARE)):
+        members = [i for i, one in enumerate(declared) if one == family]
+        found = holm([p_values[i] for i in members], level * share if several else level)
+        for i, is_rejected in zip(members, found, strict=True):
+            rejected[i] = is_rejected
+    return rejected
+
+
+def _variance(values: Sequence[float]) -> float:
+    centre = math.fsum(values) / len(values)
+    return math.fsum((x - centre) ** 2 for x in values) / (len(values) - 1)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+@lru_cache(maxsize=4096)
+def _quantile(degrees: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+def _tail(t: float, degrees: float) -> float:
+    from scipy.special import stdtr
+
+    return float(stdtr(degrees, -t))
