@@ -34,7 +34,7 @@ from suites.dataloader.disaggregation.actors import start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import BalanceSettings, plan_steps
-from suites.dataloader.disaggregation.registry import found
+from suites.dataloader.disaggregation.registry import ended, found
 from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
@@ -292,6 +292,34 @@ def test_a_job_that_runs_with_another_specification_is_not_joined(opened: Opened
     next(opened(specification(sources), job="taken"))
     with pytest.raises(LoaderError, match=r"job taken runs with specification \w+, not with"):
         opened(specification(sources, seed=9), job="taken")
+
+
+def test_source_loaders_and_shadows_that_are_gone_for_good_are_started_again(
+    opened: Opened, tmp_path: Path
+) -> None:
+    """As after the autoscaler has ended one whose place a shadow had taken, and the planner died."""
+    import ray
+
+    spec = specification(corpus(tmp_path))
+    undisturbed, disturbed = opened(spec, job="undisturbed"), opened(spec, loaders=2, shadows=1)
+    job = disturbed._settings.job
+    for step in range(30):
+        if step == 10:
+            for number in range(3):
+                ended(job, f"loader-{number}")
+            ray.kill(found(job, "planner"), no_restart=False)
+        expected, got = next(undisturbed), next(disturbed)
+        assert (got.tokens == expected.tokens).all()
+        assert (got.pieces == expected.pieces).all()
+
+
+def test_no_fewer_source_loaders_are_used_than_were_asked_for() -> None:
+    scaler = Autoscaler(8, loaders=2, most=4, shadows=0)
+    for step in range(4 * PATIENCE):
+        scaler.asked(0, step, float(step))
+        scaler.read(dict.fromkeys(range(8), (1e-06 * step, step)))
+        assert scaler.scale(np.ones(8)) == ([], [])
+    assert scaler.used == 2
 
 
 @pytest.mark.parametrize("shadows", [0, 1])

@@ -71,6 +71,13 @@ def start_loader(number: int, spec: LoaderSpec, settings: ActorSettings) -> None
     started(SourceLoader, settings.job, f"loader-{number}", spec, is_retried=False)
 
 
+def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
+    """Start those source loaders and shadows of a job that are not there, as the job has them at first."""
+    most = max(settings.loaders, settings.most_loaders)
+    for number in (*range(settings.loaders), *range(most, most + settings.shadows)):
+        start_loader(number, spec, settings)
+
+
 class GroupPlan(NamedTuple):
     """A group's pieces in each of some steps, and the source loader that has each source."""
 
@@ -95,6 +102,7 @@ class Planner(LoaderActor):
         )
         for loader in range(settings.loaders, settings.most_loaders):  # of a planner that died
             ended(settings.job, f"loader-{loader}")
+        start_loaders(spec, settings)  # it may have ended some
         self._more = threading.Event()
         threading.Thread(target=self._plan_ahead, daemon=True).start()
 
@@ -115,8 +123,14 @@ class Planner(LoaderActor):
     def failed(self, loader: int) -> Mapping[int, int]:
         """Give the sources of a source loader that died to a shadow, if there is one; return the route."""
         with self._lock:
-            self._scaler.failed(loader)
+            self._failed(loader)
             return self._scaler.route
+
+    def _failed(self, loader: int) -> None:
+        """Pass a source loader's sources on; start it where it is gone for good and still expected."""
+        if self._scaler.expects(loader):
+            start_loader(loader, self._spec, self._settings)
+        self._scaler.failed(loader)
 
     def status(self) -> dict[str, Any]:
         """Return what is observed: bad samples so far, source loaders in use, steps planned ahead."""
@@ -181,7 +195,7 @@ class Planner(LoaderActor):
                 self._note(report)
             for loader in dead:
                 limit(loader)
-                self._scaler.failed(loader)
+                self._failed(loader)
         return got
 
     def _note(self, report: LoaderReport) -> None:

@@ -26,10 +26,13 @@ PATIENCE = 8
 
 
 class Autoscaler:
-    """The route of sources to source loaders `0 … most - 1`; those from `most` on are shadows."""
+    """The route of sources to source loaders `0 … most - 1`; those from `most` on are shadows.
+
+    At least `loaders` are used, or one per source where there are fewer sources.
+    """
 
     def __init__(self, sources: int, loaders: int, most: int, shadows: int) -> None:
-        self.used = min(loaders, sources)
+        self.used = self._least = min(loaders, sources)
         self.changes = 0
         self._sources, self._most = sources, max(most, loaders)
         self._slots = list(range(self._most))  # the actor that stands for each loader
@@ -45,6 +48,10 @@ class Autoscaler:
     def route(self) -> dict[int, int]:
         """Return the actor of each source."""
         return {source: self._slots[owner] for source, owner in enumerate(self._owner)}
+
+    def expects(self, actor: int) -> bool:
+        """Return whether an actor is to be there: it reads sources, or is a shadow."""
+        return actor in self._slots[: self.used] or actor in self._spares
 
     def failed(self, actor: int) -> None:
         """Let a shadow take the place of an actor that died, which is a shadow once it has started anew."""
@@ -75,9 +82,10 @@ class Autoscaler:
         `per_step`: documents of each source that a step takes. Return the actors to start and those to end.
         """
         load_s = self._document_s * per_step
-        if self._most == 1 or math.isinf(self._step_s) or self._step_s <= 0:
+        if self._most == self._least or math.isinf(self._step_s) or self._step_s <= 0:
             return [], []
-        needed = min(max(math.ceil(load_s.sum() / (TARGET * self._step_s)), 1), self._most, self._sources)
+        wanted = math.ceil(load_s.sum() / (TARGET * self._step_s))
+        needed = min(max(wanted, self._least), self._most, self._sources)
         self._waited = self._waited + 1 if needed == self._other else 0
         self._other = needed
         if needed == self.used or self._waited < PATIENCE:

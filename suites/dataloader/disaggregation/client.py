@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
-from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loader
+from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loaders
 from suites.dataloader.disaggregation.calls import ActorCalls, answer
 from suites.dataloader.disaggregation.mixture import refuse_weights
 from suites.dataloader.disaggregation.registry import ended, started
@@ -110,13 +110,6 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
             end_actors(self._settings, self._spec)
             self._session.close()
             self._session = None
-
-
-def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
-    """Start the source loaders and shadows of a job; the planner starts further ones when it uses them."""
-    most = max(settings.loaders, settings.most_loaders)
-    for number in (*range(settings.loaders), *range(most, most + settings.shadows)):
-        start_loader(number, spec, settings)
 
 
 def end_actors(settings: ActorSettings, spec: LoaderSpec) -> None:

@@ -14,9 +14,9 @@ from suites.dataloader.disaggregation.plan import BalanceSettings
 class ActorSettings(NamedTuple):
     """What all actors of a loader have in common. `job`: names them; one loader of a name in a Ray namespace.
 
-    `loaders`: source loaders at first, and at most where the autoscaler may start more. `shadows`: spare ones
-    that take the place of one that died. `plan_ahead`: steps planned before they are asked for.
-    `timeout_s`: how long a read, or another actor's answer, may take.
+    `loaders`: source loaders at least, and `most_loaders` at most, where the autoscaler may start more.
+    `shadows`: spare ones that take the place of one that died. `plan_ahead`: steps planned before they are
+    asked for. `timeout_s`: how long a read, or another actor's answer, may take.
     """
 
     job: str
