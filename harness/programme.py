@@ -20,7 +20,7 @@ from harness.records import Cell
 from harness.sweep import outlook, prepare, recorded
 from harness.validation import ConfigError
 from harness.visible_gpus import visible_gpus
-from harness.work_order import TimeBudget, Work, WorkStep, ordered, steps_of, within
+from harness.work_order import Task, TimeBudget, WorkStep, ordered, steps_of, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Programme:
     host: GpuHost
     runs: Mapping[str, Run]  # of each suite, with every workload that settles a claim here
     coverages: Mapping[str, Coverage]
-    order: tuple[Work, ...]  # all of them, whether or not there is time
-    fit: tuple[Work, ...]
-    late: tuple[Work, ...]  # for which there is no time
+    order: tuple[Task, ...]  # all of them, whether or not there is time
+    fit: tuple[Task, ...]
+    late: tuple[Task, ...]  # for which there is no time
     seconds: float  # of those that fit, with their reports
     first_s: Mapping[str, float]
 
@@ -76,7 +76,7 @@ def planned_programme(request: PresetRequest) -> Programme:
     preset = load_preset(request.preset)
     runs: dict[str, Run] = {}
     coverages: dict[str, Coverage] = {}
-    works: list[Work] = []
+    works: list[Task] = []
     first_s: dict[str, float] = {}
     for suite, given in preset.suites.items():
         full = replace(load([f"suite={suite}", *given.overrides])[0], out=request.out / suite)
@@ -121,7 +121,7 @@ def claimed(run: Run, targets: Sequence[ClaimTarget]) -> Run:
     )
 
 
-def estimated(run: Run, given: SuitePreset) -> tuple[list[Work], float]:
+def estimated(run: Run, given: SuitePreset) -> tuple[list[Task], float]:
     """Return each workload with the seconds of its cells still to be run, and those of its references."""
     here = prepare(run)
     expected = outlook(here, recorded(run)).estimate.cells
@@ -135,7 +135,7 @@ def estimated(run: Run, given: SuitePreset) -> tuple[list[Work], float]:
         own = [cell for cell in cells if cell.workload == name]
         assumed = any(is_assumed(expected[cell.id]) for cell in own)
         works.append(
-            Work(run.suite, name, seconds_of(own), assumed, gpus_of(run.workloads[name], given.gpus_field))
+            Task(run.suite, name, seconds_of(own), assumed, gpus_of(run.workloads[name], given.gpus_field))
         )
     return works, seconds_of([cell for cell in cells if cell.workload in run.reference_workloads])
 

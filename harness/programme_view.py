@@ -12,7 +12,7 @@ from harness.estimate import as_time
 from harness.paper_claims import load_paper_claims
 from harness.programme import Programme
 from harness.units import counted
-from harness.work_order import TimeBudget, Work, WorkStep, done_by, settled
+from harness.work_order import Task, TimeBudget, WorkStep, done_by, settled
 
 WIDTH = 110
 
@@ -43,7 +43,7 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     yield from _unavailable(programme, about)
 
 
-def left_out_line(work: Work, budget: TimeBudget, elapsed_s: float) -> str:
+def left_out_line(work: Task, budget: TimeBudget, elapsed_s: float) -> str:
     """Return why a work falls out that the plan had."""
     late = budget.pace(work.suite)
     slower = f", since its suite takes {late:.1f} times as long as estimated" if late > 1 else ""
@@ -51,7 +51,7 @@ def left_out_line(work: Work, budget: TimeBudget, elapsed_s: float) -> str:
     return f"left out: {_name(work)} would take {as_time(budget.expected_s(work))}{slower}; {left} are left"
 
 
-def time_is_up(work: Work) -> str:
+def time_is_up(work: Task) -> str:
     """Return that a work was ended by the budget."""
     return f"time is up: {_name(work)} was ended; its cells that had ended are kept"
 
@@ -90,7 +90,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     )
 
 
-def _minutes(work: Work) -> str:
+def _minutes(work: Task) -> str:
     return f"{work.seconds / 60:.1f}{'*' if work.assumed else ''}"
 
 
@@ -159,5 +159,5 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _name(work: Work) -> str:
+def _name(work: Task) -> str:
     return f"{work.suite} {work.workload}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from harness.claim_coverage import ClaimTarget
 
 
-class Work(NamedTuple):
+class Task(NamedTuple):
     """One workload of a suite with the variants that claims compare on it, and how long that takes."""
 
     suite: str
@@ -27,21 +27,21 @@ class Work(NamedTuple):
 class WorkStep(NamedTuple):
     """A work in its place, with the claims that it settles there, and those to which it adds values."""
 
-    work: Work
+    work: Task
     settles: tuple[str, ...]
     adds_to: tuple[str, ...]
 
 
 def ordered(
-    works: Sequence[Work], targets: Sequence[ClaimTarget], fixed_s: Mapping[str, float], budget_s: float
-) -> list[Work]:
+    works: Sequence[Task], targets: Sequence[ClaimTarget], fixed_s: Mapping[str, float], budget_s: float
+) -> list[Task]:
     """Return the works in the order in which they are run.
 
     Again and again what settles a claim is taken whole: of all claims that still fit the budget, that whose
     missing works settle most claims per second. After them come the works that fit or add values, by gain per
     second. `fixed_s`: seconds that the first work of a suite costs in addition.
     """
-    order: list[Work] = []
+    order: list[Task] = []
     spent_s = 0.0
     while chosen := _best(works, targets, order, fixed_s, budget_s - spent_s):
         spent_s += _cost_s(chosen, order, fixed_s)
@@ -52,15 +52,15 @@ def ordered(
 
 
 def _best(
-    works: Sequence[Work],
+    works: Sequence[Task],
     targets: Sequence[ClaimTarget],
-    order: Sequence[Work],
+    order: Sequence[Task],
     fixed_s: Mapping[str, float],
     left_s: float,
-) -> list[Work]:
+) -> list[Task]:
     """Return the works that settle most claims per second; none where no claim can be settled in time."""
     now = settled(targets, done_by(order))
-    best, best_rate = list[Work](), 0.0
+    best, best_rate = list[Task](), 0.0
     for suite, claim in (one for one, is_settled in now.items() if not is_settled):
         own = [one for one in targets if (one.suite, one.claim) == (suite, claim)]
         missing = _missing(works, own, targets, order)
@@ -72,10 +72,10 @@ def _best(
 
 
 def _missing(
-    works: Sequence[Work], own: Sequence[ClaimTarget], targets: Sequence[ClaimTarget], order: Sequence[Work]
-) -> list[Work]:
+    works: Sequence[Task], own: Sequence[ClaimTarget], targets: Sequence[ClaimTarget], order: Sequence[Task]
+) -> list[Task]:
     """Return works that settle the claim of the targets `own`: sized ones first, then by gain per second."""
-    chosen: list[Work] = []
+    chosen: list[Task] = []
     for target in own:
         for within_sized, needed in ((True, target.needed_sized), (False, target.needed)):
             names = target.sized if within_sized else target.workloads.keys()
@@ -86,19 +86,19 @@ def _missing(
     return sorted(chosen, key=lambda work: _worth(work, targets, order), reverse=True)
 
 
-def _worth(work: Work, targets: Sequence[ClaimTarget], order: Sequence[Work]) -> tuple[float, float]:
+def _worth(work: Task, targets: Sequence[ClaimTarget], order: Sequence[Task]) -> tuple[float, float]:
     """Return what the work gains per second, of claims that are not settled and of all."""
     settling, adding = gain(work, targets, done_by(order))
     return settling / max(work.seconds, 1.0), adding / max(work.seconds, 1.0)
 
 
-def _cost_s(chosen: Sequence[Work], order: Sequence[Work], fixed_s: Mapping[str, float]) -> float:
+def _cost_s(chosen: Sequence[Task], order: Sequence[Task], fixed_s: Mapping[str, float]) -> float:
     """Return the seconds of works that follow others, with what each suite costs once."""
     new = {work.suite for work in chosen} - {work.suite for work in order}
     return sum(work.seconds for work in chosen) + sum(fixed_s.get(suite, 0.0) for suite in new)
 
 
-def done_by(works: Sequence[Work]) -> Mapping[str, set[str]]:
+def done_by(works: Sequence[Task]) -> Mapping[str, set[str]]:
     """Return the workloads of the works by suite."""
     done: dict[str, set[str]] = defaultdict(set)
     for work in works:
@@ -107,7 +107,7 @@ def done_by(works: Sequence[Work]) -> Mapping[str, set[str]]:
 
 
 def gain(
-    work: Work, targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]]
+    work: Task, targets: Sequence[ClaimTarget], done: Mapping[str, Collection[str]]
 ) -> tuple[float, float]:
     """Return how many claims more the work settles, and what it has of all their values, in shares."""
     groups = Counter((target.suite, target.claim) for target in targets)
@@ -133,7 +133,7 @@ def settled(
     return claims
 
 
-def steps_of(works: Sequence[Work], targets: Sequence[ClaimTarget]) -> list[WorkStep]:
+def steps_of(works: Sequence[Task], targets: Sequence[ClaimTarget]) -> list[WorkStep]:
     """Return the works, which run in this order, with what each settles and adds to."""
     steps = []
     for number, work in enumerate(works):
@@ -161,7 +161,7 @@ class TimeBudget:
     _expected_s: dict[str, float] = field(default_factory=dict)
     _took_s: dict[str, float] = field(default_factory=dict)
 
-    def expected_s(self, work: Work) -> float:
+    def expected_s(self, work: Task) -> float:
         """Return how long the work takes, longer where its suite has taken longer than estimated so far."""
         first_s = 0.0 if work.suite in self.started else self.first_s.get(work.suite, 0.0)
         return (work.seconds + first_s) * self.pace(work.suite)
@@ -171,16 +171,16 @@ class TimeBudget:
         expected_s = self._expected_s.get(suite, 0.0)
         return max(1.0, self._took_s[suite] / expected_s) if expected_s else 1.0
 
-    def left_s(self, work: Work, elapsed_s: float) -> float:
+    def left_s(self, work: Task, elapsed_s: float) -> float:
         """Return the seconds left for the work, without those for the reports; it may be negative."""
         reports = len(self.started | {work.suite})
         return self.budget_s - elapsed_s - self.report_s * reports
 
-    def fits(self, work: Work, elapsed_s: float) -> bool:
+    def fits(self, work: Task, elapsed_s: float) -> bool:
         """Return whether the work is expected to end in time."""
         return self.expected_s(work) <= self.left_s(work, elapsed_s)
 
-    def note(self, work: Work, took_s: float) -> None:
+    def note(self, work: Task, took_s: float) -> None:
         """Note that the work was run, and how long that took."""
         first_s = 0.0 if work.suite in self.started else self.first_s.get(work.suite, 0.0)
         self.started.add(work.suite)
@@ -189,7 +189,7 @@ class TimeBudget:
         self._took_s[work.suite] = self._took_s.get(work.suite, 0.0) + took_s
 
 
-def within(works: Sequence[Work], budget: TimeBudget) -> tuple[list[Work], list[Work], float]:
+def within(works: Sequence[Task], budget: TimeBudget) -> tuple[list[Task], list[Task], float]:
     """Return the works that fit the budget, those left out, and the seconds of the first with their reports.
 
     As a run decides that takes as long as estimated: one that does not fit is left out, a shorter one after

@@ -24,7 +24,7 @@ from harness.programme import Programme, planned_programme
 from harness.programme_view import programme_lines
 from harness.runner import Interrupted
 from harness.validation import ConfigError
-from harness.work_order import TimeBudget, Work, ordered, steps_of, within
+from harness.work_order import Task, TimeBudget, ordered, steps_of, within
 
 H100, A100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"
 SIZES_B = {H100: 85_520_809_984, A100: 85_520_809_984, H200: 150_754_820_096}
@@ -174,7 +174,7 @@ def test_the_words_of_a_preset():
 
 
 def work(name, seconds=60.0, suite="one"):
-    return Work(suite, name, seconds, assumed=True)
+    return Task(suite, name, seconds, assumed=True)
 
 
 def target(claim, *workloads, group="", suite="one"):
