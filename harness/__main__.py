@@ -83,6 +83,9 @@ def run_command(words: Sequence[str]) -> None:
     from harness.config import check_show, load
 
     given = dict(word.split("=", 1) for word in words if "=" in word)
+    if "preset" in given:
+        run_preset(words)
+        return
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):
@@ -112,6 +115,26 @@ def run_command(words: Sequence[str]) -> None:
     if given.get("suite") == "all":
         out = Path(given.get("out", "results"))
         print("\n".join(index([run.out for run in runs], out, without_answers=True)))
+
+
+def run_preset(words: Sequence[str]) -> None:
+    """Run what a preset chooses here within its budget, then judge and report it; raises ConfigError."""
+    from harness.preset import requested
+    from harness.preset_sweep import run_programme
+    from harness.programme import planned_programme
+    from harness.programme_view import programme_lines
+    from harness.progress import announce
+
+    request = requested(words)
+    programme = planned_programme(request)
+    if request.plan_only:
+        print("\n".join([*programme_lines(programme), "nothing was run: plan=true"]))
+        return
+    announce(programme_lines(programme))
+    folders = run_programme(programme)
+    for folder in folders:
+        report(folder, folder)
+    print("\n".join(index(folders, request.out, without_answers=True)))
 
 
 def judge_again(given: Mapping[str, str]) -> None:

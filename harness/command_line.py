@@ -23,6 +23,7 @@ USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
 python -m harness from_results=FOLDER            judge and report again; run nothing
 python -m harness from_results=[A,B] out=FOLDER  the same of several, with an index of them
+python -m harness preset=gpu [budget_min=60]     on a GPU: what settles most claims in that time
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
 python -m harness.compare A B                    what changed between two results folders? --help says more

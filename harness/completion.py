@@ -75,7 +75,9 @@ def _words(word: str, typed: Mapping[str, str]) -> list[str]:
     config = _config(suite)
     if not equals:
         matches = [f"{sign}{one}" for one in _keys(config, key)]
-        return matches if "." in key else [*matches, "list", "from_results="]
+        return matches if "." in key else [*matches, "list", "from_results=", "preset="]
+    if key == "preset":
+        return [f"preset={name}" for name in names("preset")]
     if key in GROUPS:
         return [f"{sign}{key}={name}" for name in [*names(key), *OTHERS.get(key, [])]]
     if key in ("only", "techniques", "workloads") and suite in names("suite"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -74,6 +74,8 @@ class Run:
     out: Path
     reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
     applies_to: Alternatives = ()  # which workloads are planned
+    # Of these workloads only these variants, and the baselines; of others all.
+    variants_by_workload: Mapping[str, Collection[str]] = field(default_factory=dict)
     plan_only: bool = False  # print the plan, run nothing
     show_all: bool = False  # print every table at the end
     # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.

@@ -17,7 +17,7 @@ from harness.validation import ConfigError
 logger = logging.getLogger(__name__)
 
 RESULTS = Path("results")
-"""Where runs are kept: in folders of any name, and the committed ones in `reference/`."""
+"""Where runs are kept: in folders of any name, or one level below, as a preset's and the committed ones."""
 
 KIND = ("cpu", "cores", "gpus")
 """What two hosts of one kind have in common; versions and commits differ from run to run."""
@@ -45,7 +45,7 @@ def earlier_cells(suite: str, out: Path, environment: Environment) -> list[Earli
 def folders_of(suite: str, out: Path) -> list[Path]:
     """Return the folders that hold records of `suite`, `out` first, each once."""
     folders: dict[Path, Path] = {}
-    for folder in [out, *sorted(RESULTS.glob("*")), *sorted(RESULTS.glob("reference/*"))]:
+    for folder in [out, *sorted(RESULTS.glob("*")), *sorted(RESULTS.glob("*/*"))]:
         try:
             if (folder / RECORDS).is_file() and read_plan(folder)[0] == suite:
                 folders.setdefault(folder.resolve(), folder)

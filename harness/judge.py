@@ -54,11 +54,16 @@ def differences(
     if claim.not_judged:
         differ.append(Difference(NOT_JUDGED, claim.not_judged, ""))
     for name, value in stated.items():
-        if name not in recorded or not any(_meets(recorded[name], one) for one in value.split(" | ")):
+        if name not in recorded or not is_met(recorded[name], value):
             differ.append(Difference(name, recorded.get(name, ""), value))
     if status != Status.OK:
         differ.append(Difference("status", status, Status.OK.value))
     return differ
+
+
+def is_met(recorded: str, stated: str) -> bool:
+    """Return whether a recorded condition is one that a claim states; see `differences`."""
+    return any(_meets(recorded, allowed) for allowed in stated.split(" | "))
 
 
 def _meets(recorded: str, allowed: str) -> bool:

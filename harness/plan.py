@@ -72,9 +72,17 @@ def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     fields = run.workloads[workload]
     if workload in run.reference_workloads and variant.module != BASELINE:
         return False
+    if not is_requested(run, variant, workload):
+        return False
     if not (applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)):
         return False
     return not _has_nothing_to_compare(run, variant, workload, gpu)
+
+
+def is_requested(run: Run, variant: Variant, workload: str) -> bool:
+    """Return whether the variant is among those that the run names for the workload, if it names any."""
+    named = run.variants_by_workload.get(workload)
+    return named is None or variant.module in BASELINES or variant.name in named
 
 
 def _has_nothing_to_compare(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
@@ -94,6 +102,7 @@ def not_planned(run: Run, gpu: bool) -> list[str]:
         for name in run.workloads
         for variant in run.variants
         if name not in run.reference_workloads and name not in run.slow_bf16_workloads
+        if is_requested(run, variant, name)
         if variant.module not in BASELINES or is_planned(run, variant, name, True)
     ]
     return left_out(pairs, run.repeats)

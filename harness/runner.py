@@ -32,11 +32,14 @@ from harness.units import counted
 
 logger = logging.getLogger(__name__)
 
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TIME_IS_UP = signal.SIGXCPU
+"""A preset's budget is spent; the kernel's signal for a time limit, which Python's own timers do not use."""
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, TIME_IS_UP)
 
 
 class Interrupted(SystemExit):
-    """SIGINT or SIGTERM ended the sweep; exits with 128 plus the signal's number, as shells expect."""
+    """One of `ENDING_SIGNALS` ended the sweep; exits with 128 plus the signal's number, as shells expect."""
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ def run(
     `on_event` gets each event; a `CellFinished` once its record is on the disk. `size_fields`: see
     `SkipRules`, by which cells whose end is known from another's are not tried. `unavailable`: cells that
     are not tried, and why; `notes`: notes for the records of others; both by the cell's id.
-    Raises `StoreError` where a record cannot be written, `Interrupted` on SIGINT and SIGTERM; either
+    Raises `StoreError` where a record cannot be written, `Interrupted` on `ENDING_SIGNALS`; either
     way no child is left, and what had ended has its record.
     """
     store.write_environment(environment)
@@ -175,7 +178,7 @@ def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, envi
 
 
 class _Signals:
-    """Turns the first SIGINT or SIGTERM into `Interrupted` and ignores later ones.
+    """Turns the first of `ENDING_SIGNALS` into `Interrupted` and ignores later ones.
 
     Outside the main thread, where Python receives no signals, it does nothing.
     """
@@ -210,6 +213,6 @@ class _Signals:
                 self._raise()
 
     def _raise(self) -> None:
-        name = signal.Signals(self._received).name
+        name = "its time limit" if self._received == TIME_IS_UP else signal.Signals(self._received).name
         logger.warning("ended by %s; the same command resumes from here", name)
         raise Interrupted(128 + self._received)

@@ -106,7 +106,7 @@ def sweep(suite_run: Run) -> None:
 def planned_sweep(suite_run: Run) -> tuple[list[str], SweepEstimate]:
     """Return what `sweep` would do, in lines, and how long it would take; runs no cell and writes nothing."""
     here = prepare(suite_run)
-    records = _records(suite_run)
+    records = recorded(suite_run)
     expected = outlook(here, records)
     lines = plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
     return [*here.messages, *lines], expected.estimate
@@ -121,7 +121,7 @@ def total_line(estimates: Sequence[SweepEstimate]) -> str:
     return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {time}"
 
 
-def _records(suite_run: Run) -> dict[str, Record]:
+def recorded(suite_run: Run) -> dict[str, Record]:
     """Return what a results folder has, by cell; nothing where there is no such folder yet."""
     earlier = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
     return {record.cell.id: record for record in earlier}

@@ -9,6 +9,7 @@ from harness.__main__ import shown
 from harness.code_fingerprint import ROOT
 from harness.command_line import read
 from harness.config import load
+from harness.preset import load_preset, requested
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
@@ -63,6 +64,8 @@ def test_each_command_of_a_page_is_accepted(page, command, monkeypatch):
     asked = read(words)
     if asked.shown:
         assert list(shown(asked))
+    elif any(word.startswith("preset=") for word in asked.words):
+        assert load_preset(requested(asked.words).preset).suites
     elif asked.words and not any(word.startswith("from_results=") for word in asked.words):
         assert load(asked.words)
 
