@@ -24,11 +24,14 @@ from suites.dataloader.disaggregation.registry import found
 from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
 
+UNDISTURBED_S = 10.0
+"""How long batches are taken before the first actor is killed: throughput is compared with that."""
+
 WINDOW_S = 1.0
 """Throughput is counted in windows of this length."""
 
 RECOVERED = 0.9
-"""Share of the median throughput at which it counts as recovered."""
+"""Share of the undisturbed throughput at which it counts as recovered."""
 
 
 class Killed(NamedTuple):
@@ -87,6 +90,11 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
         DisaggregatedLoader(spec, RankPlace(group, 0), settings, address) for group in range(spec.dp_size)
     ]
     steps = [taken(loaders) for _ in range(2)]
+    first, begin_s = len(steps), time.perf_counter()
+    while time.perf_counter() - begin_s < min(UNDISTURBED_S, pace.seconds):
+        time.sleep(pace.step_s)
+        steps.append(taken(loaders))
+    usual_Hz = (len(steps) - first) / (time.perf_counter() - begin_s)
     killer = Killer(settings, spec.dp_size, pace.kill_interval_s, spec.seed)
     begin_s, arrived_s = time.perf_counter(), []
     try:
@@ -104,25 +112,29 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
     yield Reading("killed", "1", len(killer.killed), Origin.MEASURED)
     yield Reading("documents_compared", "1", compared, Origin.MEASURED)
     yield Reading("longest_wait", "s", float(np.diff(arrived_s, prepend=0.0).max()), Origin.MEASURED)
-    for recovery_s in recoveries_s(np.array(arrived_s), [one.at_s for one in killer.killed], pace.seconds):
+    killed_s = [one.at_s for one in killer.killed]
+    yield Reading("step_rate", "Hz", usual_Hz, Origin.MEASURED, "undisturbed")
+    yield Reading(
+        "step_rate", "Hz", len(arrived_s) / arrived_s[-1], Origin.MEASURED, "while actors are killed"
+    )
+    for recovery_s in recoveries_s(np.array(arrived_s), killed_s, pace.seconds, usual_Hz):
         yield Reading("recovery", "s", recovery_s, Origin.MEASURED)
 
 
-def recoveries_s(arrived_s: Any, killed_s: list[float], until_s: float) -> list[float]:
+def recoveries_s(arrived_s: Any, killed_s: list[float], until_s: float, usual_Hz: float) -> list[float]:
     """Return how long after each kill throughput was last low before the next kill; 0 if it never was.
 
-    It is low where a window of one second has less than 90 % of the median second's steps. Batches that are
-    ready hide a kill at first, so the last such window counts, not the first good one.
+    It is low where a window of one second has less than 90 % of the undisturbed steps, rounded down. Batches
+    that are ready hide a kill at first, so the last such window counts, not the first good one.
     """
-    edges = np.arange(0, until_s + WINDOW_S, WINDOW_S)
-    usual = float(np.median(np.histogram(arrived_s, edges)[0]))
+    least = int(RECOVERED * usual_Hz * WINDOW_S)
     recovered = []
     for at_s, next_s in pairwise([*killed_s, until_s]):
         begins_s = np.arange(at_s, min(next_s, until_s - WINDOW_S), WINDOW_S / 10)
         low_s = [
             begin_s
             for begin_s in begins_s
-            if ((arrived_s >= begin_s) & (arrived_s < begin_s + WINDOW_S)).sum() < RECOVERED * usual
+            if ((arrived_s >= begin_s) & (arrived_s < begin_s + WINDOW_S)).sum() < least
         ]
         recovered.append(low_s[-1] + WINDOW_S / 10 - at_s if low_s else 0.0)
     return recovered
