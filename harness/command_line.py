@@ -25,6 +25,7 @@ python -m harness from_results=FOLDER            judge and report again; run not
 python -m harness from_results=[A,B] out=FOLDER  the same of several, with an index of them
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
+python -m harness.cost FOLDER [rate=2.5]         what do tokens cost at these results' throughput?
 
 what to run
   suite=NAME             a suite, or all of them: suite=all
