@@ -35,6 +35,10 @@ def main(argv: Sequence[str]) -> int:
         from harness.fit import main as fit
 
         return fit(argv[1:])
+    if argv[0] == "cost":
+        from harness.cost import main as cost
+
+        return cost(argv[1:])
     try:
         command = read(argv)
         if command.shown:

@@ -32,6 +32,9 @@ _SCALES = {
     "FLOP/s": {"GFLOP/s": 1e9, "TFLOP/s": 1e12},
     "Hz": {"Hz": 1.0, "MHz": 1e6, "GHz": 1e9},
     "B/s": {"MB/s": 1e6, "GB/s": 1e9, "Gbit/s": 1.25e8},
+    "USD": {"$": 1.0, "k$": 1e3, "M$": 1e6},
+    "USD/h": {"$/h": 1.0},
+    "USD/token": {"$/Mtoken": 1e-6},
     "1": {"1": 1.0, "%": 1e-2, "x": 1.0, "GFLOP": 1e9},
 }
 

@@ -1,0 +1,94 @@
+"""What a GPU-hour costs its owner, by closed formulas over numbers or arrays. Sizes: draws D.
+
+Per hour in which one GPU is used, with a capital of C dollars per GPU, repaid in equal payments over n years:
+
+    C a(i, n) / 8760 + P PUE p + P r 12 / 8760 + C o / 8760, over the share of hours in which it is used
+
+a: annuity factor; P: kW per GPU; p: $ per kWh; r: $ per kW and month; o: operations per year over C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Amount = float | FloatArray
+"""One number, or one per draw (D,)."""
+
+HOURS_PER_YEAR = 8760.0
+MONTHS_PER_YEAR = 12.0
+SECONDS_PER_HOUR = 3600.0
+
+NO_INTEREST = 1e-300
+"""Interest per year below which there is none: smaller numbers lose their digits."""
+
+STEPS = 100
+"""Halvings of an interval, after which its ends are equal in float64."""
+
+
+class CostParts(NamedTuple):
+    """Dollars per hour in which one GPU is used, by what they are paid for."""
+
+    server: Amount  # repayment of the server or rack
+    network: Amount  # repayment of network, storage and the rest
+    interest: Amount  # of both
+    electricity: Amount
+    colocation: Amount
+    operations: Amount
+
+    @property
+    def total(self) -> Amount:
+        """Return the sum."""
+        return sum(self[1:], start=self[0])
+
+
+def annuity_factor(interest: Amount, life_years: Amount) -> Amount:
+    """Return the yearly payment per dollar of a loan that is repaid in equal payments over its life."""
+    rate = np.asarray(interest, float)
+    years = np.asarray(life_years, float)
+    positive = np.maximum(rate, NO_INTEREST)
+    factor = positive / -np.expm1(-years * np.log1p(positive))
+    factor = np.where(rate < NO_INTEREST, 1 / years, factor)
+    return float(factor) if factor.ndim == 0 else factor
+
+
+def cost_parts(machine: Mapping[str, Amount], owner: Mapping[str, Amount], gpus: int) -> CostParts:
+    """Return the parts of a GPU-hour's cost; `machine` and `owner` by the names of a workload's fields."""
+    level = owner["price_level"]
+    server = machine["server_USD"] * level / gpus
+    network = machine["network_USD"] * level / gpus
+    capital = server + network
+    power_kW = machine["power_kW"] / gpus
+    life_years = owner["life_years"]
+    over_life = annuity_factor(owner["interest"], life_years) - 1 / np.asarray(life_years)
+    hours = HOURS_PER_YEAR * machine["used_share"]
+    energy_kWh = power_kW * owner["pue"] * HOURS_PER_YEAR
+    rent = power_kW * owner["colocation_USD_per_kW_month"] * MONTHS_PER_YEAR
+    per_year = (
+        server / life_years,
+        network / life_years,
+        capital * over_life,
+        energy_kWh * owner["electricity_USD_per_kWh"],
+        rent,
+        capital * owner["operations_share"],
+    )
+    return CostParts(*(one / hours for one in per_year))
+
+
+def usd_per_token(usd_per_hour: Amount, tokens_per_s: float) -> Amount:
+    """Return dollars per token of a GPU at a price per hour and a throughput per second."""
+    return usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR)
+
+
+def solved(function: Callable[[float], float], target: float, low: float, high: float) -> float | None:
+    """Return where an increasing function has a value, by bisection; None where it is not in between."""
+    if not function(low) <= target <= function(high):
+        return None
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < target else (low, middle)
+    return (low + high) / 2
