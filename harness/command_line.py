@@ -59,8 +59,6 @@ flags
   --cfg job [--resolve] [--package KEY]  print the configuration as YAML
   --info [KIND]                          print the files that the configuration is composed of
   --shell-completion install=bash        completion: eval "$(python -m harness -sc install=bash)"
-
-python -m harness list suite=memory
 """
 
 SHORT = {
