@@ -26,7 +26,7 @@ python -m harness from_results=[A,B] out=FOLDER  the same of several, with an in
 python -m harness preset=gpu [budget_min=60]     on a GPU: what settles most claims in that time
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
-python -m harness.compare A B                    what changed between two results folders? --help says more
+python -m harness.compare A B                    what changed between two results folders?
 python -m harness.cost FOLDER [rate=2.5]         what do tokens cost at these results' throughput?
 
 what to run
