@@ -170,7 +170,7 @@ BAD = [
     ("gpt3_512", "sequences=100", "a multiple of dp_size (16)"),
     ("gpt3_512", "tp_size=7", "a multiple of tp_size (7)"),
     ("gpt3_512", "pp_size=7", "a multiple of pp_size (7)"),
-    ("run_1e28", "tp_size=8", "not read with kind='run'"),
+    ("run_1e28", "tp_size=8", "expected a multiple of tp_size (8)"),
     ("run_1e28", "experts_per_token=2", "at most experts (1)"),
     ("run_1e28", "efficiency=60", "at most 1"),
 ]
