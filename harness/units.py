@@ -51,10 +51,24 @@ def choices(unit: str) -> tuple[str, ...]:
     return tuple(_SCALES[unit])
 
 
+LARGE = 1e15
+"""Numbers above it are written as powers of ten."""
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(exponent: int) -> str:
+    """Return `10²⁸`."""
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
 def number(value: float, digits: int = 3) -> str:
-    """Return `value` with `digits` significant digits and thousands separators, never in powers of ten."""
+    """Return `value` with `digits` significant digits and thousands separators; above 10¹⁵ `2.1 × 10²⁸`."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
+    if abs(value) > LARGE:
+        mantissa, exponent = f"{value:.{digits - 2}e}".split("e")
+        return f"{mantissa}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{power_of_ten(int(exponent))}"
     places = digits - 1 - math.floor(math.log10(abs(value)))
     rounded = round(value, places)
     places = digits - 1 - math.floor(math.log10(abs(rounded)))
@@ -84,7 +98,7 @@ def in_unit(value: float, unit: str, shown: str) -> float:
 def without_unit(value: float, unit: str, shown: str, signed: bool = False) -> str:
     """Return the value without its unit, which is in the heading; counts in full."""
     scaled = in_unit(value, unit, shown)
-    if shown == "1" and float(scaled).is_integer():
+    if shown == "1" and float(scaled).is_integer() and abs(scaled) <= LARGE:
         text = f"{scaled:,.0f}"
     elif shown == "%" and abs(scaled) < 10:
         text = number(scaled, 1 if abs(scaled) < 1e-3 else 2)

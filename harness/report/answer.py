@@ -9,11 +9,11 @@ from harness.optimizations import AGAIN
 from harness.records import Status
 from harness.report.answer_by_metric import by_metric
 from harness.report.answer_values import VariantEffect, changed, gain, values_of
-from harness.report.errors import error_rows
+from harness.report.errors import Errors, error_rows
 from harness.report.report_data import ReportData
 from harness.report.spec import DEFAULT_BLOCKS, ReportBlock
 from harness.report.speedup import BUSY, OTHERS, compared, why_none
-from harness.report.tables import percent
+from harness.report.tables import percent, show
 from harness.units import counted, human
 
 NAMED = 3
@@ -27,7 +27,7 @@ def answer(data: ReportData) -> list[str]:
 
 def what_pays(data: ReportData) -> list[str]:
     """Return the answer without what is wrong."""
-    return by_metric(data) if data.spec.blocks == DEFAULT_BLOCKS else _what_pays(data)
+    return by_metric(data) if data.spec.blocks == DEFAULT_BLOCKS else [*_what_pays(data), *_stated(data)]
 
 
 def finding(data: ReportData) -> str:
@@ -216,12 +216,47 @@ def _none_pays(
 
 
 def _accuracy(data: ReportData) -> list[str]:
-    """Return how far off the estimates are of a report about estimates."""
+    """Return how far off the estimates are of a report about estimates.
+
+    Where it says how far off they may be, of each method how many are within that, its headline first.
+    """
     for block in data.blocks:
         if block.kind == "errors":
-            for row in error_rows(block, data.index)[:1]:
+            rows = error_rows(block, data.index)
+            if within := block.fields["within"]:
+                rows.sort(key=lambda row: row.method != block.fields["headline"])
+                return [_passed(data, row, within) for row in rows]
+            for row in rows[:1]:
                 return [
                     f"{data.spec.name('method', row.method)}: median error {percent(row.median)}, worst "
                     f"{percent(row.worst, True)}, in {counted(row.cells, 'cell')}."
                 ]
     return []
+
+
+def _passed(data: ReportData, row: Errors, within: float) -> str:
+    """Return how many cells of a method are off by no more than that."""
+    count = sum(abs(error) <= within for error in row.each)
+    name = data.spec.name("method", row.method)
+    passed = "all" if count == row.cells else f"not all: {count}"
+    values = f"{counted(row.cells, 'published value')} {'are' if row.cells > 1 else 'is'}"
+    return (
+        f"{name}: {passed} of {values} met within "
+        f"{percent(within)}; median error {percent(row.median)}, worst {percent(row.worst, True)}."
+    )
+
+
+def _stated(data: ReportData) -> Iterator[str]:
+    """Yield the sentences of conf/report/ that state recorded values; none of which a value is missing."""
+    for one in data.spec.answer["states"]:
+        values = [
+            data.index.get(value["workload"], value["optimization"], value["metric"], value["method"])
+            for value in one["values"]
+        ]
+        if all(values):
+            shown = [
+                show(value, picked["unit"])
+                for value, picked in zip(values, one["values"], strict=True)
+                if value
+            ]
+            yield one["text"].format(*shown)

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from harness.report.svg import FONT, LIGHT, SMALL
-from harness.units import best_unit, in_unit, number
+from harness.units import LARGE, best_unit, in_unit, number, power_of_ten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +41,12 @@ def tick_text(value: float, unit: str) -> str:
         return f"{value:.3g}×"
     if unit == "%":
         return f"{100 * value:+.3g} %".replace("-", "−")
+    if unit == "1" and abs(value) >= LARGE:
+        exponent = math.floor(math.log10(abs(value)) + 1e-9)
+        mantissa = value / 10.0**exponent
+        return (
+            f"{mantissa:.3g}×{power_of_ten(exponent)}" if f"{mantissa:.3g}" != "1" else power_of_ten(exponent)
+        )
     if unit == "1":
         name = max(
             (n for n, size in _COUNTS.items() if abs(value) >= size), key=_COUNTS.__getitem__, default=""

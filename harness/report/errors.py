@@ -23,6 +23,7 @@ class Errors(NamedTuple):
     lowest: float  # the lowest error: the worst underestimate, where below zero
     worst_sample: float  # of a single sample; the other errors are of each cell's median
     several: bool  # whether a cell has several samples
+    each: tuple[float, ...] = ()  # of every cell
 
 
 def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
@@ -38,7 +39,10 @@ def error_rows(block: ReportBlock, index: ResultIndex) -> list[Errors]:
         lowest = min(one.median for one in values)
         sample = max((end for one in values for end in (one.min, one.max)), key=abs)
         several = any(one.min < one.max for one in values)
-        rows.append(Errors(method, len(values), median, worst.median, worst, under, lowest, sample, several))
+        each = tuple(one.median for one in values)
+        rows.append(
+            Errors(method, len(values), median, worst.median, worst, under, lowest, sample, several, each)
+        )
     return sorted(rows, key=lambda row: (row.median, row.method))
 
 

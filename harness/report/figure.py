@@ -95,14 +95,15 @@ class Drawing:
         hollow: bool = False,
         faded: bool = False,
         size: float = 8,
+        marker: str = "",
     ) -> None:
-        """Draw a point per place, each with its tip."""
+        """Draw a point per place, each with its tip; `marker`: instead of that of the series."""
         colour = SERIES[series % len(SERIES)]
         self.axes.plot(
             [x for x, _ in places],
             [y for _, y in places],
             linestyle="none",
-            marker=MARKERS[series % len(MARKERS)],
+            marker=marker or MARKERS[series % len(MARKERS)],
             markersize=size,
             color=colour,
             markerfacecolor=LIGHT["ground"] if hollow else colour,

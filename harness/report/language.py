@@ -38,10 +38,15 @@ TERMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "NAMES": schema.NAMES,
     "ANSWER": schema.ANSWER,
     "ALSO": schema.ALSO,
+    "STATED": schema.STATED,
+    "PICKED": schema.PICKED,
     "ASSUMED": schema.ASSUMED,
     "COLUMN": schema.COLUMN,
     "AXIS": schema.AXIS,
     "MARK": schema.MARK,
+    "BAND": schema.BAND,
+    "DOTS": schema.DOTS,
+    "CONTROL": schema.CONTROL,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness.report.bar_plots import bars
+from harness.report.curves_plot import curves
 from harness.report.effect_plot import effect_plot
 from harness.report.error_strip import error_strip
 from harness.report.figure import Figure
@@ -19,6 +20,7 @@ from harness.report.stacked_timeline import stacked_timeline
 
 FIGURES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Figure | None]] = {
     "bars": bars,
+    "curves": curves,
     "effect_plot": effect_plot,
     "error_strip": error_strip,
     "line_over_steps": line_over_steps,

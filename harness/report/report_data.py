@@ -20,6 +20,7 @@ from harness.report.spec import ReportBlock, Spec
 from harness.report.tables import Table
 from harness.report.training_metrics import PeakRates, add_training_metrics, basis
 from harness.report.verdicts import verdict_table
+from harness.report.what_if import what_if
 from harness.units import legend
 
 TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
@@ -29,6 +30,7 @@ TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
     "isolated_vs_e2e": isolated_vs_end_to_end,
     "roofline": roofline,
     "failures": tables.failures,
+    "what_if": what_if,
 }
 
 

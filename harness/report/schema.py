@@ -92,6 +92,11 @@ _EFFECTS: _Fields = {
     },
 }
 ANSWER: _Fields = {
+    "states": {
+        "type": "list",
+        "default": [],
+        "doc": "sentences with recorded values, a STATED each, after what pays or how accurate it is",
+    },
     "leave_out": {
         "type": "list",
         "default": [],
@@ -114,6 +119,17 @@ ALSO: _Fields = {
     "method": _METHOD,
     "title": _must("its name in a sentence, in lower case"),
     "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in"},
+}
+STATED: _Fields = {
+    "text": _must("the sentence, with `{}` for each value; left out where one is missing"),
+    "values": {"type": "list", "doc": "a PICKED each"},
+}
+PICKED: _Fields = {
+    "workload": _must("the workload"),
+    "optimization": _must("the variant"),
+    "metric": _must("the metric"),
+    "method": _text("its method"),
+    "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in; `auto` chooses"},
 }
 ASSUMED: _Fields = {
     "title": _must("its words, with `{}` for the value"),
@@ -162,11 +178,19 @@ KIND_DOCS: Mapping[str, str] = {
     "isolated_vs_e2e": "Each variant's speed-up on one workload next to that on another.",
     "roofline": "Each time next to its bound: bytes / bandwidth or FLOPs / rate, whichever is longer.",
     "roofline_plot": "FLOP/s over FLOPs per byte, a point per workload and variant, under the roofs.",
-    "errors": "How far each method is off: median, worst, and how often it underestimates.",
+    "errors": (
+        "How far each method is off: median, worst, and how often it underestimates. A report about accuracy "
+        "begins with the first one."
+    ),
     "error_strip": "The error of each method, a point per cell, about zero.",
     "failures": "Every cell that did not end `ok`, with its reason.",
     "bars": "One bar per variant, stacked by metric, the shortest first.",
     "lines": "One line per variant over its workloads, or per workload over its variants; logarithmic axes.",
+    "curves": "A metric over another one, both by the samples of one cell in order: a line per variant.",
+    "what_if": (
+        "Values of metrics whose methods are combinations of inputs, `key=value, key=value`. The page has "
+        "a control per key and shows what was recorded for that combination. Its table changes one key."
+    ),
     "scatter": "One metric over another, a named dot per variant, on one workload.",
     "stacked_timeline": "Metrics over one run of a variant, stacked, with its phases and its peak.",
     "line_over_steps": "A metric over the training steps, a line per variant.",
@@ -217,6 +241,12 @@ _KINDS: Mapping[str, _Fields] = {
         "metric": _must("a relative error"),
         "headline": _text("the method named in the summary"),
         "headline_note": _text("a remark that the summary adds to it"),
+        "within": {
+            "type": "float",
+            "at_least": 0,
+            "default": 0.0,
+            "doc": "an error that is small enough: the answer says how many cells have at most that",
+        },
         "terminal": _TERMINAL,
     },
     "error_strip": {
@@ -244,6 +274,26 @@ _KINDS: Mapping[str, _Fields] = {
         "y": {"type": "dict", "doc": "an AXIS"},
         "references": _map("labelled horizontal lines: label to value"),
         "mark": _map("marks a point of each line with a ring: a MARK"),
+    },
+    "curves": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "x_metric": _must("the metric along x, on a logarithmic axis"),
+        "y_metric": _must("the metric along y, on an axis that begins at 0"),
+        "x_title": _text("the title of the x axis"),
+        "y_title": _text("the title of the y axis"),
+        "method": _METHOD,
+        "band": _map("shades what lies between two methods of a variant: a BAND"),
+        "dots": {"type": "list", "default": [], "doc": "points of other cells, a DOTS each"},
+        "references": _map("labelled vertical lines: label to value"),
+    },
+    "what_if": {
+        "where": _WHERE,
+        "workload": _WORKLOAD,
+        "optimization": {"type": "str", "default": "baseline", "doc": "the variant"},
+        "metrics": {"type": "dict", "doc": "metric to {title, unit}"},
+        "controls": {"type": "dict", "doc": "key to a CONTROL; keys in the order of the methods"},
+        "terminal": _TERMINAL,
     },
     "scatter": {
         "where": _WHERE,
@@ -278,6 +328,7 @@ _KINDS: Mapping[str, _Fields] = {
     "every_metric": {"terminal": _TERMINAL},
 }
 _FIGURES = (
+    "curves",
     "effect_plot",
     "roofline_plot",
     "error_strip",
@@ -321,6 +372,27 @@ COLUMN: _Fields = {
     "also": _map("a second value, in brackets: a COLUMN"),
     "claim": _text("instead of a metric, the id of a claim, with {workload} in it: the quoted value"),
     "condition": _text("instead of a metric, a condition of the record, as text"),
+}
+BAND: _Fields = {
+    "optimization": _must("the variant"),
+    "low": _must("the method of its lower end"),
+    "high": _must("the method of its upper end"),
+    "title": _must("what it is"),
+}
+DOTS: _Fields = {
+    "title": _must("what they are"),
+    "where": _WHERE,
+    "x_method": _must("the method of the metric along x"),
+    "y_method": _must("the method of the metric along y"),
+}
+CONTROL: _Fields = {
+    "title": _must("its name"),
+    "names": _map("value to how people read it; by default as recorded"),
+    "start": _must("the value chosen at the beginning, as text"),
+}
+SHOWN_METRIC: _Fields = {
+    "title": _must("its name"),
+    "unit": {"type": "str", "default": "auto", "doc": "the unit to show it in; `auto` chooses"},
 }
 PAIR: _Fields = {"isolated": _must("a workload"), "end_to_end": _must("a workload")}
 MARK: _Fields = {

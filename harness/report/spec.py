@@ -9,7 +9,25 @@ from typing import Any, NamedTuple
 
 from harness.claims import read_yaml
 from harness.optimizations import CONF
-from harness.report.schema import ALSO, ANSWER, ASSUMED, AXIS, BLOCK, COLUMN, FILE, KINDS, MARK, NAMES, PAIR
+from harness.report.schema import (
+    ALSO,
+    ANSWER,
+    ASSUMED,
+    AXIS,
+    BAND,
+    BLOCK,
+    COLUMN,
+    CONTROL,
+    DOTS,
+    FILE,
+    KINDS,
+    MARK,
+    NAMES,
+    PAIR,
+    PICKED,
+    SHOWN_METRIC,
+    STATED,
+)
 from harness.validation import ConfigError, as_mapping, check_fields
 
 REPORTS = CONF / "report"
@@ -35,7 +53,7 @@ class Spec(NamedTuple):
     blocks: tuple[ReportBlock, ...]
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
-    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": (), "assumes": ()})
+    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": (), "assumes": (), "states": ()})
 
     def name(self, key: str, identifier: str) -> str:
         """Return how people know `identifier`, a value of `key`."""
@@ -82,11 +100,19 @@ def load_spec(
 
 def _answer(where: str, data: Any) -> Mapping[str, Any]:
     fields = dict(check_fields(where, as_mapping(where, data), ANSWER))
-    for name, kind in (("also", ALSO), ("assumes", ASSUMED)):
+    for name, kind in (("also", ALSO), ("assumes", ASSUMED), ("states", STATED)):
         fields[name] = [
             check_fields(f"{where}.{name}[{i}]", as_mapping(where, one), kind)
             for i, one in enumerate(fields[name])
         ]
+    for i, one in enumerate(fields["states"]):
+        place = f"{where}.states[{i}]"
+        picked = [as_mapping(f"{place}.values[{j}]", value) for j, value in enumerate(one["values"])]
+        one["values"] = [
+            check_fields(f"{place}.values[{j}]", value, PICKED) for j, value in enumerate(picked)
+        ]
+        if one["text"].count("{}") != len(picked):
+            raise ConfigError(f"{place}.text: expected as many {{}} as values ({len(picked)})")
     for i, one in enumerate(fields["assumes"]):
         if bool(one["field"]) == bool(one["metric"]):
             raise ConfigError(f"{where}.assumes[{i}]: expected either field or metric")
@@ -107,6 +133,18 @@ def _block(where: str, data: Any) -> ReportBlock:
             fields[axis] = _axis(f"{where}.{axis}", fields[axis])
     if fields.get("line") == "workload" and fields["x"]["field"]:
         raise ConfigError(f"{where}.x: a workload's field is the same all along its line; expected metric")
+    if kind == "curves":
+        fields["band"] = check_fields(f"{where}.band", fields["band"], BAND) if fields["band"] else {}
+        fields["dots"] = [
+            check_fields(f"{where}.dots[{i}]", as_mapping(f"{where}.dots[{i}]", one), DOTS)
+            for i, one in enumerate(fields["dots"])
+        ]
+    if kind == "what_if":
+        for name, declared in (("metrics", SHOWN_METRIC), ("controls", CONTROL)):
+            fields[name] = {
+                key: check_fields(f"{where}.{name}.{key}", as_mapping(f"{where}.{name}.{key}", one), declared)
+                for key, one in fields[name].items()
+            }
     if fields.get("mark"):
         fields["mark"] = check_fields(f"{where}.mark", fields["mark"], MARK)
     for name, workloads in fields.get("rates", {}).items():

@@ -30,6 +30,24 @@ class TableCell(NamedTuple):
     note: str = ""  # the mark of a footnote, after the text
 
 
+class Control(NamedTuple):
+    """A choice among values of one input, of which the page shows the first as chosen at the beginning."""
+
+    title: str
+    choices: tuple[tuple[str, str], ...]  # as `key=value`, and as people read it
+    start: str
+
+
+class Picker(NamedTuple):
+    """Controls on the page, and what it shows for each combination: every text is a recorded value."""
+
+    controls: tuple[Control, ...]
+    metrics: tuple[str, ...]
+    entries: Mapping[str, tuple[str, ...]]  # combination, as its method names it, to a text per metric
+    start: str
+    cell: str
+
+
 class Table(NamedTuple):
     """A table ready to be set."""
 
@@ -40,6 +58,7 @@ class Table(NamedTuple):
     rows: tuple[tuple[TableCell, ...], ...]
     notes: tuple[str, ...] = ()
     optional: int = 0  # number of last columns that may be left out where there is no room
+    picker: Picker | None = None  # above it on the page
 
 
 class Footnotes:

@@ -1,0 +1,19 @@
+"""The network between nodes is faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from suites.limits.subject import Subject, changed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`network_B_per_s`: of one GPU, in each direction."""
+
+    network_B_per_s: float
+
+
+def apply(subject: Subject, settings: Settings) -> Subject:
+    """Return the subject on such a network."""
+    return changed(subject, network_B_per_s=settings.network_B_per_s)

@@ -1,0 +1,69 @@
+"""A published step as the formulas see it: its model and its one layout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.records import Unavailable
+from suites.limits.step_time import Layout, Model, StepTime, step_time
+from suites.limits.subject import Workload
+
+
+def model_of(given: Workload) -> Model:
+    """Return the sizes of the published model."""
+    head = given.hidden_size // given.num_attention_heads
+    return Model(
+        layers=given.num_hidden_layers,
+        hidden=given.hidden_size,
+        qkv=given.hidden_size + 2 * head * given.num_key_value_heads,
+        up=given.intermediate_size * (given.mlp_matrices - 1),
+        intermediate=given.intermediate_size,
+        vocab=given.vocab_size,
+        seq_len=given.seq_len,
+    )
+
+
+def micro_batches_of(given: Workload) -> int:
+    """Return the micro-batches of one rank per step; raises `Unavailable` where they do not divide."""
+    of_rank = given.sequences // given.dp_size
+    if of_rank % given.micro_batch_size:
+        raise Unavailable(
+            f"micro_batch_size={given.micro_batch_size}: expected a divisor of sequences / dp_size "
+            f"({of_rank})"
+        )
+    chunks = given.pp_size * given.virtual_stages
+    if given.pipeline_layers % chunks:
+        raise Unavailable(
+            f"virtual_stages={given.virtual_stages}: {given.pipeline_layers} pipeline_layers do not divide "
+            f"by pp_size * virtual_stages ({chunks})"
+        )
+    return of_rank // given.micro_batch_size
+
+
+def layout_of(given: Workload) -> Layout:
+    """Return the published layout; raises `Unavailable` where it does not divide."""
+    micro_batches = micro_batches_of(given)
+    sizes = (given.tp_size, 1, given.cp_size, given.dp_size, given.pp_size, 1)
+    return Layout(*(np.array([float(one)]) for one in (*sizes, micro_batches, given.virtual_stages)))
+
+
+def tokens_of(given: Workload) -> int:
+    """Return the tokens of one batch."""
+    return given.sequences * given.seq_len
+
+
+def published_time(given: Workload) -> StepTime:
+    """Return the calculated seconds of the published step.
+
+    Where embedding and loss take a layer's place each, every rank has as much work as whole layers give it.
+    """
+    model = model_of(given)
+    if given.pipeline_layers > given.num_hidden_layers:
+        model = model._replace(layers=given.pipeline_layers, vocab=0)
+    return step_time(given, model, layout_of(given), float(tokens_of(given)))
+
+
+def utilization(given: Workload, step_s: float) -> float:
+    """Return the model FLOP of the step over those that its GPUs could do in `step_s` seconds."""
+    flop = model_of(given).flop(tokens_of(given))
+    return flop / (step_s * given.gpus * given.peak_FLOP_per_s)

@@ -1,0 +1,75 @@
+"""The model, the data and the batch of a training run, by its computation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from suites.limits.step_time import Model
+from suites.limits.subject import Workload
+
+FLOP_PER_PARAMETER_AND_TOKEN = 6
+WIDTHS = 12
+"""Parameters of a layer over the square of its width: attention has 4 matrices, the MLP 2 of 4 widths."""
+
+
+class RunShape(NamedTuple):
+    """A training run. Parameters are those that one token uses."""
+
+    training_flop: float
+    parameters: float
+    tokens: float
+    batch_tokens: float
+    model: Model
+
+    @property
+    def steps(self) -> float:
+        """Return how many steps the run has."""
+        return self.tokens / self.batch_tokens
+
+    @property
+    def sequences(self) -> float:
+        """Return the sequences of one batch."""
+        return self.batch_tokens / self.model.seq_len
+
+    def step_budget_s(self, given: Workload) -> float:
+        """Return the seconds that one step may take."""
+        return given.run_s / self.steps
+
+
+def shape_of(given: Workload, training_flop: float) -> RunShape:
+    """Return the run of so many FLOP: 6 per parameter and token, with `tokens_per_parameter` tokens each."""
+    parameters = (training_flop / (FLOP_PER_PARAMETER_AND_TOKEN * given.tokens_per_parameter)) ** 0.5
+    tokens = given.tokens_per_parameter * parameters
+    scale = parameters / given.reference_parameters
+    layers = max(1.0, given.reference_layers * scale**given.depth_exponent)
+    hidden = (parameters / (WIDTHS * layers)) ** 0.5
+    batch = given.batch_tokens * max(1.0, scale) ** given.batch_exponent
+    model = Model(
+        layers=layers,
+        hidden=hidden,
+        qkv=3 * hidden,
+        up=4 * hidden,
+        intermediate=4 * hidden,
+        vocab=0,
+        seq_len=given.seq_len,
+        sparsity=given.experts / given.experts_per_token,
+        experts_per_token=given.experts_per_token,
+    )
+    return RunShape(training_flop, parameters, tokens, min(batch, tokens), model)
+
+
+def latency_flop(given: Workload) -> float:
+    """Return the largest run that latency of kernels alone allows, by a closed formula.
+
+    However many GPUs share a step, its layers follow one another, and each takes 4 matmuls forward and 8
+    backward, each of them at least `kernel_s`. Infinite without such a latency.
+    """
+    if given.kernel_s == 0:
+        return float("inf")
+    e, b, scale = given.depth_exponent, given.batch_exponent, given.reference_parameters
+    layer_s = 12 * given.kernel_s
+    # tokens_per_parameter * N / (batch * (N / scale)^b) * layers * (N / scale)^e * layer_s = run_s
+    at_scale_s = given.tokens_per_parameter * scale / given.batch_tokens * given.reference_layers * layer_s
+    ratio = given.run_s / at_scale_s
+    parameters = scale * ratio ** (1 / (1 + e - b)) if ratio >= 1 else scale * ratio ** (1 / (1 + e))
+    return float(FLOP_PER_PARAMETER_AND_TOKEN * given.tokens_per_parameter * parameters**2)

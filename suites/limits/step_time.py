@@ -1,0 +1,217 @@
+"""Seconds of one training step, as arrays over layouts: computation, communication, pipeline bubble.
+
+Tensor parallelism has two dimensions: a matrix is cut into `rows` by `columns` parts. Rows of one are
+Megatron's cut.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.limits.collectives import Floats, Seconds, all_reduce_s, all_to_all_s, gather_s, send_s
+from suites.limits.subject import Workload
+
+PASSES = 3
+"""A matmul's forward and its two backward matmuls."""
+
+ATTENTION_PASSES = 3.5
+"""Attention's backward has 2.5 times the FLOP of its forward: arXiv 2307.08691, section 4."""
+
+MATMULS = 4
+"""Matmuls of a layer: queries, keys and values; attention's output; the MLP's first and its second."""
+
+
+class Model(NamedTuple):
+    """The sizes that decide a step. Of a run they are real numbers: layers and widths are not rounded."""
+
+    layers: float
+    hidden: float
+    qkv: float  # outputs of the first matmul
+    up: float  # outputs of the MLP's first matmul, the gate included
+    intermediate: float  # inputs of its second
+    vocab: float
+    seq_len: float
+    sparsity: float = 1.0  # experts in all over experts per token
+    experts_per_token: float = 1.0
+
+    @property
+    def attention_parameters(self) -> float:
+        """Return the parameters of a layer's attention."""
+        return self.hidden * (self.qkv + self.hidden)
+
+    @property
+    def mlp_parameters(self) -> float:
+        """Return the parameters of a layer's MLP that one token uses."""
+        return self.hidden * (self.up + self.intermediate)
+
+    @property
+    def matmul_parameters(self) -> float:
+        """Return the parameters that a token is multiplied by, the language-model head included."""
+        return self.layers * (self.attention_parameters + self.mlp_parameters) + self.vocab * self.hidden
+
+    def flop(self, tokens: float) -> float:
+        """Return the model FLOP of a step: 6 per parameter and token, and those of causal attention."""
+        return tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden)
+
+
+class Layout(NamedTuple):
+    """How a step is divided, as arrays over layouts. Neighbouring GPUs differ in `columns` first."""
+
+    columns: Floats
+    rows: Floats
+    cp: Floats
+    dp: Floats
+    pp: Floats
+    ep: Floats  # data-parallel ranks that share the experts
+    micro_batches: Floats
+    virtual_stages: Floats
+
+    @property
+    def tp(self) -> Floats:
+        """Return the ranks that share each matrix."""
+        return self.columns * self.rows
+
+    @property
+    def gpus(self) -> Floats:
+        """Return the GPUs."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Layout:
+        """Return the chosen layouts."""
+        return Layout(*(one[chosen] for one in self))
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step: its parts as if nothing hid them, and in all."""
+
+    matmul_s: Floats
+    attention_s: Floats
+    pointwise_s: Floats
+    tensor_s: Floats
+    context_s: Floats
+    expert_s: Floats
+    pipeline_s: Floats
+    data_s: Floats
+    latency_s: Floats
+    bubble_s: Floats
+    total_s: Floats
+
+
+def step_time(given: Workload, model: Model, layout: Layout, tokens: Floats | float) -> StepTime:
+    """Return the seconds of a step on `tokens` tokens of all ranks together."""
+    micro = tokens / (layout.dp * layout.cp * layout.micro_batches)  # tokens of a micro-batch on a rank
+    layers = model.layers / layout.pp
+    matmul_s = _matmul_s(given, model, layout, micro) * layers + _head_s(given, model, layout, micro)
+    attention_s = (
+        ATTENTION_PASSES * 2 * model.seq_len * model.hidden * micro * layers / layout.tp
+    ) / given.attention_FLOP_per_s
+    pointwise_B = given.pointwise_passes * given.kept_B * model.hidden * micro * layers / layout.tp
+    pointwise_s = pointwise_B / (given.memory_B_per_s * given.efficiency)
+    tensor = _tensor_s(given, model, layout, micro).times(layers)
+    context = _context_s(given, model, layout, micro).times(layers)
+    expert = _expert_s(given, model, layout, micro).times(layers)
+    pipeline = _pipeline_s(given, model, layout, micro)
+    data = _data_s(given, model, layout)
+
+    in_turn = tensor.plus(context).plus(expert).plus(pipeline)
+    compute_s = matmul_s + attention_s + pointwise_s
+    micro_s = _overlapped(given.overlap, compute_s, in_turn.bytes_s) + in_turn.latency_s
+    count = layout.micro_batches
+    bubble_s = (layout.pp - 1) / layout.virtual_stages * micro_s
+    steady_s = count * micro_s + bubble_s
+    total_s = _overlapped(given.overlap, steady_s, data.bytes_s) + data.latency_s
+    return StepTime(
+        matmul_s * count,
+        attention_s * count,
+        pointwise_s * count,
+        tensor.bytes_s * count,
+        context.bytes_s * count,
+        expert.bytes_s * count,
+        pipeline.bytes_s * count,
+        data.bytes_s,
+        in_turn.latency_s * count + data.latency_s,
+        bubble_s,
+        total_s,
+    )
+
+
+def _overlapped(overlap: float, one_s: Floats, other_s: Floats) -> Floats:
+    """Return the seconds of both, where the longer hides a share of the shorter."""
+    return np.maximum(one_s, other_s) + (1 - overlap) * np.minimum(one_s, other_s)
+
+
+def _matmul_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Floats:
+    """Return the seconds of a layer's matmuls on one micro-batch, forward and backward."""
+    active = model.attention_parameters + model.mlp_parameters
+    read = model.attention_parameters + model.mlp_parameters * model.sparsity / layout.ep
+    flop_s = 2 * micro * active / layout.tp / given.peak_FLOP_per_s
+    by_rows = (
+        4 * model.hidden
+    ) / layout.rows  # activations that are cut along the rows, and along the columns
+    by_columns = (model.qkv + model.hidden + model.up + model.intermediate) / layout.columns
+    moved_B = read / layout.tp * given.weight_B + micro * (by_rows + by_columns) * given.activation_B
+    busy_s = np.maximum(flop_s, moved_B / given.memory_B_per_s) / given.efficiency
+    return PASSES * np.maximum(busy_s, MATMULS * given.kernel_s)
+
+
+def _head_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Floats:
+    """Return the seconds of the language-model head on one micro-batch, which the last stage has."""
+    if not model.vocab:
+        return np.zeros_like(micro)
+    flop_s = 2 * micro * model.vocab * model.hidden / layout.tp / given.peak_FLOP_per_s
+    return PASSES * np.maximum(flop_s / given.efficiency, given.kernel_s)
+
+
+def _tensor_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+    """Return the seconds of a layer's sums over tensor-parallel ranks, forward and backward.
+
+    Each matmul's outputs are summed over the ranks that cut its inputs; in the backward it is the other way
+    round.
+    """
+    element_B = micro * given.activation_B
+    across_rows = (model.qkv, model.hidden, model.up, model.intermediate)
+    one = np.ones_like(layout.columns)
+    total = Seconds(np.zeros_like(micro), np.zeros_like(micro))
+    for width in across_rows:
+        size_B = element_B * width / layout.columns
+        total = total.plus(all_reduce_s(size_B, layout.rows, layout.columns, given.links))
+    by_columns = all_reduce_s(element_B * model.hidden / layout.rows, layout.columns, one, given.links)
+    return total.plus(by_columns.times(4))
+
+
+def _context_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+    """Return the seconds of a layer's keys and values: gathered twice, their gradients reduced."""
+    size_B = micro * layout.cp * (model.qkv - model.hidden) / layout.tp * given.activation_B
+    return gather_s(size_B, layout.cp, layout.tp, given.links).times(3)
+
+
+def _expert_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+    """Return the seconds of a layer's dispatch to experts and back, forward and backward."""
+    size_B = micro * model.experts_per_token * model.hidden / layout.tp * given.activation_B
+    return all_to_all_s(size_B, layout.ep, layout.tp * layout.cp, given.links).times(4)
+
+
+def _pipeline_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+    """Return the seconds in which a rank sends a micro-batch on and its gradient back, per virtual stage."""
+    size_B = micro * model.hidden / layout.tp * given.activation_B
+    return send_s(size_B, given.links).times(np.where(layout.pp > 1, 2 * layout.virtual_stages, 0.0))
+
+
+def _data_s(given: Workload, model: Model, layout: Layout) -> Seconds:
+    """Return the seconds in which gradients are reduced and parameters gathered, once per step."""
+    of_rank = model.layers / layout.pp / layout.tp
+    shared = model.attention_parameters * of_rank + model.vocab * model.hidden / layout.tp / layout.pp
+    experts = model.mlp_parameters * model.sparsity * of_rank / layout.ep
+    if model.sparsity == 1:
+        shared, experts = shared + experts, np.zeros_like(experts)
+    group = layout.dp * layout.cp
+    both_B = given.gradient_B + given.gathered_B
+    total = gather_s(shared * both_B, group, layout.tp, given.links)
+    total = Seconds(total.bytes_s, total.latency_s * 2)
+    if model.sparsity == 1:
+        return total
+    of_experts = gather_s(experts * both_B, group / layout.ep, layout.tp * layout.ep, given.links)
+    return total.plus(Seconds(of_experts.bytes_s, of_experts.latency_s * 2))
