@@ -148,9 +148,9 @@ class TakenBatch(NamedTuple):
 
 
 def taken(loaders: list[DisaggregatedLoader]) -> list[TakenBatch]:
-    """Return the next batch of each group."""
+    """Return the next batch of each group. Pieces are copied: a view would keep the batch in Ray's store."""
     batches = [next(loader) for loader in loaders]
-    return [TakenBatch(np.asarray(one.pieces), checksum(one.tokens, one.segments)) for one in batches]
+    return [TakenBatch(np.array(one.pieces), checksum(one.tokens, one.segments)) for one in batches]
 
 
 def checksum(tokens: NDArray[np.uint16], segments: NDArray[np.uint16]) -> int:

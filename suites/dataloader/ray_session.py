@@ -17,12 +17,8 @@ LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 """Environment variable without which nobody joins; ranks that this process starts inherit it."""
 
-OBJECT_STORE_B = 1 << 30
-"""Of the shared memory that batches pass through; pages are used as they are written.
-
-What an actor that died had not passed on stays there for a while. With 256 MB, batches took seconds after a
-minute of kills.
-"""
+OBJECT_STORE_B = 256 << 20
+"""Of the shared memory that batches pass through; pages are used as they are written."""
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with "0", Ray listens on the loopback address alone."""

@@ -26,7 +26,8 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
 
     `address`: of a Ray cluster; without it the process joins the Ray that it is in, or starts one on the
     loopback address, which other ranks join by its `address`. Whichever rank comes first starts the actors.
-    At most `spec.prefetch` calls are under way, so that memory stays bounded.
+    At most `spec.prefetch` calls are under way, so that memory stays bounded. The arrays of a batch are views
+    of Ray's object store: who keeps one for long copies it, else the store fills and calls take seconds.
 
     Raises `LoaderError` where the data cannot be read, or an actor gives no answer.
     """
