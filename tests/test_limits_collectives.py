@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.limits.collectives import (
-    Links,
+    NodeLinks,
     all_reduce_s,
     all_to_all_s,
     gather_s,
@@ -19,8 +19,8 @@ from suites.limits.collectives import (
     send_s,
 )
 
-BYTES_ALONE = Links(8, 450e9, 50e9, 0.0, 0.0, 0.0)
-LATENCY = Links(8, 450e9, 50e9, 7e-6, 1e-6, 5e-6)
+BYTES_ALONE = NodeLinks(8, 450e9, 50e9, 0.0, 0.0, 0.0)
+LATENCY = NodeLinks(8, 450e9, 50e9, 7e-6, 1e-6, 5e-6)
 
 powers = st.integers(0, 10).map(lambda power: 2.0**power)
 
@@ -155,7 +155,7 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
 @pytest.mark.parametrize(("rows", "columns"), list(product((1, 2, 4), (1, 2, 4))))
 def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, columns: int) -> None:
     """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    from suites.limits.step_time import Layout, Model, _tensor_s
+    from suites.limits.step_time import Model, ParallelLayout, _tensor_s
     from suites.limits.subject import Workload
 
     hidden, tokens = 16, 8
@@ -163,7 +163,7 @@ def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, colu
         node_size=1, network_B_per_s=1e8, node_link_B_per_s=1e9, collective_s=0, node_hop_s=0, network_hop_s=0
     )
     model = Model(1, hidden, 3 * hidden, 4 * hidden, 4 * hidden, 0, 8)
-    layout = Layout(*(one(float(size)) for size in (columns, rows, 1, 1, 1, 1, 1, 1)))
+    layout = ParallelLayout(*(one(float(size)) for size in (columns, rows, 1, 1, 1, 1, 1, 1)))
     expected = grid_bytes(
         [(hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)],
         rows,

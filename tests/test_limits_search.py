@@ -13,18 +13,18 @@ from scipy.stats import spearmanr
 
 from suites.limits import search
 from suites.limits.run_shape import latency_flop, shape_of
-from suites.limits.search import COARSE, FINE, Grid, best_run, candidates
-from suites.limits.step_time import Layout, step_time
+from suites.limits.search import COARSE, FINE, LayoutGrid, best_run, candidates
+from suites.limits.step_time import ParallelLayout, step_time
 from suites.limits.subject import Workload
 from suites.limits.uncertainty import RANGES, drawn, drawn_curves, one_at_a_time, rank_correlation, with_input
 from suites.limits.walls import FALLEN, LOW, computes, curve, walls_of
 from suites.limits.what_if import CHOICES, chosen_walls, combinations, method_of
 
 RUN = Workload(kind="curve")
-SMALL = Grid((0, 2, 3), (0, 1), (0, 2), (0, 3, 6), (0,), (0, 2), (0, 1))
+SMALL = LayoutGrid((0, 2, 3), (0, 1), (0, 2), (0, 3, 6), (0,), (0, 2), (0, 1))
 
 
-def brute_force(given: Workload, flop: float, grid: Grid) -> tuple[float, float]:
+def brute_force(given: Workload, flop: float, grid: LayoutGrid) -> tuple[float, float]:
     """Return the best utilization and its seconds per step, one layout after the other, each by itself."""
     shape = shape_of(given, flop)
     best, best_s = 0.0, float("nan")
@@ -39,7 +39,7 @@ def brute_force(given: Workload, flop: float, grid: Grid) -> tuple[float, float]
             or ep > given.experts
         ):
             continue
-        layout = Layout(
+        layout = ParallelLayout(
             *(np.array([one]) for one in (columns, rows, 1.0, dp, pp, ep, micro_batches, virtual))
         )
         step_s = float(step_time(given, shape.model, layout, shape.batch_tokens).total_s[0])
@@ -171,7 +171,7 @@ def test_a_longer_run_or_more_overlap_never_lowers_utilization(power: float, fac
 
 
 def test_the_coarser_grid_is_part_of_the_finer_one() -> None:
-    for name in Grid._fields:
+    for name in LayoutGrid._fields:
         assert set(getattr(COARSE, name)) <= set(getattr(FINE, name)), name
     for flop in (1e25, 1e27, 1e28):
         fine, coarse = (best_run(RUN, flop, grid).utilization for grid in (FINE, COARSE))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.config import load
 from suites.limits.published_step import layout_of, model_of, published_time, tokens_of, utilization
-from suites.limits.step_time import Layout, Model, StepTime, step_time
+from suites.limits.step_time import Model, ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
 
 RUN = load(["suite=limits"])[0]
@@ -85,7 +85,7 @@ def test_utilization_is_flop_over_what_the_gpus_could_do() -> None:
 def test_a_small_matmul_takes_its_bytes_or_its_start() -> None:
     """One token: weights are read; with a long start that counts, four times forward and eight backward."""
     model = Model(1, 4096, 3 * 4096, 4 * 4096, 4 * 4096, 0, 1)
-    layout = Layout(*(np.ones(1) for _ in Layout._fields))
+    layout = ParallelLayout(*(np.ones(1) for _ in ParallelLayout._fields))
     work = Workload(kernel_s=0.0)
     read = 12 * 4096**2 + (4 + 12) * 4096 * 2
     assert step_time(work, model, layout, 1.0).matmul_s[0] == pytest.approx(3 * read / BYTES_PER_S)
@@ -97,7 +97,7 @@ def test_experts_are_read_sent_and_reduced_by_the_ranks_that_share_them() -> Non
     """64 experts, 8 per token, over 8 of 16 data-parallel ranks, a GPU per node."""
     h, tokens = 1024.0, 16 * 4096.0
     model = Model(2, h, 3 * h, 4 * h, 4 * h, 0, 4096, sparsity=8, experts_per_token=8)
-    layout = Layout(*(np.array([float(size)]) for size in (1, 1, 1, 16, 1, 8, 1, 1)))
+    layout = ParallelLayout(*(np.array([float(size)]) for size in (1, 1, 1, 16, 1, 8, 1, 1)))
     work = Workload(node_size=1, collective_s=0, node_hop_s=0, network_hop_s=0)
     found = step_time(work, model, layout, tokens)
     assert found.expert_s[0] == pytest.approx(2 * 4 * 4096 * 8 * h * 2 * 7 / 8 / 50e9)
@@ -112,7 +112,7 @@ def test_experts_are_read_sent_and_reduced_by_the_ranks_that_share_them() -> Non
 
 sizes = st.integers(0, 4).map(lambda power: 2.0**power)
 layouts = st.builds(
-    lambda *given: Layout(*(np.array([one]) for one in given)),
+    lambda *given: ParallelLayout(*(np.array([one]) for one in given)),
     sizes, sizes, st.just(1.0), sizes, sizes, st.just(1.0), sizes, sizes,
 )  # fmt: skip
 overlaps = st.sampled_from([0.0, 0.3, 1.0])
@@ -120,7 +120,7 @@ MODEL = Model(32, 8192, 3 * 8192, 4 * 8192, 4 * 8192, 0, 2048)
 TOKENS = 2.0**22
 
 
-def seconds(layout: Layout, model: Model = MODEL, tokens: float = TOKENS, **inputs: float) -> float:
+def seconds(layout: ParallelLayout, model: Model = MODEL, tokens: float = TOKENS, **inputs: float) -> float:
     return float(step_time(replace(Workload(), **inputs), model, layout, tokens).total_s[0])
 
 
@@ -130,7 +130,7 @@ def seconds(layout: Layout, model: Model = MODEL, tokens: float = TOKENS, **inpu
     ["peak_FLOP_per_s", "memory_B_per_s", "attention_FLOP_per_s", "node_link_B_per_s", "network_B_per_s"],
 )
 def test_a_faster_part_never_makes_a_step_longer(
-    field: str, layout: Layout, overlap: float, factor: float
+    field: str, layout: ParallelLayout, overlap: float, factor: float
 ) -> None:
     faster = getattr(Workload(), field) * factor
     assert seconds(layout, overlap=overlap, **{field: faster}) <= seconds(layout, overlap=overlap) * (
@@ -143,26 +143,26 @@ def test_a_faster_part_never_makes_a_step_longer(
     "field", ["kernel_s", "collective_s", "node_hop_s", "network_hop_s", "pointwise_passes", "gradient_B"]
 )
 def test_more_latency_or_bytes_never_make_a_step_shorter(
-    field: str, layout: Layout, overlap: float, factor: float
+    field: str, layout: ParallelLayout, overlap: float, factor: float
 ) -> None:
     more = getattr(Workload(), field) * factor
     assert seconds(layout, overlap=overlap, **{field: more}) >= seconds(layout, overlap=overlap) * (1 - 1e-12)
 
 
 @given(layouts, st.floats(0, 1), st.floats(0, 1))
-def test_more_overlap_never_makes_a_step_longer(layout: Layout, one: float, other: float) -> None:
+def test_more_overlap_never_makes_a_step_longer(layout: ParallelLayout, one: float, other: float) -> None:
     less, more = sorted((one, other))
     assert seconds(layout, overlap=more) <= seconds(layout, overlap=less) * (1 + 1e-12)
 
 
 @given(layouts, overlaps)
-def test_a_step_is_no_shorter_than_its_matmuls_on_all_gpus(layout: Layout, overlap: float) -> None:
+def test_a_step_is_no_shorter_than_its_matmuls_on_all_gpus(layout: ParallelLayout, overlap: float) -> None:
     least = 6 * MODEL.matmul_parameters * TOKENS / (float(layout.gpus[0]) * FLOP_PER_S)
     assert seconds(layout, overlap=overlap) >= least
 
 
 @given(layouts, overlaps, st.floats(0.1, 10))
-def test_seconds_are_seconds(layout: Layout, overlap: float, unit: float) -> None:
+def test_seconds_are_seconds(layout: ParallelLayout, overlap: float, unit: float) -> None:
     """A clock that counts in other units of time counts every part alike."""
     rates = (
         "peak_FLOP_per_s",
@@ -180,7 +180,7 @@ def test_seconds_are_seconds(layout: Layout, overlap: float, unit: float) -> Non
 
 
 @given(layouts, overlaps, st.floats(0.1, 10))
-def test_bytes_are_bytes(layout: Layout, overlap: float, unit: float) -> None:
+def test_bytes_are_bytes(layout: ParallelLayout, overlap: float, unit: float) -> None:
     inputs = {
         name: getattr(Workload(), name) * unit
         for name in ("memory_B_per_s", "node_link_B_per_s", "network_B_per_s")
@@ -193,10 +193,10 @@ def test_bytes_are_bytes(layout: Layout, overlap: float, unit: float) -> None:
 
 
 @given(layouts, overlaps)
-def test_layouts_are_independent_of_one_another(layout: Layout, overlap: float) -> None:
+def test_layouts_are_independent_of_one_another(layout: ParallelLayout, overlap: float) -> None:
     """What is calculated for many layouts at once is what each alone gives."""
     work = replace(Workload(), overlap=overlap)
-    twice = Layout(*(np.concatenate([one, 2 * np.ones(1)]) for one in layout))
+    twice = ParallelLayout(*(np.concatenate([one, 2 * np.ones(1)]) for one in layout))
     many = step_time(work, MODEL, twice, TOKENS)
     alone = step_time(work, MODEL, layout, TOKENS)
     assert all(float(one[0]) == float(other[0]) for one, other in zip(many, alone, strict=True))

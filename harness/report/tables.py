@@ -30,7 +30,7 @@ class TableCell(NamedTuple):
     note: str = ""  # the mark of a footnote, after the text
 
 
-class Control(NamedTuple):
+class PageControl(NamedTuple):
     """A choice among values of one input, of which the page shows the first as chosen at the beginning."""
 
     title: str
@@ -41,7 +41,7 @@ class Control(NamedTuple):
 class Picker(NamedTuple):
     """Controls on the page, and what it shows for each combination: every text is a recorded value."""
 
-    controls: tuple[Control, ...]
+    controls: tuple[PageControl, ...]
     metrics: tuple[str, ...]
     entries: Mapping[str, tuple[str, ...]]  # combination, as its method names it, to a text per metric
     start: str

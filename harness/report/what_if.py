@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.report.result_index import ResultIndex, Value
 from harness.report.spec import ReportBlock, Spec
-from harness.report.tables import Control, Picker, Table, TableCell, show
+from harness.report.tables import PageControl, Picker, Table, TableCell, show
 
-Choice = dict[str, str]
+PickedValues = dict[str, str]
 """Input to value, both as the methods write them."""
 
 
@@ -45,7 +45,7 @@ def _values(block: ReportBlock, index: ResultIndex) -> dict[str, dict[str, Value
     return found
 
 
-def _parsed(method: str) -> Choice:
+def _parsed(method: str) -> PickedValues:
     """Return the inputs that a method names, in its order; none where it names none."""
     parts = [part.partition("=") for part in method.split(", ")]
     return {key: value for key, equals, value in parts if equals}
@@ -85,7 +85,7 @@ def _picker(
     block: ReportBlock,
     values: Mapping[str, Mapping[str, Value]],
     choices: Mapping[str, Sequence[str]],
-    start: Choice,
+    start: PickedValues,
 ) -> Picker:
     controls, metrics = block.fields["controls"], block.fields["metrics"]
     entries = {
@@ -96,7 +96,7 @@ def _picker(
     }
     return Picker(
         tuple(
-            Control(
+            PageControl(
                 control["title"],
                 tuple((f"{key}={value}", _read(control, value)) for value in choices[key]),
                 f"{key}={start[key]}",

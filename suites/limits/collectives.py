@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class Links(NamedTuple):
+class NodeLinks(NamedTuple):
     """What connects the GPUs. Rates are per GPU and direction."""
 
     node_size: int  # GPUs that share the fast link
@@ -51,7 +51,7 @@ def ranks_in_node(group: Floats, inner: Floats, node_size: int) -> Floats:
     return near
 
 
-def gather_s(size_B: Floats, group: Floats, inner: Floats, links: Links) -> Seconds:
+def gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds of an all-gather to `size_B` bytes per rank, or of a reduce-scatter from them."""
     near = ranks_in_node(group, inner, links.node_size)
     nodes = group / near
@@ -64,12 +64,12 @@ def gather_s(size_B: Floats, group: Floats, inner: Floats, links: Links) -> Seco
     )
 
 
-def all_reduce_s(size_B: Floats, group: Floats, inner: Floats, links: Links) -> Seconds:
+def all_reduce_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds of an all-reduce of `size_B` bytes: a reduce-scatter and an all-gather."""
     return gather_s(size_B, group, inner, links).times(2)
 
 
-def all_to_all_s(size_B: Floats, group: Floats, inner: Floats, links: Links) -> Seconds:
+def all_to_all_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds of an all-to-all in which each rank has `size_B` bytes for its group."""
     near = ranks_in_node(group, inner, links.node_size)
     within_s = size_B * (near - 1) / group / links.node_B_per_s
@@ -78,6 +78,6 @@ def all_to_all_s(size_B: Floats, group: Floats, inner: Floats, links: Links) -> 
     return Seconds(within_s + between_s, np.where(group > 1, links.collective_s + hop_s, 0.0))
 
 
-def send_s(size_B: Floats, links: Links) -> Seconds:
+def send_s(size_B: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds to send `size_B` bytes to a GPU of another node."""
     return Seconds(size_B / links.network_B_per_s, np.full_like(size_B, links.network_hop_s))

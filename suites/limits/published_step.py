@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.records import Unavailable
-from suites.limits.step_time import Layout, Model, StepTime, step_time
+from suites.limits.step_time import Model, ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
 
 
@@ -40,11 +40,11 @@ def micro_batches_of(given: Workload) -> int:
     return of_rank // given.micro_batch_size
 
 
-def layout_of(given: Workload) -> Layout:
+def layout_of(given: Workload) -> ParallelLayout:
     """Return the published layout; raises `Unavailable` where it does not divide."""
     micro_batches = micro_batches_of(given)
     sizes = (given.tp_size, 1, given.cp_size, given.dp_size, given.pp_size, 1)
-    return Layout(*(np.array([float(one)]) for one in (*sizes, micro_batches, given.virtual_stages)))
+    return ParallelLayout(*(np.array([float(one)]) for one in (*sizes, micro_batches, given.virtual_stages)))
 
 
 def tokens_of(given: Workload) -> int:

@@ -9,14 +9,14 @@ import numpy as np
 
 from suites.limits.collectives import Floats
 from suites.limits.run_shape import RunShape, shape_of
-from suites.limits.step_time import Layout, StepTime, step_time
+from suites.limits.step_time import ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
 
 MOST_GPUS = 60.0
 """Layouts of more GPUs than this many times the fewest that could do are left out: they use under 1 %."""
 
 
-class Grid(NamedTuple):
+class LayoutGrid(NamedTuple):
     """The powers of two that each dimension of a layout may have."""
 
     columns: tuple[int, ...] = tuple(range(9))
@@ -28,8 +28,8 @@ class Grid(NamedTuple):
     virtual_stages: tuple[int, ...] = (0, 3)
 
 
-FINE = Grid()
-COARSE = Grid(
+FINE = LayoutGrid()
+COARSE = LayoutGrid(
     rows=(0, 1, 2, 3, 4, 5, 6, 8),
     pp=(0, 1, 2, 3, 4, 5, 6, 8),
     micro_batches_per_stage=(0, 1, 3),
@@ -38,7 +38,7 @@ COARSE = Grid(
 
 
 @cache
-def layouts(grid: Grid) -> Layout:
+def layouts(grid: LayoutGrid) -> ParallelLayout:
     """Return every layout of the grid by GPUs; micro-batches are a multiple of the pipeline's stages."""
     axes = (
         grid.columns,
@@ -52,14 +52,14 @@ def layouts(grid: Grid) -> Layout:
     cells = np.meshgrid(*(np.exp2(np.array(axis, dtype=float)) for axis in axes), indexing="ij")
     columns, rows, dp, pp, ep, per_stage, virtual = (cell.ravel() for cell in cells)
     virtual = np.where(pp == 1, 1.0, virtual)
-    every = Layout(columns, rows, np.ones_like(columns), dp, pp, ep, per_stage * pp, virtual)
+    every = ParallelLayout(columns, rows, np.ones_like(columns), dp, pp, ep, per_stage * pp, virtual)
     alike = (pp == 1) & (cells[6].ravel() != cells[6].ravel().min())
     every = every.only((ep <= dp) & ~alike)
     return every.only(np.argsort(every.gpus, kind="stable"))
 
 
 @cache
-def gpus_of(grid: Grid) -> Floats:
+def gpus_of(grid: LayoutGrid) -> Floats:
     """Return the GPUs of every layout of the grid, in ascending order."""
     return layouts(grid).gpus
 
@@ -75,16 +75,16 @@ class BestRun(NamedTuple):
     utilization: float  # of the peak, by 6 FLOP per parameter and token
     step_s: float
     gpus: float
-    layout: Layout | None
+    layout: ParallelLayout | None
     time: StepTime | None
 
 
-def candidates(given: Workload, shape: RunShape, grid: Grid) -> Layout:
+def candidates(given: Workload, shape: RunShape, grid: LayoutGrid) -> ParallelLayout:
     """Return the layouts that batch and layers allow, with enough GPUs and not far too many."""
     grid = grid if given.experts == 1 else grid._replace(ep=EXPERT_RANKS)
     fewest = shape.training_flop / (given.run_s * given.peak_FLOP_per_s * given.efficiency)
     ends = np.searchsorted(gpus_of(grid), (fewest, max(1.0, fewest) * MOST_GPUS * (1 + 1e-9)))
-    every = Layout(*(one[ends[0] : ends[1]] for one in layouts(grid)))
+    every = ParallelLayout(*(one[ends[0] : ends[1]] for one in layouts(grid)))
     fits = (
         (every.dp * every.micro_batches <= shape.sequences * (1 + 1e-9))
         & (every.pp * every.virtual_stages <= shape.model.layers)
@@ -94,7 +94,7 @@ def candidates(given: Workload, shape: RunShape, grid: Grid) -> Layout:
     return every.only(fits)
 
 
-def best_run(given: Workload, training_flop: float, grid: Grid = FINE) -> BestRun:
+def best_run(given: Workload, training_flop: float, grid: LayoutGrid = FINE) -> BestRun:
     """Return the layout that finishes in time with the best utilization."""
     shape = shape_of(given, training_flop)
     layout = candidates(given, shape, grid)
@@ -117,7 +117,7 @@ def best_run(given: Workload, training_flop: float, grid: Grid = FINE) -> BestRu
     )
 
 
-def utilizations(given: Workload, shape: RunShape, layout: Layout, step_s: Floats) -> Floats:
+def utilizations(given: Workload, shape: RunShape, layout: ParallelLayout, step_s: Floats) -> Floats:
     """Return the utilization of each layout; 0 where the run does not finish in time."""
     flop = shape.training_flop / shape.steps
     used = flop / (layout.gpus * given.peak_FLOP_per_s * step_s)

@@ -57,7 +57,7 @@ class Model(NamedTuple):
         return tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden)
 
 
-class Layout(NamedTuple):
+class ParallelLayout(NamedTuple):
     """How a step is divided, as arrays over layouts. Neighbouring GPUs differ in `columns` first."""
 
     columns: Floats
@@ -79,9 +79,9 @@ class Layout(NamedTuple):
         """Return the GPUs."""
         return self.tp * self.cp * self.dp * self.pp
 
-    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Layout:
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> ParallelLayout:
         """Return the chosen layouts."""
-        return Layout(*(one[chosen] for one in self))
+        return ParallelLayout(*(one[chosen] for one in self))
 
 
 class StepTime(NamedTuple):
@@ -100,7 +100,7 @@ class StepTime(NamedTuple):
     total_s: Floats
 
 
-def step_time(given: Workload, model: Model, layout: Layout, tokens: Floats | float) -> StepTime:
+def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Floats | float) -> StepTime:
     """Return the seconds of a step on `tokens` tokens of all ranks together."""
     micro = tokens / (layout.dp * layout.cp * layout.micro_batches)  # tokens of a micro-batch on a rank
     layers = model.layers / layout.pp
@@ -143,7 +143,7 @@ def _overlapped(overlap: float, one_s: Floats, other_s: Floats) -> Floats:
     return np.maximum(one_s, other_s) + (1 - overlap) * np.minimum(one_s, other_s)
 
 
-def _matmul_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Floats:
+def _matmul_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of a layer's matmuls on one micro-batch, forward and backward."""
     active = model.attention_parameters + model.mlp_parameters
     read = model.attention_parameters + model.mlp_parameters * model.sparsity / layout.ep
@@ -157,7 +157,7 @@ def _matmul_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> F
     return PASSES * np.maximum(busy_s, MATMULS * given.kernel_s)
 
 
-def _head_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Floats:
+def _head_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of the language-model head on one micro-batch, which the last stage has."""
     if not model.vocab:
         return np.zeros_like(micro)
@@ -165,7 +165,7 @@ def _head_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Flo
     return PASSES * np.maximum(flop_s / given.efficiency, given.kernel_s)
 
 
-def _tensor_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's sums over tensor-parallel ranks, forward and backward.
 
     Each matmul's outputs are summed over the ranks that cut its inputs; in the backward it is the other way
@@ -182,25 +182,25 @@ def _tensor_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> S
     return total.plus(by_columns.times(4))
 
 
-def _context_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's keys and values: gathered twice, their gradients reduced."""
     size_B = micro * layout.cp * (model.qkv - model.hidden) / layout.tp * given.activation_B
     return gather_s(size_B, layout.cp, layout.tp, given.links).times(3)
 
 
-def _expert_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's dispatch to experts and back, forward and backward."""
     size_B = micro * model.experts_per_token * model.hidden / layout.tp * given.activation_B
     return all_to_all_s(size_B, layout.ep, layout.tp * layout.cp, given.links).times(4)
 
 
-def _pipeline_s(given: Workload, model: Model, layout: Layout, micro: Floats) -> Seconds:
+def _pipeline_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds in which a rank sends a micro-batch on and its gradient back, per virtual stage."""
     size_B = micro * model.hidden / layout.tp * given.activation_B
     return send_s(size_B, given.links).times(np.where(layout.pp > 1, 2 * layout.virtual_stages, 0.0))
 
 
-def _data_s(given: Workload, model: Model, layout: Layout) -> Seconds:
+def _data_s(given: Workload, model: Model, layout: ParallelLayout) -> Seconds:
     """Return the seconds in which gradients are reduced and parameters gathered, once per step."""
     of_rank = model.layers / layout.pp / layout.tp
     shared = model.attention_parameters * of_rank + model.vocab * model.hidden / layout.tp / layout.pp

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
-from suites.limits.collectives import Links
+from suites.limits.collectives import NodeLinks
 
 PUBLISHED = OnlyWith("kind", ("published",))
 RUN = OnlyWith("kind", ("run",))
@@ -108,9 +108,9 @@ class Workload:
     source: str = ""
 
     @property
-    def links(self) -> Links:
+    def links(self) -> NodeLinks:
         """Return the links between GPUs."""
-        return Links(
+        return NodeLinks(
             self.node_size,
             self.node_link_B_per_s,
             self.network_B_per_s,

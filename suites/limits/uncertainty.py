@@ -19,7 +19,7 @@ PER_DECADE = 2
 QUANTILES = (5, 25, 50, 75, 95)
 
 
-class Range(NamedTuple):
+class InputRange(NamedTuple):
     """Between which values an input is drawn, and why there."""
 
     low: float
@@ -28,18 +28,22 @@ class Range(NamedTuple):
     why: str
 
 
-RANGES: Mapping[str, Range] = {
-    "overlap": Range(0.0, 1.0, False, "from nothing hidden to all that can be"),
-    "batch_tokens": Range(2.0**22, 2.0**26, True, "a quarter to four times that of Llama 3 405B"),
-    "batch_exponent": Range(
+RANGES: Mapping[str, InputRange] = {
+    "overlap": InputRange(0.0, 1.0, False, "from nothing hidden to all that can be"),
+    "batch_tokens": InputRange(2.0**22, 2.0**26, True, "a quarter to four times that of Llama 3 405B"),
+    "batch_exponent": InputRange(
         0.0, 0.5, False, "a constant batch, to one that grows with the square root of the data"
     ),
-    "depth_exponent": Range(0.0, 1 / 3, False, "126 layers at any size, to depth in proportion to width"),
-    "tokens_per_parameter": Range(10.0, 40.0, True, "half to twice the 20 of the source's earlier model"),
-    "efficiency": Range(0.5, 0.75, False, "of kernels; the source's earlier model has 0.6"),
-    "network_B_per_s": Range(25e9, 100e9, True, "half to twice 400 Gbit/s per GPU"),
-    "latency": Range(1 / 3, 3.0, True, "a third to three times of all latencies together"),
-    "pointwise_passes": Range(2.0, 6.0, False, "around the assumed 4"),
+    "depth_exponent": InputRange(
+        0.0, 1 / 3, False, "126 layers at any size, to depth in proportion to width"
+    ),
+    "tokens_per_parameter": InputRange(
+        10.0, 40.0, True, "half to twice the 20 of the source's earlier model"
+    ),
+    "efficiency": InputRange(0.5, 0.75, False, "of kernels; the source's earlier model has 0.6"),
+    "network_B_per_s": InputRange(25e9, 100e9, True, "half to twice 400 Gbit/s per GPU"),
+    "latency": InputRange(1 / 3, 3.0, True, "a third to three times of all latencies together"),
+    "pointwise_passes": InputRange(2.0, 6.0, False, "around the assumed 4"),
 }
 LATENCIES = ("kernel_s", "collective_s", "node_hop_s", "network_hop_s")
 

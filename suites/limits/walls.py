@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from suites.limits.collectives import Floats
-from suites.limits.search import FINE, Grid, best_run
+from suites.limits.search import FINE, LayoutGrid, best_run
 from suites.limits.subject import Workload
 
 LEAST, MOST = 24.0, 33.0
@@ -33,7 +33,7 @@ def computes(per_decade: int) -> Floats:
     return np.logspace(LEAST, MOST, round((MOST - LEAST) * per_decade) + 1)
 
 
-def curve(given: Workload, flop: Floats, grid: Grid = FINE) -> Floats:
+def curve(given: Workload, flop: Floats, grid: LayoutGrid = FINE) -> Floats:
     """Return the best utilization at each training compute; 0 from the first on that none finishes."""
     used = np.zeros(len(flop))
     for i, one in enumerate(flop):
