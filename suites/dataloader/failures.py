@@ -124,13 +124,13 @@ def run(spec: LoaderSpec, settings: ActorSettings, address: str, pace: FailurePa
 def recoveries_s(arrived_s: Any, killed_s: list[float], until_s: float, usual_Hz: float) -> list[float]:
     """Return how long after each kill throughput was last low before the next kill; 0 if it never was.
 
-    It is low where a window of one second has less than 90 % of the undisturbed steps, rounded down. Batches
-    that are ready hide a kill at first, so the last such window counts, not the first good one.
+    A window of one second is low where it has less than 90 % of the undisturbed steps, rounded down. None
+    reaches past the next kill. Batches that are ready hide a kill at first, so the last low window counts.
     """
     least = int(RECOVERED * usual_Hz * WINDOW_S)
     recovered = []
     for at_s, next_s in pairwise([*killed_s, until_s]):
-        begins_s = np.arange(at_s, min(next_s, until_s - WINDOW_S), WINDOW_S / 10)
+        begins_s = np.arange(at_s, min(next_s, until_s) - WINDOW_S, WINDOW_S / 10)
         low_s = [
             begin_s
             for begin_s in begins_s
