@@ -344,6 +344,7 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
         (["A", "B", "--fail-above"], "--fail-above: expected a share such as 0.05"),
         (["A", "B", "--fail-above", "5%"], "--fail-above 5%: expected a share of at least 0"),
         (["A", "B", "--fail-above=-1"], "expected a share of at least 0"),
+        (["A", "B", "--fail-above", "5"], "--fail-above 5: expected a share of at least 0 and below 1"),
         (["A", "B", "--fail-above", "nan"], "expected a share of at least 0"),
         (
             ["A", "B", "--fail", "1"],

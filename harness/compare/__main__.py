@@ -90,8 +90,10 @@ def _share(text: str | None) -> float | None:
         share = float(text)
     except ValueError:
         share = math.nan
-    if not 0 <= share < math.inf:
-        raise ConfigError(f"--fail-above {text}: expected a share of at least 0, such as 0.05 for 5 %")
+    if not 0 <= share < 1:
+        raise ConfigError(
+            f"--fail-above {text}: expected a share of at least 0 and below 1, such as 0.05 for 5 %"
+        )
     return share
 
 
