@@ -30,10 +30,10 @@ python -m harness.compare A B                    what changed between two result
 python -m harness.cost FOLDER [rate=2.5]         what do tokens cost at these results' throughput?
 
 what to run
-  suite=NAME             a suite, or all of them: suite=all
+  suite=NAME             a suite, as suite=memory, or all of them: suite=all
   only=[a,b]             these optimizations, or single variants: activation_checkpointing.full
   techniques=[a,b.value] the baseline and one variant with these: [fsdp2,mixed_precision,attention]
-  workloads=[a,b]        these workloads
+  workloads=[a,b]        these workloads; list suite=NAME names them
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
   repeats=N              fresh processes per cell
   show=all               print every table at the end, not only the answer and one table

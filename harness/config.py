@@ -113,7 +113,7 @@ def choose(words: Sequence[str]) -> Choice:
     """Return what the words choose, each name checked; raises ConfigError."""
     known = {*GROUPS, *OmegaConf.structured(RunSchema)}
     for word in words:
-        if "=" in word or word in known:
+        if "=" in word or word in known or word.startswith("~"):
             continue
         if near := get_close_matches(word, names("suite"), n=1):
             raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
