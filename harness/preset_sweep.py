@@ -45,27 +45,29 @@ def run_programme(
     began_s = clock()
     ran: dict[str, list[str]] = {}
     entries: list[dict[str, object]] = []
-    for work in programme.order:
-        elapsed_s = clock() - began_s
-        estimated_s = round(budget.expected_s(work), 1)
-        entry = {**work._asdict(), "seconds": estimated_s}
-        if not budget.fits(work, elapsed_s):
-            if work in programme.fit:
-                announce([left_out_line(work, budget, elapsed_s)])
-            entries.append({**entry, "ended": "left out: no time"})
-            continue
-        names = [*ran.get(work.suite, []), work.workload]
-        run = part_of(programme.runs[work.suite], names)
-        in_time = ended_within(budget.left_s(work, elapsed_s), sweep_run, run)
-        ran[work.suite] = names
-        took_s = clock() - began_s - elapsed_s
-        budget.note(work, took_s)
-        entries.append(
-            {**entry, "took_s": round(took_s, 1), "ended": "done" if in_time else "ended: time is up"}
-        )
-        if not in_time:
-            announce([time_is_up(work)])
-    write_programme(programme, entries, clock() - began_s)
+    try:
+        for work in programme.order:
+            elapsed_s = clock() - began_s
+            estimated_s = round(budget.expected_s(work), 1)
+            entry = {**work._asdict(), "seconds": estimated_s}
+            if not budget.fits(work, elapsed_s):
+                if work in programme.fit:
+                    announce([left_out_line(work, budget, elapsed_s)])
+                entries.append({**entry, "ended": "left out: no time"})
+                continue
+            names = [*ran.get(work.suite, []), work.workload]
+            run = part_of(programme.runs[work.suite], names)
+            in_time = ended_within(budget.left_s(work, elapsed_s), sweep_run, run)
+            ran[work.suite] = names
+            took_s = clock() - began_s - elapsed_s
+            budget.note(work, took_s)
+            entries.append(
+                {**entry, "took_s": round(took_s, 1), "ended": "done" if in_time else "ended: time is up"}
+            )
+            if not in_time:
+                announce([time_is_up(work)])
+    finally:  # what ran is stated after an interruption, too
+        write_programme(programme, entries, clock() - began_s)
     with_records = {suite: names for suite, names in ran.items() if recorded(programme.runs[suite])}
     if not with_records:
         raise ConfigError(
@@ -109,9 +111,11 @@ def alarm(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
-        signal.signal(TIME_IS_UP, previous)
+        try:
+            timer.cancel()
+            timer.join()
+        finally:  # its signal may arrive while this waits
+            signal.signal(TIME_IS_UP, previous)
 
 
 def state_left_out(run: Run, ran: Sequence[str], preset: str) -> None:
