@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +21,9 @@ from suites.overlap.subject import Subject, Workload
 KEYS = itertools.count()
 CHUNKS = (1, 2, 4, 8, 16)
 """Numbers of chunks that are tried; the fastest is used."""
+
+MOST_ROUNDS = 0.75
+"""Share of the rounds in which a number of chunks must be faster than one chunk to be used."""
 
 TOLERANCE = 1e-4
 """Largest error of a result in fp32, over its largest value: sums of some thousand products."""
@@ -64,12 +68,23 @@ def prepare(subject: Subject) -> Session:
         cluster.shape(subject)
         if subject.algorithm != "in_sequence":
             possible = [one for one in CHUNKS if subject.workload.m // subject.workload.ranks >= one]
-            times = {one: cluster.median_s(session.key, "run", one) for one in possible}
-            session.chunks = min(times, key=lambda one: times[one])
+            session.chunks = fastest_chunks(cluster.rounds_s(session.key, "run", possible))
     except BaseException:
         close(session)
         raise
     return session
+
+
+def fastest_chunks(times_s: Mapping[int, Sequence[float]]) -> int:
+    """Return the number of chunks with the smallest median time.
+
+    The fewest are used unless the others were faster in most rounds, so that noise does not choose more.
+    `times_s`: seconds per number of chunks, one of each round.
+    """
+    best = min(times_s, key=lambda one: statistics.median(times_s[one]))
+    fewest = min(times_s)
+    faster = [one < other for one, other in zip(times_s[best], times_s[fewest], strict=True)]
+    return best if sum(faster) > MOST_ROUNDS * len(faster) else fewest
 
 
 def check(session: Session) -> None:
