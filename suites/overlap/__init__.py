@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -177,11 +177,20 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     bound_s = overlapped_s(computed_s, sent_s, ranks, FIRST_CHUNK)
     yield Reading("bound", "s", bound_s, Origin.CALCULATED)
     yield Reading("bound_share", "1", bound_s / taken_s, Origin.EMULATED)
+    algorithm = session.subject.algorithm
     if session.subject.workload.operation == "training_step":
-        ranks_collectives = cluster.call("collectives", key=key)
-        pairs_s = max(pairwise_bound_s(computed_s, one, cluster, ranks) for one in ranks_collectives)
+        pairs = cluster.call("collectives", key=key)
+
+        def slowest_s(model: Callable[[float, float], float]) -> float:
+            return max(pairwise_s(computed_s, one, cluster, model) for one in pairs)
+
+        pairs_s = slowest_s(lambda products_s, sent_s: overlapped_s(products_s, sent_s, ranks, FIRST_CHUNK))
         yield Reading("pairwise_bound_share", "1", pairs_s / taken_s, Origin.EMULATED)
-    predicted_s = predicted_time_s(session.subject.algorithm, computed_s, sent_s, ranks, chunks)
+        predicted_s = slowest_s(
+            lambda products_s, sent_s: predicted_time_s(algorithm, products_s, sent_s, ranks, chunks)
+        )
+    else:
+        predicted_s = predicted_time_s(algorithm, computed_s, sent_s, ranks, chunks)
     yield Reading("model_error", "1", predicted_s / taken_s - 1, Origin.CALCULATED)
 
 
@@ -195,17 +204,21 @@ def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> f
     return computed_s + sent_s / ((ranks - 1) * chunks)
 
 
-def pairwise_bound_s(
-    computed_s: float, collectives: Iterable[tuple[float, float]], cluster: OverlapCluster, ranks: int
+def pairwise_s(
+    computed_s: float,
+    collectives: Iterable[tuple[float, float]],
+    cluster: OverlapCluster,
+    model: Callable[[float, float], float],
 ) -> float:
-    """Return the bound of a step in which a collective can overlap with its own products alone.
+    """Return the time of a step in which a collective can overlap with its own products alone.
 
     `collectives`: bytes that a rank must send, and seconds of the products, which `computed_s` contains.
+    `model(products_s, sent_s)` returns the time of one collective with its products.
     """
     waited_s = 0.0
     for sent_B, products_s in collectives:
         sent_s = max(sent_B / cluster.port_B_per_s - cluster.at_once_s, 0.0)
-        waited_s += overlapped_s(products_s, sent_s, ranks, FIRST_CHUNK) - products_s
+        waited_s += model(products_s, sent_s) - products_s
     return computed_s + waited_s
 
 
