@@ -22,7 +22,7 @@ KEYS = itertools.count()
 CHUNKS = (1, 2, 4, 8, 16)
 """Numbers of chunks that are tried; the fastest is used."""
 
-MOST_ROUNDS = 0.75
+MOST_ROUNDS = 0.6
 """Share of the rounds in which a number of chunks must be faster than one chunk to be used."""
 
 TOLERANCE = 1e-4
