@@ -14,6 +14,9 @@ from suites.limits.step_time import ParallelLayout
 EXPERT_RANKS = (0, 2, 3, 4, 6)
 """Powers of two of the ranks that share the experts of a mixture."""
 
+OF_STAGES = ((1.0, 1.0), (0.5, 1.0), (2.0, 1.0), (1.0, 0.5), (1.0, 2.0))
+"""Factors of a neighbour's micro-batches per stage and stages per rank: one of both changes at a time."""
+
 
 class LayoutGrid(NamedTuple):
     """The powers of two that each dimension of a layout may have."""
@@ -46,8 +49,9 @@ def replicas(grid: LayoutGrid) -> ParallelLayout:
 @cache
 def _factors(step: float) -> tuple[Floats, ...]:
     """Return the factors of columns, rows, stages, micro-batches per stage and stages per rank, (N,) each."""
-    cut, whole = (2.0**-step, 1.0, 2.0**step), (0.5, 1.0, 2.0)
-    return tuple(np.array(axis) for axis in zip(*product(cut, cut, cut, whole, whole), strict=True))
+    cut = (2.0**-step, 1.0, 2.0**step)
+    every = [(*sizes, *of_stages) for sizes in product(cut, cut, cut) for of_stages in OF_STAGES]
+    return tuple(np.array(axis) for axis in zip(*every, strict=True))
 
 
 def neighbours(of: ParallelLayout, step: float) -> ParallelLayout:

@@ -12,7 +12,7 @@ CHOICES: Mapping[str, tuple[float, ...]] = {
     "batch_exponent": (0.0, 0.25, 0.5),
     "depth_exponent": (0.0, 0.1667, 0.3333),
     "overlap": (0.0, 0.5, 1.0),
-    "network_B_per_s": (25e9, 50e9, 100e9, 200e9),
+    "network_B_per_s": (50e9, 100e9, 200e9),
     "node_size": (8, 64, 512),
     "run_s": (7.884e6, 1.5768e7),
 }
