@@ -179,6 +179,8 @@ def test_rows_of_one_variant_are_named_by_their_workload_alone(tmp_path: Path) -
 
     pairs = [(name, variant) for name in ("small", "large") for variant in ("baseline", "fast")]
     block = EFFECTS.replace("where: {workload: small}", 'where: {workload: ["small", "large"]}')
+    for name in ("one", "both"):
+        (tmp_path / name).mkdir()
     one = timed_findings(tmp_path / "one", block, [record(*pair, 1.0 + len(pair[1])) for pair in pairs])
     assert {said.partition(":")[0] for said in points(drawn(one, "e"))} == {"small", "large"}
     more = [*pairs, ("small", "slow"), ("large", "slow")]
