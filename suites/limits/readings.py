@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from harness.records import Origin, Reading
+from suites.limits.collectives import Amount
 from suites.limits.published_step import model_of, published_time, tokens_of, utilization
 from suites.limits.run_shape import latency_flop
 from suites.limits.search import best_run
@@ -29,7 +30,7 @@ FINE_PER_DECADE = 4
 """Points of the drawn curve per factor of ten."""
 
 
-def calculated(metric: str, unit: str, value: float, method: str = "") -> Reading:
+def calculated(metric: str, unit: str, value: Amount, method: str = "") -> Reading:
     """Return a reading of a value that a formula gave."""
     return Reading(metric, unit, float(value), Origin.CALCULATED, method)
 

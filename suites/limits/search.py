@@ -226,7 +226,10 @@ def evaluated(runs: Runs, tries: Tries) -> tuple[Floats, Floats]:
     """Return seconds per step and utilization of each try, whether or not the run finishes in time."""
     run, layout = tries
     given, model = taken(runs.given, run), runs.shape.model
-    model = type(model)(*(at(one, run) for one in model))
+    sizes = {
+        name: at(getattr(model, name), run) for name in ("layers", "hidden", "qkv", "up", "intermediate")
+    }
+    model = model._replace(**sizes)
     step_s = total_s(given, model, layout, at(runs.shape.batch_tokens, run))
     return step_s, runs.step_flop[run] / (layout.gpus * given.peak_FLOP_per_s * step_s)
 

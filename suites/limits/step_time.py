@@ -63,7 +63,7 @@ class Model(NamedTuple):
 
     def flop(self, tokens: float) -> float:
         """Return the model FLOP of a step: 6 per parameter and token, and those of causal attention."""
-        return tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden)
+        return float(tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden))
 
 
 class ParallelLayout(NamedTuple):
