@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from suites.limits import search
+from suites.limits import search, tries
 from suites.limits import walls as walls_module
 from suites.limits.collectives import Floats
 from suites.limits.layouts import GRID, LayoutGrid
 from suites.limits.readings import searched
 from suites.limits.run_shape import latency_flop, shape_of
-from suites.limits.search import BestLayouts, best_layouts, best_run, candidates, runs_of
+from suites.limits.search import BestLayouts, best_layouts, best_run
 from suites.limits.stack import stacked, taken
 from suites.limits.step_time import ParallelLayout, step_time
 from suites.limits.subject import Workload
+from suites.limits.tries import candidates, evaluated, runs_of
 from suites.limits.uncertainty import (
     RANGES,
     drawn,
@@ -111,17 +112,15 @@ def test_neighbours_of_the_best_are_never_worse_and_can_be_run() -> None:
 def test_no_layout_that_could_be_best_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     flop = np.array([1e24, 1e26, 1e28, 1e29])
     before = best_layouts(RUN, flop).utilization
-    monkeypatch.setattr(search, "MOST_GPUS", 1e9)
+    monkeypatch.setattr(tries, "MOST_GPUS", 1e9)
     assert best_layouts(RUN, flop).utilization == pytest.approx(before, rel=0.01)
 
 
 def test_more_replicas_never_use_the_peak_better() -> None:
     """What the search rests on: it takes the fewest replicas that finish."""
     runs = runs_of(RUN, np.array([1e26]))
-    tries = candidates(runs, SMALL)
-    used = [
-        search.evaluated(runs, tries.with_dp(tries.layout.dp * factor))[1] for factor in (1, 1.5, 2, 4, 16)
-    ]
+    fewest = candidates(runs, SMALL)
+    used = [evaluated(runs, fewest.with_dp(fewest.layout.dp * factor))[1] for factor in (1, 1.5, 2, 4, 16)]
     assert (np.diff(used, axis=0) <= 1e-12).all()
 
 

@@ -5,23 +5,31 @@ Sizes: runs R; tries T, each of one layout for one run; layouts L of a grid.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from suites.limits.collectives import Floats
-from suites.limits.layouts import EXPERT_RANKS, GRID, LayoutGrid, neighbours, replicas
+from suites.limits.layouts import GRID, LayoutGrid
 from suites.limits.run_shape import RunShape, shape_of
-from suites.limits.stack import at, taken
-from suites.limits.step_time import ParallelLayout, StepTime, step_time, total_s
+from suites.limits.stack import taken
+from suites.limits.step_time import ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
+from suites.limits.tries import (
+    Indices,
+    Runs,
+    Tries,
+    around,
+    candidates,
+    evaluated,
+    most_replicas,
+    runs_of,
+    whole,
+)
 
 RUNS_AT_ONCE = 64
 """So many runs' layouts fit into a core's cache."""
-
-MOST_GPUS = 60.0
-"""Layouts of more GPUs than this many times the fewest that could do are left out: they use under 1 %."""
 
 GROWTH = 1.005
 """By how much data parallelism grows at least where a run does not finish: GPUs are found within 0.5 %."""
@@ -41,34 +49,6 @@ FEWER = 0.98
 WORTHWHILE = 1.0005
 """Utilization over the best one's from which on a layout is tried further."""
 
-Indices = NDArray[np.intp]
-
-
-class Runs(NamedTuple):
-    """Training runs as arrays (R,)."""
-
-    given: Workload  # stacked: inputs that differ are arrays
-    shape: RunShape
-    budget_s: Floats  # of one step
-    step_flop: Floats
-    sequences: Floats  # of a batch
-    fewest: Floats  # GPUs that could do, at the efficiency of kernels
-
-
-class Tries(NamedTuple):
-    """Layouts that are tried (T,), and the run of each."""
-
-    run: Indices
-    layout: ParallelLayout
-
-    def only(self, chosen: NDArray[Any]) -> Tries:
-        """Return the chosen ones."""
-        return Tries(self.run[chosen], self.layout.only(chosen))
-
-    def with_dp(self, dp: Floats) -> Tries:
-        """Return the same with other numbers of replicas."""
-        return Tries(self.run, self.layout._replace(dp=dp))
-
 
 class BestLayouts(NamedTuple):
     """The best layout of each run (R,) so far.
@@ -84,19 +64,6 @@ class BestLayouts(NamedTuple):
     def utilization(self) -> Floats:
         """Return the utilization, 0 where no layout finishes in time."""
         return np.maximum(0.0, self.score - 1)
-
-
-def runs_of(given: Workload, training_flop: Floats) -> Runs:
-    """Return runs of so many FLOP each, of a workload or of a stack of them."""
-    shape, like = shape_of(given, training_flop), training_flop.shape
-    return Runs(
-        given,
-        shape,
-        np.broadcast_to(shape.step_budget_s(given), like),
-        np.broadcast_to(training_flop / shape.steps, like),
-        np.broadcast_to(shape.sequences, like),
-        np.broadcast_to(training_flop / (given.run_s * given.peak_FLOP_per_s * given.efficiency), like),
-    )
 
 
 def best_layouts(given: Workload, training_flop: Floats, grid: LayoutGrid = GRID) -> BestLayouts:
@@ -128,52 +95,6 @@ def _searched(runs: Runs, tries: Tries) -> BestLayouts:
     return best
 
 
-def candidates(runs: Runs, grid: LayoutGrid) -> Tries:
-    """Return the layouts of a grid that batch and layers allow, with the fewest replicas that could do."""
-    every = replicas(grid if runs.given.experts == 1 else grid._replace(ep=EXPERT_RANKS))
-    run, which = np.divmod(np.arange(len(runs.fewest) * every.columns.size), every.columns.size)
-    tries = Tries(run, every.only(which))
-    dp = runs.fewest[run] / tries.layout.gpus
-    return allowed(runs, tries.with_dp(_whole(dp, tries.layout.ep)))
-
-
-def around(runs: Runs, best: BestLayouts, step: float) -> Tries:
-    """Return the neighbours of each run's best layout, with as many GPUs if the batch allows."""
-    every = neighbours(best.layout, step)
-    run = np.repeat(np.arange(len(best.score)), every.columns.shape[1])
-    layout = ParallelLayout(*(one.ravel() for one in every))
-    tries = Tries(run, layout)
-    dp = _whole(best.layout.gpus[run] / layout.gpus, layout.ep)
-    return allowed(runs, tries.with_dp(np.clip(dp, layout.ep, _most(runs, tries))))
-
-
-def allowed(runs: Runs, tries: Tries) -> Tries:
-    """Return the tries that batch, layers and widths allow, and that have not far too many GPUs."""
-    run, layout = tries
-    model = runs.shape.model
-    return tries.only(
-        (layout.dp <= _most(runs, tries))
-        & (layout.gpus <= np.maximum(1.0, runs.fewest[run]) * MOST_GPUS)
-        & (layout.pp * layout.virtual_stages <= at(model.layers, run))
-        & (layout.ep <= runs.given.experts)
-        & (layout.tp <= at(model.hidden, run))
-        & (layout.rows <= layout.columns)
-    )
-
-
-def _most(runs: Runs, tries: Tries) -> Floats:
-    """Return the replicas (T,) among which a batch can be divided: a micro-batch has a sequence at least."""
-    replicas_ = runs.sequences[tries.run] * (1 + 1e-9) / tries.layout.micro_batches
-    most: Floats = np.floor(replicas_ / tries.layout.ep) * tries.layout.ep
-    return most
-
-
-def _whole(dp: Floats, ep: Floats) -> Floats:
-    """Return the next larger number of replicas that the ranks of the experts divide."""
-    whole: Floats = np.maximum(1.0, np.ceil(dp / ep * (1 - 1e-9))) * ep
-    return whole
-
-
 def tried(runs: Runs, tries: Tries, best: BestLayouts) -> BestLayouts:
     """Return the best of `best` and of each layout with as many replicas as finish in time.
 
@@ -188,14 +109,14 @@ def tried(runs: Runs, tries: Tries, best: BestLayouts) -> BestLayouts:
 
 def improved(runs: Runs, best: BestLayouts, step: float) -> BestLayouts:
     """Return the best of `best` and of its neighbours, of which the fastest on as many GPUs are tried."""
-    tries = around(runs, best, step)
+    tries = around(runs, best.layout, step)
     step_s, used = evaluated(runs, tries)
-    can_finish = (step_s <= runs.budget_s[tries.run]) | (tries.layout.dp < _most(runs, tries))
+    can_finish = (step_s <= runs.budget_s[tries.run]) | (tries.layout.dp < most_replicas(runs, tries))
     ahead = np.flatnonzero(_better(used, best, tries) & can_finish)
     first, _ = _leaders(tries.only(ahead), used[ahead], NEIGHBOURS)
     chosen = tries.only(ahead[first])
     share = np.minimum(1.0, step_s[ahead[first]] / runs.budget_s[chosen.run])
-    return _grown(runs, chosen.with_dp(_whole(FEWER * share * chosen.layout.dp, chosen.layout.ep)), best)
+    return _grown(runs, chosen.with_dp(whole(FEWER * share * chosen.layout.dp, chosen.layout.ep)), best)
 
 
 def _leaders(tries: Tries, used: Floats, count: int) -> tuple[Indices, Indices]:
@@ -215,23 +136,11 @@ def _grown(runs: Runs, tries: Tries, best: BestLayouts) -> BestLayouts:
         step_s, used = evaluated(runs, tries)
         share = runs.budget_s[tries.run] / step_s
         best = _best_of(best, tries, np.where(share >= 1, 1 + used, share))
-        most = _most(runs, tries)
-        more = _whole(tries.layout.dp * np.maximum(1 / share, GROWTH), tries.layout.ep)
+        most = most_replicas(runs, tries)
+        more = whole(tries.layout.dp * np.maximum(1 / share, GROWTH), tries.layout.ep)
         unfinished = (share < 1) & _better(used, best, tries) & (tries.layout.dp < most)
         tries = tries.with_dp(np.minimum(more, most)).only(unfinished)
     return best
-
-
-def evaluated(runs: Runs, tries: Tries) -> tuple[Floats, Floats]:
-    """Return seconds per step and utilization of each try, whether or not the run finishes in time."""
-    run, layout = tries
-    given, model = taken(runs.given, run), runs.shape.model
-    sizes = {
-        name: at(getattr(model, name), run) for name in ("layers", "hidden", "qkv", "up", "intermediate")
-    }
-    model = model._replace(**sizes)
-    step_s = total_s(given, model, layout, at(runs.shape.batch_tokens, run))
-    return step_s, runs.step_flop[run] / (layout.gpus * given.peak_FLOP_per_s * step_s)
 
 
 def _best_of(best: BestLayouts, tries: Tries, score: Floats) -> BestLayouts:
