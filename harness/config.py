@@ -83,6 +83,7 @@ class Run:
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
     messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
+    builds_first: bool = False  # every cell is built before any is run: harness.input_check
 
 
 def workers_of(suite: Mapping[str, Any], requested: int | None) -> int:
@@ -316,6 +317,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
         rounds_field=suite["rounds_field"],
         size_fields=tuple(suite["size_fields"]),
+        builds_first=suite["builds_first"],
         repeats=repeats,
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),

@@ -53,18 +53,17 @@ def main(argv: Sequence[str]) -> int:
 
 def answer(question: CostQuestion) -> list[str]:
     """Return the lines of the answer; raises ConfigError where nothing can be priced."""
-    from harness.cost_lines import block_lines, not_priced
-    from harness.throughput import throughputs
+    from harness.cost_lines import block_lines, no_throughput, not_priced
+    from harness.throughput import of_loading_alone, throughputs
 
-    found = throughputs(last_records(question.folder))
+    records = last_records(question.folder)
+    found, loading = throughputs(records), of_loading_alone(records)
     if not found:
-        raise ConfigError(
-            f"{question.folder}: no record has a throughput; expected tokens/s, or tokens_per_step and time"
-        )
+        raise ConfigError(f"{question.folder}: {no_throughput(loading)}")
     machines = machines_by_device(one.device_name for one in found)
     blocks = list(priced_blocks(question, found, machines))
     seen = {row.of for block in blocks for row in block.rows}
-    reasons = not_priced([one for one in found if one not in seen], machines)
+    reasons = not_priced([one for one in found if one not in seen], machines, loading)
     if not blocks:
         raise ConfigError(f"{question.folder}: {reasons}")
     lines = [line for block in blocks for line in block_lines(block, question.tokens)]

@@ -19,6 +19,7 @@ RATE = re.compile(r"(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)(/node)?(/month|/h)?")
 RATES = "dollars per GPU-hour above 0, as 2.5, 20/node, 1800/month or 14000/node/month"
 HOURS_PER_MONTH = 730.0
 DEFAULT_TOKENS = 1e12
+LEAST_TOKENS = 1e6
 
 
 class CostQuestion(NamedTuple):
@@ -45,6 +46,10 @@ def asked(argv: Sequence[str]) -> CostQuestion:
     if "rate" in given and "prices" in given:
         raise ConfigError("rate and prices: give one of the two")
     tokens = _positive("tokens", given["tokens"]) if "tokens" in given else DEFAULT_TOKENS
+    if tokens < LEAST_TOKENS:
+        raise ConfigError(
+            f"tokens={given['tokens']}: expected at least {LEAST_TOKENS:g}, as 15e12 for 15 trillion"
+        )
     gpus = given.get("gpus_per_node")
     if gpus is not None and "/node" not in given.get("rate", ""):
         raise ConfigError(f"gpus_per_node={gpus}: read only with a rate per node, as rate=20/node")

@@ -22,6 +22,7 @@ from harness.host_probe import (
     too_slow,
     too_slow_to_pay,
 )
+from harness.input_check import refuse_bad_inputs
 from harness.model_code import model_digest
 from harness.optimizations import Variant
 from harness.plan import PLAN, not_planned, plan, read_plan, write_plan
@@ -130,7 +131,7 @@ def recorded(suite_run: Run) -> dict[str, Record]:
 def prepare(suite_run: Run) -> PreparedSweep:
     """Return the run as it is on this host, with smaller workloads where bf16 products are slow.
 
-    Raises ConfigError where it cannot be run, or its folder has results of another suite.
+    Raises ConfigError where it cannot be run, an input is refused, or its folder has another suite's results.
     """
     refuse_incomplete(suite_run)
     refuse_other_suite(suite_run)
@@ -139,6 +140,8 @@ def prepare(suite_run: Run) -> PreparedSweep:
     )
     environment = describe(executor.ranks)
     planned = groups_of(suite_run, environment)
+    if suite_run.builds_first:
+        refuse_bad_inputs(planned)
     host = probe(planned, suite_run.out, environment)
     if host is not None and host.too_large:
         raise ConfigError(f"suite.workload_from: {host.too_large}")

@@ -1,7 +1,8 @@
 """Find the tokens/s per device of any suite's records: as recorded, or tokens over time. Pure.
 
 A record has a throughput by its metrics: `tokens_per_s_per_device`; `tokens_per_step` of all devices or
-`tokens_per_gpu` of one, with `time`; or `throughput` of all devices.
+`tokens_per_gpu` of one, with `time`; or `throughput` of all devices, with the time of a training step. A
+`throughput` without one is that of loading data alone, and is no cost of training.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from harness.report.training_metrics import TOKENS, devices
 
 BAND = "band"
 """Method whose samples are the ends of a range, not repeats."""
+
+STEP_TIMES = ("time", "step_time")
+"""Metrics of the seconds of a training step: those of a suite that trains."""
 
 
 class Throughput(NamedTuple):
@@ -45,6 +49,21 @@ def throughputs(records: Iterable[Record]) -> list[Throughput]:
     return sorted(found, key=lambda one: first.index(one.workload))
 
 
+def of_loading_alone(records: Iterable[Record]) -> int:
+    """Return how many variants on a workload have a throughput and no time of a training step."""
+    return len(
+        {
+            (record.cell.workload, record.cell.optimization)
+            for record in records
+            if record.status == Status.OK and measurement(record, "throughput") and not _trains(record)
+        }
+    )
+
+
+def _trains(record: Record) -> bool:
+    return any(measurement(record, metric) for metric in STEP_TIMES)
+
+
 def _of_cell(repeats: Sequence[Record]) -> Iterator[Throughput]:
     first = repeats[0]
     count = devices(first.conditions)
@@ -57,7 +76,8 @@ def _of_cell(repeats: Sequence[Record]) -> Iterator[Throughput]:
         tokens = of_one.samples[0] if of_one else of_all.samples[0] / count if of_all else 0.0
         yield from (_throughput(first, one, tokens / one.value) for one in times)
         return
-    yield from (_throughput(first, one, one.value / count) for one in _by_method(repeats, "throughput"))
+    if _trains(first):
+        yield from (_throughput(first, one, one.value / count) for one in _by_method(repeats, "throughput"))
 
 
 class MedianOfMethod(NamedTuple):

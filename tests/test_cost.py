@@ -235,12 +235,39 @@ def test_a_date_is_a_date():
 @pytest.mark.parametrize(
     ("word", "error"),
     [
+        ("server_USD=1.52e7", "a node's price needs the node's gpus"),
+        ("sources.pue.date=null", "sources.pue.date: missing; a price needs its value, date and source"),
+        ("prices.rented_2026_07.date=''", "prices.rented_2026_07.date: missing; a price list has"),
+        ("colocation_USD_per_kW_month=0.2", "outside of its range 120 to 184.06"),
+    ],
+)
+def test_what_cannot_be_meant_ends_the_command(word, error, tmp_path, capsys):
+    """What the declared bounds cannot see: every cell is built before one is run."""
+    words = ["suite=cost", "workloads=[owner]", f"suite.workloads.owner.{word}"]
+    assert main([*words, f"out={tmp_path}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("harness: owner, baseline: ")
+    assert error in lines[0]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [
         ("suite.workloads.owner.server_USD=-1", "server_USD=-1: expected a number above 0"),
         ("suite.workloads.owner.interest=11", "interest=11: expected a number of at least 0 and at most 1"),
         ("suite.workloads.owner.electricity_USD_per_kWh=80", "expected a number of at least 0 and at most 1"),
         ("suite.workloads.owner.pue=0.9", "pue=0.9: expected a number of at least 1"),
         ("suite.workloads.owner.life_years=null", "life_years: missing; expected a number"),
         ("suite.workloads.owner.memory_GB=80", "memory_GB: no such name"),
+        ("suite.workloads.run_llama3_405b_bf16.mfu=54", "mfu=54: expected a number above 0 and at most 1"),
+        ("suite.workloads.run_llama3_405b_bf16.peak_FLOP_per_s=989.4", "expected a number of at least"),
+        ("suite.workloads.run_llama3_405b_bf16.model_FLOP_per_token=2.63", "expected a number of at least"),
+        (
+            "suite.workloads.run_llama3_405b_bf16.run_tokens=15",
+            "run_tokens=15: expected a number of at least",
+        ),
         ("+suite.workloads.mine={machine: h100_80gb}", "suite.workloads.mine: missing fields: price_level"),
         ("suite.optimizations.machine.settings.gpus=0", "gpus=0: expected a whole number of at least 1"),
     ],

@@ -14,8 +14,6 @@ from harness.throughput import throughputs
 from harness.validation import ConfigError
 
 H100 = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "ranks": "4"}
-FORMULA = ROOT / "results/reference/interconnect_formula"
-OFFLOAD = ROOT / "results/reference/offload"
 
 
 def results(folder, *records):
@@ -39,12 +37,53 @@ def test_tokens_of_all_devices_over_time_and_devices():
 
 
 def test_a_throughput_of_all_devices_is_divided_and_one_per_device_is_not():
+    step_time = {("step_time", ""): ("s", "measured", (1.0,))}
     of_all, of_one = (
-        made(figures={(metric, ""): ("token/s", "measured", (4000.0,))}, conditions=H100)
+        made(figures={(metric, ""): ("token/s", "measured", (4000.0,)), **step_time}, conditions=H100)
         for metric in ("throughput", "tokens_per_s_per_device")
     )
     assert throughputs([of_all])[0].tokens_per_s == 1000.0
     assert throughputs([of_one])[0].tokens_per_s == 4000.0
+
+
+def loading(**more):
+    """Return a record of loading data alone: tokens/s, and tokens per step, but no time of a step."""
+    figures = {
+        ("throughput", ""): ("token/s", "measured", (4000.0,)),
+        ("tokens_per_step", ""): ("1", "measured", (100.0,)),
+        ("time_per_batch", ""): ("s", "measured", (0.025,)),
+    }
+    return made(figures=figures, conditions=H100, **more)
+
+
+def test_loading_alone_is_not_priced_as_training(tmp_path, capsys):
+    assert not throughputs([loading()])
+    assert main([results(tmp_path, loading(), loading(repeat=1)), "rate=1"]) == 2
+    reason = "1 throughput is of loading data without training, which is not what a token costs"
+    assert f"no throughput of training; {reason}" in capsys.readouterr().err
+    assert main([results(tmp_path, step(), loading(workload="loader")), "rate=1"]) == 0
+    out = capsys.readouterr().out
+    assert "\nloader" not in out
+    assert f"Not priced: {reason}." in out
+
+
+def test_the_loader_suites_reference_prices_training_alone(capsys):
+    assert main([str(ROOT / "results/reference/dataloader"), "rate=2.5"]) == 0
+    out = capsys.readouterr().out
+    assert "memory_parquet" not in out
+    assert "train_dp2" in out
+    assert "throughputs are of loading data without training" in out
+
+
+def test_one_rate_for_several_devices_is_said(tmp_path, capsys):
+    other = step(workload="other", conditions={**H100, "device_name": "NVIDIA GB200"})
+    assert main([results(tmp_path, step(), other), "rate=1"]) == 0
+    assert "One rate for NVIDIA H100 80GB HBM3 and NVIDIA GB200: changes are" in capsys.readouterr().out
+
+
+def test_a_record_without_a_number_of_ranks_is_of_one_device():
+    (one,) = throughputs([step(conditions={**H100, "ranks": ""})])
+    assert one.tokens_per_s == 4000.0
 
 
 def test_repeats_are_one_throughput_by_the_median_time():
@@ -100,9 +139,15 @@ def test_a_device_that_no_list_has_is_named(tmp_path, capsys):
     assert "NVIDIA Z9 is not in conf/hardware; give rate=" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("folder", [FORMULA, OFFLOAD], ids=lambda path: path.name)
-def test_the_results_of_other_suites_can_be_read_in_money(folder, capsys):
-    assert main([str(folder), "rate=2.5"]) == 0
+WITH_THROUGHPUT = (
+    "cost", "dataloader", "interconnect", "interconnect_formula", "interconnect_formula_own",
+    "interconnect_two_a_node", "kernels", "kernels_bf16", "offload", "offload_long", "overlap",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_THROUGHPUT)
+def test_the_results_of_other_suites_can_be_read_in_money(name, capsys):
+    assert main([str(ROOT / "results/reference" / name), "rate=2.5"]) == 0
     assert "$/Mtoken" in capsys.readouterr().out
 
 
@@ -131,6 +176,7 @@ def test_rates_in_their_units(text, gpus, expected):
         (["rate=20/node"], "a rate per node needs gpus_per_node=NUMBER"),
         (["rate=20/node", "gpus_per_node=0.5"], "gpus_per_node=0.5: expected a whole number"),
         (["rate=20", "gpus_per_node=8"], "gpus_per_node=8: read only with a rate per node"),
+        (["tokens=15"], "tokens=15: expected at least 1e+06, as 15e12 for 15 trillion"),
         (["tokens=-1"], "tokens=-1: expected a number above 0"),
         (["prices=rented"], "prices=rented: no such name; did you mean rented_2026_07?"),
         (["price=2"], "price: no such name; did you mean prices?"),
@@ -143,6 +189,14 @@ def test_a_mistake_is_one_line(tmp_path, capsys, words, error):
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
     assert error in lines[0]
+
+
+def test_every_other_reference_folder_is_refused_in_one_line(capsys):
+    others = [path.parent for path in (ROOT / "results/reference").glob("*/records.jsonl")]
+    for folder in others:
+        if folder.name not in WITH_THROUGHPUT:
+            assert main([str(folder), "rate=2.5"]) == 2, folder.name
+            assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_folder_without_results_or_throughput_is_refused(tmp_path, capsys):
@@ -178,6 +232,10 @@ def test_a_list_of_the_users_own(tmp_path, capsys):
         ({"USD_per_h": 2}, "expected USD_per_h and gpus_per_node by machine"),
         ({"gpus_per_node": {"gb200": 0}}, "gpus_per_node.gb200=0: expected a whole number"),
         ({"memory": 80}, "prices.mine.memory: no such key"),
+        (
+            {"second_hand": {"h100_80gb": "by notes"}},
+            "second_hand={'h100_80gb': 'by notes'}: expected a machine",
+        ),
     ],
 )
 def test_a_wrong_price_list_is_refused_in_one_line(change, error):
@@ -187,6 +245,15 @@ def test_a_wrong_price_list_is_refused_in_one_line(change, error):
         price_lists({"mine": {**good, **change}})
     assert error in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_second_hand_price_says_so_where_it_is_used(tmp_path, capsys):
+    """$2.36 per GPU-hour of GB200: the part of its source that has it was not read."""
+    folder = results(tmp_path, step(conditions={**H100, "device_name": "NVIDIA GB200"}))
+    assert main([folder, "prices=semianalysis_2025_08"]) == 0
+    assert "Second-hand price of gb200: $2.36 is by notes of others" in capsys.readouterr().out
+    assert main([results(tmp_path, step()), "prices=semianalysis_2025_08"]) == 0
+    assert "Second-hand" not in capsys.readouterr().out
 
 
 def test_every_listed_machine_is_one_of_conf_hardware():

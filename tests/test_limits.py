@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from variants import applied
 
+from harness.__main__ import main
 from harness.config import load
-from harness.records import Origin, Reading, Unavailable, WrongResult
+from harness.records import Origin, Reading, WrongResult
 from harness.validation import ConfigError
 from suites import limits
-from suites.limits.search import COARSE
 from suites.limits.subject import Subject, Workload
 from suites.limits.uncertainty import RANGES
 
@@ -149,7 +150,7 @@ def test_a_step_below_its_bound_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_run_above_the_efficiency_of_its_kernels_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_of("run_1e26")
-    best = limits.best_run(subject.workload, 1e26, COARSE)
+    best = limits.best_run(subject.workload, 1e26)
     monkeypatch.setattr(limits, "best_run", lambda given, flop: best._replace(utilization=0.61))
     with pytest.raises(WrongResult, match=r"^utilization 0.61; kernels reach 0.6$"):
         limits.check(subject)
@@ -164,7 +165,17 @@ BAD = [
     ("gpt3_512", "network_B_per_s=400", "expected a number of at least"),  # Gbit/s
     ("gpt3_512", "peak_FLOP_per_s=1979", "expected a number of at least"),  # TFLOP/s
     ("run_1e28", "training_flop=1e16", "expected a number of at least"),  # FLOP/s
-    ("run_1e28", "peak_FLOP_per_s=2e28", "at most 1e+17"),  # FLOP of a run
+    ("run_1e28", "peak_FLOP_per_s=2e28", "at most 1.5e+16"),  # FLOP of a run
+    ("gpt3_512", "peak_FLOP_per_s=1.5832e16", "at most 1.5e+16"),  # of a node
+    ("gpt3_512", "memory_B_per_s=3350", "expected a number of at least"),  # GB/s
+    ("gpt3_512", "memory_B_per_s=3.12", "expected a number of at least"),  # TiB/s
+    ("gpt3_512", "memory_B_per_s=2.68e13", "at most 25000000000000.0"),  # of a node
+    ("gpt3_512", "node_link_B_per_s=3.6e12", "at most 3000000000000.0"),  # of a node
+    ("gpt3_512", "weight_B=8", "at most 4"),  # bits
+    ("gpt3_512", "published_step_s=11070", "at most 600"),  # milliseconds
+    ("run_1e28", "run_s=91", "of at least 3600"),  # days
+    ("gpt3_512", "published_step_s=-1", "expected a number above 0"),
+    ("run_1e28", "seq_len=0", "of at least 1"),
     ("gpt3_512", "kernel_s=5", "at most 0.01"),  # microseconds
     ("gpt3_512", "memory_B_per_s=null", "missing"),
     ("gpt3_512", "sequences=100", "a multiple of dp_size (16)"),
@@ -186,15 +197,23 @@ def test_bad_input_is_one_line_that_says_what_is_allowed(workload: str, word: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("word", "said"),
     [
-        ({"micro_batch_size": 3}, r"micro_batch_size=3: expected a divisor of sequences / dp_size \(128\)"),
-        ({"virtual_stages": 5}, r"virtual_stages=5: 96 pipeline_layers do not divide by pp_size \* virtual"),
+        ("micro_batch_size=3", "micro_batch_size=3: expected a divisor of sequences / dp_size (128)"),
+        (
+            "virtual_stages=5",
+            "virtual_stages=5: 96 pipeline_layers do not divide by pp_size * virtual_stages (40)",
+        ),
     ],
 )
-def test_a_layout_that_does_not_divide_is_unavailable(changes: dict[str, int], said: str) -> None:
-    with pytest.raises(Unavailable, match=said):
-        subject_of("gpt3_512", **changes)
+def test_a_layout_that_does_not_divide_ends_the_command(
+    word: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before any cell: relations of three fields are known to the suite alone."""
+    words = ["suite=limits", "workloads=[gpt3_512]", f"suite.workloads.gpt3_512.{word}", f"out={tmp_path}"]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"harness: gpt3_512, baseline: {said}\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_changed_subject_keeps_the_rest() -> None:

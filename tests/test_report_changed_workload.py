@@ -51,6 +51,10 @@ def test_unchanged_ones_keep_their_names(suite, tmp_path):
             ["suite=interconnect_formula", "workloads=dense_7b", "suite.workloads.dense_7b.latency_s=0.001"],
             "7 B, 2 nodes (latency_s=0.001)",
         ),
+        (  # a table of values
+            ["suite=cost", "workloads=owner", "suite.workloads.owner.prices.rented_2026_07.kind=owned"],
+            "One owner, inputs at their values (prices changed)",
+        ),
     ],
 )
 def test_a_changed_one_is_named_with_its_changes(words, shown, tmp_path):

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reporting import SVG, drawn, found, points, read_page, recorded, texts, tip, tips
-from synthetic import memory_records
+from synthetic import made, memory_records
 from timed import timed_findings
 
+from harness.records import Record
 from harness.report import write_report
 from harness.report.axes import linear_ticks, log_ticks, tick_text
 from harness.report.figure import spaced
@@ -168,6 +169,25 @@ def test_ratios_are_sorted_with_the_best_at_the_top_and_to_the_right(tmp_path: P
     assert (fast - same) / (same - slow) == pytest.approx(math.log(2) / math.log(1.25), rel=0.02)
     assert any("noise of the baseline" in text for text in texts(tree))
     assert "fast: 2.00× (2.00 … 2.00) ᵐ pays" in tips(tree)
+
+
+def test_rows_of_one_variant_are_named_by_their_workload_alone(tmp_path: Path) -> None:
+    """Where all rows are of one variant, its name before each says nothing."""
+
+    def record(workload: str, variant: str, time_s: float) -> Record:
+        return made(workload, variant, {("time", "warm"): ("s", "measured", (time_s,))})
+
+    pairs = [(name, variant) for name in ("small", "large") for variant in ("baseline", "fast")]
+    block = EFFECTS.replace("where: {workload: small}", 'where: {workload: ["small", "large"]}')
+    for name in ("one", "both"):
+        (tmp_path / name).mkdir()
+    one = timed_findings(tmp_path / "one", block, [record(*pair, 1.0 + len(pair[1])) for pair in pairs])
+    assert {said.partition(":")[0] for said in points(drawn(one, "e"))} == {"small", "large"}
+    more = [*pairs, ("small", "slow"), ("large", "slow")]
+    both = timed_findings(tmp_path / "both", block, [record(*pair, 1.0 + len(pair[1])) for pair in more])
+    assert {said.partition(":")[0] for said in points(drawn(both, "e"))} == {
+        f"{variant}, {name}" for name in ("small", "large") for variant in ("fast", "slow")
+    }
 
 
 def test_nothing_recorded_draws_nothing_and_the_report_states_it(tmp_path: Path) -> None:

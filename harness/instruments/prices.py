@@ -11,7 +11,7 @@ from harness.records import Unavailable
 KINDS = ("owned", "reserved", "on_demand")
 """What a machine costs its owner without a margin, or what it is rented for."""
 
-KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node")
+KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node", "second_hand")
 
 MOST_USD_PER_H = 100.0
 """Dollars per GPU-hour above which a price is taken to be per node or per month."""
@@ -30,6 +30,7 @@ class PriceList(NamedTuple):
     date: str
     source: str
     usd_per_h: Mapping[str, float]  # of one GPU, by the names of conf/hardware
+    second_hand: Mapping[str, str] = {}  # machine to why its price is not the source's own
 
 
 def price_lists(prices: Mapping[str, Any]) -> list[PriceList]:
@@ -58,7 +59,10 @@ def _list(where: str, name: str, data: Any) -> PriceList:
     per_gpu = {
         machine: _of_one_gpu(where, machine, rate, gpus.get(machine, 1)) for machine, rate in rates.items()
     }
-    return PriceList(name, data["kind"], str(data["date"]), str(data["source"]), per_gpu)
+    second_hand = data.get("second_hand") or {}
+    if not isinstance(second_hand, dict) or not set(second_hand) <= set(per_gpu):
+        raise Unavailable(f"{where}.second_hand={second_hand}: expected a machine of USD_per_h to the reason")
+    return PriceList(name, data["kind"], str(data["date"]), str(data["source"]), per_gpu, second_hand)
 
 
 def _of_one_gpu(where: str, machine: str, rate: Any, gpus: Any) -> float:

@@ -33,9 +33,14 @@ def with_changed_workloads(
 
 
 def _changed(fields: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """Return `field=value` of each field that has another value than is given."""
+    """Return each field that has another value than is given, with its value."""
     compared = [name for name in given if name in fields and name not in UNNAMED]
-    return [f"{name}={_shown(fields[name])}" for name in compared if not _same(fields[name], given[name])]
+    return [_stated(name, fields[name]) for name in compared if not _same(fields[name], given[name])]
+
+
+def _stated(name: str, value: Any) -> str:
+    """Return `field=value`, or that a table of values was changed."""
+    return f"{name} changed" if isinstance(value, dict) else f"{name}={_shown(value)}"
 
 
 def _same(ours: Any, given: Any) -> bool:

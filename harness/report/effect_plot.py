@@ -101,9 +101,13 @@ def _title(block: ReportBlock, spec: Spec, rows: Sequence[EffectRow], noise: boo
 
 
 def _rows(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[EffectRow]:
-    """Return the variants of each workload, the best first; those of one workload stay together."""
+    """Return the variants of each workload, the best first; those of one workload stay together.
+
+    A row names what differs: variant and workload, or the workload alone where all are of one variant.
+    """
     fields = block.fields
     workloads = index.names("workload", fields["where"], fields["metric"])
+    others = set(index.names("optimization", fields["where"])) - {fields["baseline"], fields["noise"]}
     rows: list[EffectRow] = []
     for workload in workloads:
         own = []
@@ -112,7 +116,8 @@ def _rows(block: ReportBlock, spec: Spec, index: ResultIndex) -> list[EffectRow]
             if comparison is None or variant in (fields["baseline"], fields["noise"]):
                 continue
             name = spec.name("optimization", variant)
-            label = f"{name}, {spec.name('workload', workload)}" if len(workloads) > 1 else name
+            where = spec.name("workload", workload)
+            label = name if len(workloads) == 1 else where if len(others) == 1 else f"{name}, {where}"
             ratio = comparison.speed_up if comparison.unit == "s" else comparison.ratio
             if math.isfinite(ratio.low) and ratio.low > 0 and math.isfinite(ratio.high):
                 claim = _claimed(fields, workload, variant, faster=comparison.unit == "s")

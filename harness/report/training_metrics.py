@@ -124,7 +124,7 @@ def _over(time: Value, metric: str, unit: str, work: float) -> Value:
 
 def devices(conditions: Mapping[str, str]) -> int:
     """Return how many devices a step runs on: its ranks, or one where it does not state them."""
-    if "ranks" in conditions:
+    if conditions.get("ranks"):
         return int(conditions["ranks"])
     if "nodes" in conditions and "ranks_per_node" in conditions:
         return int(conditions["nodes"]) * int(conditions["ranks_per_node"])

@@ -50,7 +50,9 @@ class Workload:
     ranges: dict[str, Any]  # input: [LOW, HIGH]; an input without one is not drawn
     sources: dict[str, Any]  # input: {at: VALUE, date: DATE, source: TEXT}
     draws: Annotated[int, Bounds(at_least=100, at_most=1000000)] = 4096
-    published_USD_per_h: Annotated[float, Bounds(above=0)] | None = None  # of the baseline; see `calibrated`
+    published_USD_per_h: Annotated[float, Bounds(above=0, at_most=100)] | None = (
+        None  # of the baseline; see `calibrated`
+    )
     prices: dict[str, Any] = field(default_factory=dict)  # conf/prices.yaml
 
     # Input to values: every combination is calculated. An input of a machine is that of the dearer one.
@@ -61,11 +63,11 @@ class Workload:
     gpus_of_run: dict[str, Any] = field(default_factory=dict)
     precision: str = ""
     alike: bool = False  # the same number of GPUs, batch and precision on both machines
-    run_tokens: Annotated[float, Bounds(above=0)] = 1e12  # of the training run that is priced
+    run_tokens: Annotated[float, Bounds(at_least=1e6)] = 1e12  # of the training run that is priced
     # Of a run: MFU times the peak over the FLOP per token is its throughput.
     mfu: Annotated[float, Bounds(above=0, at_most=1)] | None = None
-    peak_FLOP_per_s: Annotated[float, Bounds(above=0)] | None = None
-    model_FLOP_per_token: Annotated[float, Bounds(above=0)] | None = None
+    peak_FLOP_per_s: Annotated[float, Bounds(at_least=1e12, at_most=1.5e16)] | None = None
+    model_FLOP_per_token: Annotated[float, Bounds(at_least=1e6, at_most=1e15)] | None = None
     source: str = ""
 
 

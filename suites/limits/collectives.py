@@ -14,16 +14,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+Amount = float | Floats
+"""One number, or one per layout."""
+
 
 class NodeLinks(NamedTuple):
     """What connects the GPUs. Rates are per GPU and direction."""
 
-    node_size: int  # GPUs that share the fast link
-    node_B_per_s: float
-    network_B_per_s: float
-    collective_s: float  # of any collective, before its first hop
-    node_hop_s: float
-    network_hop_s: float
+    node_size: Amount  # GPUs that share the fast link
+    node_B_per_s: Amount
+    network_B_per_s: Amount
+    collective_s: Amount  # of any collective, before its first hop
+    node_hop_s: Amount
+    network_hop_s: Amount
 
 
 class Seconds(NamedTuple):
@@ -32,7 +35,7 @@ class Seconds(NamedTuple):
     bytes_s: Floats
     latency_s: Floats
 
-    def times(self, count: Floats | float) -> Seconds:
+    def times(self, count: Amount) -> Seconds:
         """Return the seconds of so many in turn."""
         return Seconds(self.bytes_s * count, self.latency_s * count)
 
@@ -41,13 +44,18 @@ class Seconds(NamedTuple):
         return Seconds(self.bytes_s + other.bytes_s, self.latency_s + other.latency_s)
 
 
-def ranks_in_node(group: Floats, inner: Floats, node_size: int) -> Floats:
-    """Return how many ranks of each group share a node, a power of two.
+def nothing_s(like: Floats) -> Seconds:
+    """Return the seconds of ranks that exchange nothing."""
+    return Seconds(np.zeros_like(like), np.zeros_like(like))
+
+
+def ranks_in_node(group: Floats, inner: Floats, node_size: Amount) -> Floats:
+    """Return how many ranks of each group share a node: all where they fit, else a power of two.
 
     `inner`: how many GPUs lie between two ranks that follow one another in the group.
     """
-    room = np.clip(np.minimum(group, node_size / inner), 1, None)
-    near: Floats = np.exp2(np.floor(np.log2(room) + 1e-9))
+    room = np.maximum(node_size / inner, 1.0)
+    near: Floats = np.where(group <= room, group, np.exp2(np.floor(np.log2(room) + 1e-9)))
     return near
 
 

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from harness.records import Origin, Reading
+from suites.limits.collectives import Amount
 from suites.limits.published_step import model_of, published_time, tokens_of, utilization
 from suites.limits.run_shape import latency_flop
-from suites.limits.search import COARSE, best_run
+from suites.limits.search import best_run
+from suites.limits.stack import stacked
 from suites.limits.step_time import StepTime
 from suites.limits.subject import Subject, Workload
 from suites.limits.uncertainty import (
     PER_DECADE,
     QUANTILES,
     drawn,
-    drawn_curves,
+    drawn_workloads,
     one_at_a_time,
     rank_correlation,
 )
-from suites.limits.walls import computes, curve, walls_of
-from suites.limits.what_if import chosen_walls
+from suites.limits.walls import Walls, computes, curves, walls_of
+from suites.limits.what_if import chosen
 
 FINE_PER_DECADE = 4
 """Points of the drawn curve per factor of ten."""
 
 
-def calculated(metric: str, unit: str, value: float, method: str = "") -> Reading:
+def calculated(metric: str, unit: str, value: Amount, method: str = "") -> Reading:
     """Return a reading of a value that a formula gave."""
     return Reading(metric, unit, float(value), Origin.CALCULATED, method)
 
@@ -49,6 +51,7 @@ def published_readings(given: Workload) -> Iterator[Reading]:
     if given.published_step_s is None:
         return
     theirs_s = given.published_step_s
+    yield Reading("sequences", "1", float(given.sequences), Origin.PUBLISHED, "published")
     yield Reading("time", "s", theirs_s, Origin.PUBLISHED, "published")
     yield Reading("utilization", "1", utilization(given, theirs_s), Origin.PUBLISHED, "published")
     in_run = model_of(given).flop(tokens_of(given)) / theirs_s * given.run_s
@@ -108,37 +111,40 @@ def curve_readings(subject: Subject) -> Iterator[Reading]:
     """Yield utilization by training compute and the walls; of the baseline also band and sensitivity."""
     given = subject.workload
     flop = computes(FINE_PER_DECADE)
-    used = curve(given, flop)
-    for one, value in zip(flop, used, strict=True):
+    used = curves(given, 1, flop)
+    for one, value in zip(flop, used[0], strict=True):
         if value:
             yield calculated("training_compute", "1", one, "curve")
             yield calculated("utilization", "1", value, "curve")
-    walls = walls_of(flop, used)
-    yield calculated("wall_begins", "1", walls.begins)
-    yield calculated("wall_ends", "1", walls.ends)
+    walls = walls_of(given, flop, used)
+    yield from wall_readings(walls, 0, "")
     yield calculated("latency_wall", "1", latency_flop(given))
-    yield calculated("best_utilization", "1", walls.best)
-    at_wall = best_run(given, walls.begins)
+    at_wall = best_run(given, float(walls.begins[0]))
     yield calculated("gpus_at_wall", "1", at_wall.gpus)
     if subject.is_baseline:
         yield from band_readings(given, subject.seed)
         yield from sensitivity_readings(given)
 
 
+def wall_readings(walls: Walls, run: int, method: str) -> Iterator[Reading]:
+    """Yield both walls of one run, and its utilization before them."""
+    yield calculated("wall_begins", "1", walls.begins[run], method)
+    yield calculated("wall_ends", "1", walls.ends[run], method)
+    yield calculated("best_utilization", "1", walls.best[run], method)
+
+
 def band_readings(given: Workload, seed: int) -> Iterator[Reading]:
     """Yield quantiles of utilization and walls over draws of all uncertain inputs, and each draw's walls."""
     flop, draws = computes(PER_DECADE), drawn(given.draws, seed)
-    curves = drawn_curves(given, draws, flop)
+    stack = stacked(list(drawn_workloads(given, draws)))
+    used = curves(stack, given.draws, flop)
     for quantile in QUANTILES:
-        for one, value in zip(flop, np.percentile(curves, quantile, axis=0), strict=True):
+        for one, value in zip(flop, np.percentile(used, quantile, axis=0), strict=True):
             if value:
                 yield calculated("training_compute", "1", one, f"{quantile} %")
                 yield calculated("utilization", "1", value, f"{quantile} %")
-    walls = [walls_of(flop, used) for used in curves]
-    for metric, values in (
-        ("wall_begins", np.array([one.begins for one in walls])),
-        ("wall_ends", np.array([one.ends for one in walls])),
-    ):
+    walls = walls_of(stack, flop, used)
+    for metric, values in (("wall_begins", walls.begins), ("wall_ends", walls.ends)):
         for value in values:
             yield calculated(metric, "1", value, "draws")
         for quantile in QUANTILES:
@@ -151,20 +157,24 @@ def band_readings(given: Workload, seed: int) -> Iterator[Reading]:
 
 
 def sensitivity_readings(given: Workload) -> Iterator[Reading]:
-    """Yield the walls at both ends of each input's range, and what the coarser grid of layouts loses."""
-    for name, low, high in one_at_a_time(given):
-        for end, walls in (("low", low), ("high", high)):
-            yield calculated(f"wall_begins/{end}", "1", walls.begins, name)
-            yield calculated(f"wall_ends/{end}", "1", walls.ends, name)
-    flop = computes(PER_DECADE)
-    fine, coarse = curve(given, flop), curve(given, flop, COARSE)
-    both = (fine > 0) & (coarse > 0)
-    yield calculated("coarse_grid_loss", "1", float(np.max(1 - coarse[both] / fine[both])))
+    """Yield the walls at both ends of each input's range."""
+    names, *ends = zip(*one_at_a_time(given), strict=True)
+    for end, works in zip(("low", "high"), ends, strict=True):
+        walls = searched(works)
+        for i, name in enumerate(names):
+            yield calculated(f"wall_begins/{end}", "1", walls.begins[i], name)
+            yield calculated(f"wall_ends/{end}", "1", walls.ends[i], name)
 
 
 def what_if_readings(given: Workload) -> Iterator[Reading]:
     """Yield the walls of each combination of inputs, by a method that names it."""
-    for method, walls in chosen_walls(given):
-        yield calculated("wall_begins", "1", walls.begins, method)
-        yield calculated("wall_ends", "1", walls.ends, method)
-        yield calculated("best_utilization", "1", walls.best, method)
+    methods, works = zip(*chosen(given), strict=True)
+    walls = searched(works)
+    for i, method in enumerate(methods):
+        yield from wall_readings(walls, i, method)
+
+
+def searched(works: Sequence[Workload]) -> Walls:
+    """Return the walls of several workloads."""
+    flop, stack = computes(PER_DECADE), stacked(works)
+    return walls_of(stack, flop, curves(stack, len(works), flop))

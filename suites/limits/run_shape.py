@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
+from suites.limits.collectives import Amount
 from suites.limits.step_time import Model
 from suites.limits.subject import Workload
 
@@ -13,37 +16,37 @@ WIDTHS = 12
 
 
 class RunShape(NamedTuple):
-    """A training run. Parameters are those that one token uses."""
+    """A training run, or arrays over runs. Parameters are those that one token uses."""
 
-    training_flop: float
-    parameters: float
-    tokens: float
-    batch_tokens: float
+    training_flop: Amount
+    parameters: Amount
+    tokens: Amount
+    batch_tokens: Amount
     model: Model
 
     @property
-    def steps(self) -> float:
+    def steps(self) -> Amount:
         """Return how many steps the run has."""
         return self.tokens / self.batch_tokens
 
     @property
-    def sequences(self) -> float:
+    def sequences(self) -> Amount:
         """Return the sequences of one batch."""
         return self.batch_tokens / self.model.seq_len
 
-    def step_budget_s(self, given: Workload) -> float:
+    def step_budget_s(self, given: Workload) -> Amount:
         """Return the seconds that one step may take."""
         return given.run_s / self.steps
 
 
-def shape_of(given: Workload, training_flop: float) -> RunShape:
+def shape_of(given: Workload, training_flop: Amount) -> RunShape:
     """Return the run of so many FLOP: 6 per parameter and token, with `tokens_per_parameter` tokens each."""
     parameters = (training_flop / (FLOP_PER_PARAMETER_AND_TOKEN * given.tokens_per_parameter)) ** 0.5
     tokens = given.tokens_per_parameter * parameters
     scale = parameters / given.reference_parameters
-    layers = max(1.0, given.reference_layers * scale**given.depth_exponent)
+    layers = np.maximum(1.0, given.reference_layers * scale**given.depth_exponent)
     hidden = (parameters / (WIDTHS * layers)) ** 0.5
-    batch = given.batch_tokens * max(1.0, scale) ** given.batch_exponent
+    batch = given.batch_tokens * np.maximum(1.0, scale) ** given.batch_exponent
     model = Model(
         layers=layers,
         hidden=hidden,
@@ -55,7 +58,7 @@ def shape_of(given: Workload, training_flop: float) -> RunShape:
         sparsity=given.experts / given.experts_per_token,
         experts_per_token=given.experts_per_token,
     )
-    return RunShape(training_flop, parameters, tokens, min(batch, tokens), model)
+    return RunShape(training_flop, parameters, tokens, np.minimum(batch, tokens), model)
 
 
 def latency_flop(given: Workload) -> float:

@@ -11,7 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.limits.collectives import Floats, Seconds, all_reduce_s, all_to_all_s, gather_s, send_s
+from suites.limits.collectives import (
+    Amount,
+    Floats,
+    Seconds,
+    all_reduce_s,
+    all_to_all_s,
+    gather_s,
+    nothing_s,
+    send_s,
+)
 from suites.limits.subject import Workload
 
 PASSES = 3
@@ -27,34 +36,34 @@ MATMULS = 4
 class Model(NamedTuple):
     """The sizes that decide a step. Of a run they are real numbers: layers and widths are not rounded."""
 
-    layers: float
-    hidden: float
-    qkv: float  # outputs of the first matmul
-    up: float  # outputs of the MLP's first matmul, the gate included
-    intermediate: float  # inputs of its second
+    layers: Amount
+    hidden: Amount
+    qkv: Amount  # outputs of the first matmul
+    up: Amount  # outputs of the MLP's first matmul, the gate included
+    intermediate: Amount  # inputs of its second
     vocab: float
     seq_len: float
     sparsity: float = 1.0  # experts in all over experts per token
     experts_per_token: float = 1.0
 
     @property
-    def attention_parameters(self) -> float:
+    def attention_parameters(self) -> Amount:
         """Return the parameters of a layer's attention."""
         return self.hidden * (self.qkv + self.hidden)
 
     @property
-    def mlp_parameters(self) -> float:
+    def mlp_parameters(self) -> Amount:
         """Return the parameters of a layer's MLP that one token uses."""
         return self.hidden * (self.up + self.intermediate)
 
     @property
-    def matmul_parameters(self) -> float:
+    def matmul_parameters(self) -> Amount:
         """Return the parameters that a token is multiplied by, the language-model head included."""
         return self.layers * (self.attention_parameters + self.mlp_parameters) + self.vocab * self.hidden
 
     def flop(self, tokens: float) -> float:
         """Return the model FLOP of a step: 6 per parameter and token, and those of causal attention."""
-        return tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden)
+        return float(tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden))
 
 
 class ParallelLayout(NamedTuple):
@@ -100,42 +109,79 @@ class StepTime(NamedTuple):
     total_s: Floats
 
 
-def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Floats | float) -> StepTime:
+class _MicroBatch(NamedTuple):
+    """Seconds of one micro-batch on a rank, of the exchange of gradients, and of the step."""
+
+    matmul_s: Floats
+    attention_s: Floats
+    pointwise_s: Floats
+    tensor: Seconds
+    context: Seconds
+    expert: Seconds
+    pipeline: Seconds
+    data: Seconds
+    bubble_s: Floats
+    total_s: Floats
+
+    @property
+    def in_turn(self) -> Seconds:
+        """Return what is exchanged for each micro-batch."""
+        return self.tensor.plus(self.context).plus(self.expert).plus(self.pipeline)
+
+
+def total_s(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> Floats:
     """Return the seconds of a step on `tokens` tokens of all ranks together."""
+    return _micro_batch(given, model, layout, tokens).total_s
+
+
+def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> StepTime:
+    """Return the seconds of a step on `tokens` tokens of all ranks together, and of its parts."""
+    of, count = _micro_batch(given, model, layout, tokens), layout.micro_batches
+    return StepTime(
+        of.matmul_s * count,
+        of.attention_s * count,
+        of.pointwise_s * count,
+        of.tensor.bytes_s * count,
+        of.context.bytes_s * count,
+        of.expert.bytes_s * count,
+        of.pipeline.bytes_s * count,
+        of.data.bytes_s,
+        of.in_turn.latency_s * count + of.data.latency_s,
+        of.bubble_s,
+        of.total_s,
+    )
+
+
+def _micro_batch(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> _MicroBatch:
+    """Return the parts of a micro-batch, and the step that it makes."""
     micro = tokens / (layout.dp * layout.cp * layout.micro_batches)  # tokens of a micro-batch on a rank
     layers = model.layers / layout.pp
     matmul_s = _matmul_s(given, model, layout, micro) * layers + _head_s(given, model, layout, micro)
-    attention_s = (
-        ATTENTION_PASSES * 2 * model.seq_len * model.hidden * micro * layers / layout.tp
-    ) / given.attention_FLOP_per_s
-    pointwise_B = given.pointwise_passes * given.kept_B * model.hidden * micro * layers / layout.tp
+    of_rank = model.hidden * micro * layers / layout.tp
+    attention_s = ATTENTION_PASSES * 2 * model.seq_len * of_rank / given.attention_FLOP_per_s
+    pointwise_B = given.pointwise_passes * given.kept_B * of_rank
     pointwise_s = pointwise_B / (given.memory_B_per_s * given.efficiency)
-    tensor = _tensor_s(given, model, layout, micro).times(layers)
-    context = _context_s(given, model, layout, micro).times(layers)
-    expert = _expert_s(given, model, layout, micro).times(layers)
-    pipeline = _pipeline_s(given, model, layout, micro)
-    data = _data_s(given, model, layout)
-
-    in_turn = tensor.plus(context).plus(expert).plus(pipeline)
-    compute_s = matmul_s + attention_s + pointwise_s
-    micro_s = _overlapped(given.overlap, compute_s, in_turn.bytes_s) + in_turn.latency_s
-    count = layout.micro_batches
-    bubble_s = (layout.pp - 1) / layout.virtual_stages * micro_s
-    steady_s = count * micro_s + bubble_s
-    total_s = _overlapped(given.overlap, steady_s, data.bytes_s) + data.latency_s
-    return StepTime(
-        matmul_s * count,
-        attention_s * count,
-        pointwise_s * count,
-        tensor.bytes_s * count,
-        context.bytes_s * count,
-        expert.bytes_s * count,
-        pipeline.bytes_s * count,
-        data.bytes_s,
-        in_turn.latency_s * count + data.latency_s,
-        bubble_s,
-        total_s,
+    nothing = np.zeros_like(micro)
+    parts = _MicroBatch(
+        matmul_s,
+        attention_s,
+        pointwise_s,
+        _tensor_s(given, model, layout, micro).times(layers),
+        _context_s(given, model, layout, micro).times(layers),
+        _expert_s(given, model, layout, micro).times(layers),
+        _pipeline_s(given, model, layout, micro),
+        _data_s(given, model, layout),
+        nothing,
+        nothing,
     )
+    in_turn, data = parts.in_turn, parts.data
+    micro_s = (
+        _overlapped(given.overlap, matmul_s + attention_s + pointwise_s, in_turn.bytes_s) + in_turn.latency_s
+    )
+    bubble_s = (layout.pp - 1) / layout.virtual_stages * micro_s
+    steady_s = layout.micro_batches * micro_s + bubble_s
+    step_s = _overlapped(given.overlap, steady_s, data.bytes_s) + data.latency_s
+    return parts._replace(bubble_s=bubble_s, total_s=step_s)
 
 
 def _overlapped(overlap: float, one_s: Floats, other_s: Floats) -> Floats:
@@ -172,24 +218,26 @@ def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     round.
     """
     element_B = micro * given.activation_B
-    across_rows = (model.qkv, model.hidden, model.up, model.intermediate)
-    one = np.ones_like(layout.columns)
-    total = Seconds(np.zeros_like(micro), np.zeros_like(micro))
-    for width in across_rows:
-        size_B = element_B * width / layout.columns
-        total = total.plus(all_reduce_s(size_B, layout.rows, layout.columns, given.links))
-    by_columns = all_reduce_s(element_B * model.hidden / layout.rows, layout.columns, one, given.links)
-    return total.plus(by_columns.times(4))
+    of_outputs = model.qkv + model.hidden + model.up + model.intermediate
+    by_rows = all_reduce_s(element_B * of_outputs / layout.columns, layout.rows, layout.columns, given.links)
+    by_columns = all_reduce_s(
+        element_B * model.hidden / layout.rows, layout.columns, np.ones_like(micro), given.links
+    )
+    return Seconds(by_rows.bytes_s, by_rows.latency_s * MATMULS).plus(by_columns.times(MATMULS))
 
 
 def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's keys and values: gathered twice, their gradients reduced."""
+    if not (layout.cp > 1).any():
+        return nothing_s(micro)
     size_B = micro * layout.cp * (model.qkv - model.hidden) / layout.tp * given.activation_B
     return gather_s(size_B, layout.cp, layout.tp, given.links).times(3)
 
 
 def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's dispatch to experts and back, forward and backward."""
+    if not (layout.ep > 1).any():
+        return nothing_s(micro)
     size_B = micro * model.experts_per_token * model.hidden / layout.tp * given.activation_B
     return all_to_all_s(size_B, layout.ep, layout.tp * layout.cp, given.links).times(4)
 

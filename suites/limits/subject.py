@@ -22,22 +22,22 @@ class Workload:
     # them, with the walls and their band. what_if: the walls for every combination of a few inputs.
     kind: Literal["published", "run", "curve", "what_if"] = "published"
 
-    # The GPU. Sources of the values: conf/suite/limits.yaml.
+    # The GPU. Sources of the values: conf/suite/limits.yaml. The upper bounds lie below 8 H100.
     device_name: str = ""
-    peak_FLOP_per_s: Annotated[float, Bounds(at_least=1e12, at_most=1e17)] = (
+    peak_FLOP_per_s: Annotated[float, Bounds(at_least=1e12, at_most=1.5e16)] = (
         1979e12  # one GPU, dense, of the matmuls
     )
-    memory_B_per_s: Annotated[float, Bounds(at_least=1e10, at_most=1e15)] = 3.35e12
+    memory_B_per_s: Annotated[float, Bounds(at_least=1e10, at_most=2.5e13)] = 3.35e12
     # Share of both rates that a kernel reaches: the default of the second author's earlier model.
     efficiency: Annotated[float, Bounds(above=0, at_most=1)] = 0.6
-    attention_FLOP_per_s: Annotated[float, Bounds(at_least=1e12, at_most=1e17)] = (
+    attention_FLOP_per_s: Annotated[float, Bounds(at_least=1e12, at_most=1.5e16)] = (
         265e12  # FlashAttention-2, causal
     )
     kernel_s: Annotated[float, Bounds(at_least=0, at_most=0.01)] = 5e-6  # the shortest matmul; assumed
     # The links, in B/s of one GPU in each direction. The network of a node is node_size times
     # network_B_per_s.
     node_size: PositiveInt = 8
-    node_link_B_per_s: Annotated[float, Bounds(at_least=1e9, at_most=1e14)] = 450e9
+    node_link_B_per_s: Annotated[float, Bounds(at_least=1e9, at_most=3e12)] = 450e9
     network_B_per_s: Annotated[float, Bounds(at_least=1e8, not_above="node_link_B_per_s * 0.5")] = 50e9
     collective_s: Annotated[float, Bounds(at_least=0, at_most=0.01)] = 6.8e-6
     node_hop_s: Annotated[float, Bounds(at_least=0, at_most=0.01)] = 0.6e-6
@@ -47,17 +47,17 @@ class Workload:
     overlap: Annotated[float, Bounds(at_least=0, at_most=1)] = 0.0
 
     # Bytes. weight_B: of a parameter as matmuls read it. activation_B: of an element as it is sent.
-    weight_B: Annotated[float, Bounds(above=0)] = 1.0
-    activation_B: Annotated[float, Bounds(above=0)] = 2.0
+    weight_B: Annotated[float, Bounds(above=0, at_most=4)] = 1.0
+    activation_B: Annotated[float, Bounds(above=0, at_most=4)] = 2.0
     # Sent per parameter for one update: gradients are reduced, parameters gathered (ZeRO, arXiv 1910.02054,
     # section 7).
-    gradient_B: Annotated[float, Bounds(at_least=0)] = 2.0
-    gathered_B: Annotated[float, Bounds(at_least=0)] = 2.0
+    gradient_B: Annotated[float, Bounds(at_least=0, at_most=4)] = 2.0
+    gathered_B: Annotated[float, Bounds(at_least=0, at_most=4)] = 2.0
     # Bytes that a layer keeps per token and hidden element (arXiv 2205.05198), and how often the operations
     # between matmuls
     # move them: written and read in the forward pass, and so are their gradients in the backward; assumed.
-    kept_B: Annotated[float, Bounds(at_least=0)] = 34.0
-    pointwise_passes: Annotated[float, Bounds(at_least=0)] = 4.0
+    kept_B: Annotated[float, Bounds(at_least=0, at_most=200)] = 34.0
+    pointwise_passes: Annotated[float, Bounds(at_least=0, at_most=100)] = 4.0
 
     # A published step: the model, its layout and its time.
     num_hidden_layers: Annotated[PositiveInt, PUBLISHED] = 1
@@ -77,14 +77,14 @@ class Workload:
     dp_size: Annotated[PositiveInt, PUBLISHED] = 1
     sequences: Annotated[int, Bounds(at_least=1, multiple_of="dp_size"), PUBLISHED] = 1  # of one batch
     micro_batch_size: Annotated[PositiveInt, PUBLISHED] = 1
-    published_step_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None
+    published_step_s: Annotated[float, Bounds(above=0, at_most=600), PUBLISHED] | None = None
     # gate: the model has to predict it before it may speak of larger runs. held_out: one of other sources.
     role: Annotated[Literal["gate", "held_out"], PUBLISHED] = "gate"
     # The same model on fewer GPUs, from which the speed-up of this step counts; None: this one is the
     # smallest.
     from_dp_size: Annotated[PositiveInt, PUBLISHED] | None = None
     from_sequences: Annotated[int, Bounds(at_least=1, multiple_of="from_dp_size"), PUBLISHED] | None = None
-    from_step_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None
+    from_step_s: Annotated[float, Bounds(above=0, at_most=600), PUBLISHED] | None = None
     seq_len: PositiveInt = 2048
 
     # A run: its computation, its length, and how model and batch grow with it.
@@ -92,7 +92,7 @@ class Workload:
         1e25  # FLOP of the training, not FLOP/s
     )
     run_s: Annotated[float, Bounds(at_least=3600, at_most=1e9), CALCULATED] = 7.884e6  # three months
-    tokens_per_parameter: Annotated[float, Bounds(above=0), CALCULATED] = 20.0
+    tokens_per_parameter: Annotated[float, Bounds(at_least=0.1, at_most=1e5), CALCULATED] = 20.0
     batch_tokens: Annotated[float, Bounds(at_least=1, multiple_of="seq_len"), CALCULATED] = 16777216.0
     batch_exponent: Annotated[float, Bounds(at_least=0, at_most=1), CALCULATED] = (
         0.0  # batch ~ tokens^exponent

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from suites.limits.collectives import Floats
-from suites.limits.search import COARSE
 from suites.limits.subject import Workload
-from suites.limits.walls import Walls, computes, curve, walls_of
 
 PER_DECADE = 2
 """Points of a curve per factor of ten, for each draw."""
@@ -69,26 +67,19 @@ def drawn(count: int, seed: int) -> dict[str, Floats]:
     return draws
 
 
-def drawn_curves(given: Workload, draws: Mapping[str, Floats], flop: Floats) -> Floats:
-    """Return the curve of each draw, an array of draws by training computes."""
-    count = len(next(iter(draws.values())))
-    curves = np.empty((count, len(flop)))
-    for i in range(count):
+def drawn_workloads(given: Workload, draws: Mapping[str, Floats]) -> Iterator[Workload]:
+    """Yield the workload with the inputs of each draw."""
+    for values in zip(*draws.values(), strict=True):
         one = given
-        for name, values in draws.items():
-            one = with_input(one, name, float(values[i]))
-        curves[i] = curve(one, flop, COARSE)
-    return curves
+        for name, value in zip(draws, values, strict=True):
+            one = with_input(one, name, float(value))
+        yield one
 
 
-def one_at_a_time(given: Workload) -> Iterator[tuple[str, Walls, Walls]]:
-    """Yield each input with the walls at both ends of its range, all others as the workload has them."""
-    flop = computes(PER_DECADE)
+def one_at_a_time(given: Workload) -> Iterator[tuple[str, Workload, Workload]]:
+    """Yield each input with the workload at both ends of its range, all other inputs as they are."""
     for name, (low, high, _, _) in RANGES.items():
-        at_low, at_high = (
-            walls_of(flop, curve(with_input(given, name, end), flop, COARSE)) for end in (low, high)
-        )
-        yield name, at_low, at_high
+        yield name, with_input(given, name, low), with_input(given, name, high)
 
 
 def rank_correlation(one: Floats, other: Floats) -> float:
