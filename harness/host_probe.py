@@ -74,7 +74,8 @@ def has_bf16_products(suite: str) -> bool:
 def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> HostProbe | None:
     """Return what this host is: what `keep` kept in the results folder, else measured now.
 
-    None where products run on a GPU or on a cluster's nodes, the suite has none in bf16, or the child failed (a warning says why).
+    None where products run on a GPU or on a cluster's nodes, the suite has none in bf16, or the child failed
+    (a warning says why).
     Where bf16 is slow, the suite's FLOP counts are read each time.
     """
     if (

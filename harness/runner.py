@@ -132,8 +132,8 @@ def pending(
 ) -> list[Group]:
     """Return what is left of `groups`, each cell once; pure.
 
-    A cell is run again if it exceeded other limits than these, or was unavailable in another environment than
-    this and those of the cluster's `nodes`, or its job was lost, and if it is interleaved with one that is run.
+    A cell is run again if it exceeded other limits than these, was unavailable in another environment than
+    this and those of the cluster's `nodes`, or its job was lost; and if it is interleaved with one that is.
     """
     seen: set[str] = set()
     left = []

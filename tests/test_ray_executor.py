@@ -1,4 +1,4 @@
-"""Sweeps on Ray, started by the sweep or with two nodes on the loopback address: one truthful record per cell."""
+"""Sweeps on Ray, started by the sweep or with two nodes on the loopback address; one record per cell."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ from toy.sweep import cell, environ, group
 
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JOBS
-from harness.instruments.distributed.ray_session import LOOPBACK, TOKEN
+from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
 from harness.store import read_records
 
 pytest.importorskip("ray", reason="needs the extra ray")
@@ -27,6 +27,8 @@ def cluster(monkeypatch):
 
     monkeypatch.setenv(TOKEN, os.environ.get(TOKEN) or secrets.token_hex(32))
     monkeypatch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
+    monkeypatch.setenv(ONE_MACHINE, "0")  # listen on the loopback address alone
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
     node = {"num_cpus": 2, "node_ip_address": LOOPBACK, "object_store_memory": 100 << 20}
     two = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     two.second = two.add_node(**node)

@@ -1,4 +1,4 @@
-"""Jobs that an earlier command submitted for the same folder: their cells are expected from them, not run again."""
+"""Jobs that an earlier command submitted for the same folder: their cells are expected from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """One job on a cluster's node: run its groups as the local executor does, and write the events to its folder.
 
-`python -m harness.executors.job FOLDER` is what a Slurm job runs, under srun once per rank; Ray calls `run_job`.
+`python -m harness.executors.job FOLDER` is what a Slurm job runs, under srun once per rank. Ray calls
+`run_job`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Groups of cells as jobs of a queue: submit, follow, collect; the common part of `slurm` and `ray`.
 
-A job runs its groups with the local executor on its node (`harness.executors.job`) and appends the events to a
-file of its folder. This side reads the files, and asks the queue about jobs that cannot report their own end.
+A job runs its groups with the local executor on its node (`harness.executors.job`) and appends the events to
+a file of its folder. This side reads the files, and asks the queue about jobs that cannot report their end.
 So jobs go on where this process is killed, and the next one finds them by their folders.
 """
 
@@ -204,7 +204,7 @@ class JobsExecutor:
                 job.note_end(ends[job.name])
 
     def _ends(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobEnd | None]:
-        """Return by name how jobs ended, also those that the queue does not know; empty where it does not answer."""
+        """Return by name how jobs ended, unknown ones too; empty where the queue does not answer."""
         if not jobs:
             return {}
         try:

@@ -6,6 +6,7 @@ folder, as a job of Slurm does, so that the nodes must share that.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,9 @@ ROOT = Path(__file__).parents[2]
 OUT_OF_MEMORY = "running low on memory"
 """In what Ray reports of a worker that it ended for memory."""
 
+NODE_LOST_S = 25.0
+"""How long after a worker's death Ray may report that its node is lost: after five health checks of 3 s."""
+
 
 class RayQueue:
     """The Ray cluster at an address, or one of this machine."""
@@ -34,6 +38,7 @@ class RayQueue:
         self._session: RaySession | None = None
         self._actor: Any = None
         self._running: dict[str, Any] = {}  # by job, what is ready when it has ended
+        self._died_s: dict[str, float] = {}  # when its worker was found dead
 
     def open(self) -> None:
         """Join the cluster, or start one; raises ExecutorError."""
@@ -84,8 +89,8 @@ class RayQueue:
             found[name] = self._end(name, by) if ready else None
         return found
 
-    def _end(self, name: str, by: str) -> JobEnd:
-        """Return how the actor of a job ended."""
+    def _end(self, name: str, by: str) -> JobEnd | None:
+        """Return how the actor of a job ended; None until it is known whether its node was lost, too."""
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
@@ -102,6 +107,10 @@ class RayQueue:
                 return JobEnd(Status.UNAVAILABLE, "ended when its Ray node was lost")
             if "exit_actor" in text:
                 return JobEnd(Status.UNAVAILABLE, "ended", by_itself=True)
+            if "ray.kill" in text:
+                return JobEnd(Status.UNAVAILABLE, "was killed by `ray.kill`")
+            if time.monotonic() < self._died_s.setdefault(name, time.monotonic()) + NODE_LOST_S:
+                return None
             return JobEnd(Status.UNAVAILABLE, "ended when its Ray worker died")
         return JobEnd(Status.UNAVAILABLE, "ended", by_itself=True)
 
@@ -122,7 +131,7 @@ class RayQueue:
 
 
 def _actor_class() -> type:
-    """Return the class of a job's actor: defined here, Ray sends its code, and its workers need no path to it."""
+    """Return the class of a job's actor. Of a class defined here Ray sends the code, which needs no path."""
 
     class JobActor:
         def run(self, root: str, path: str) -> None:

@@ -1,7 +1,7 @@
 """Cells as jobs of a Slurm cluster: `executor=slurm`, configured in conf/executor/slurm.yaml.
 
-submitit writes the batch script and calls sbatch. Its pickles are not used: the job gets a command, and reports
-by the files of its folder.
+submitit writes the batch script and calls sbatch. Its pickles are not used: the job gets a command, and
+reports by the files of its folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job in a queue as the submitting process follows it: which cells it is expected to report, and how it ended."""
+"""A job in a queue as the submitting process follows it: which cells it is to report, and how it ended."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long an executor takes per trivial cell: `python tests/benchmarks/cost_per_cell.py local|ray [CELLS]`.
 
-The child's own time is what the records say, from a cell's start to its end. The cost is the rest: the wall time
-of both children, less that. Cells are one group each, as those of a suite that isolates them.
+The child's own time is what the records say, from a cell's start to its end. The cost is the rest: the wall
+time of both children, less that. Cells are one group each, as those of a suite that isolates them.
 """
 
 import json

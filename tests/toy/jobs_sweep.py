@@ -1,4 +1,4 @@
-"""Runs toy cells by an executor of jobs; a script too, for the tests that kill it: `jobs_sweep.py FOLDER JSON`."""
+"""Runs toy cells by an executor of jobs; a script too, for tests that kill it: `jobs_sweep.py FOLDER JSON`."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from harness.runner import run
 from harness.store import Store, read_records
 
 jobs.SETTLE_S = 2.0  # one machine shares its files at once
-LIMIT_S = 100  # for what takes seconds
+LIMIT_S = 60  # for what takes seconds
 
 
 def sweep(name, folder, groups, settings, limits=LIMITS, workers=2):

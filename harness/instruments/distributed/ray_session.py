@@ -89,7 +89,10 @@ def join(address: str) -> None:
         return
     os.environ.update(QUIET)
     _refuse_unreachable(address)  # Ray itself would end this process
-    place = {"_node_ip_address": LOOPBACK} if address.startswith(LOOPBACK) else {}
+    local = address.startswith(LOOPBACK)
+    if local:
+        _stay_on_loopback()
+    place = {"_node_ip_address": LOOPBACK} if local else {}
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, **place)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -106,13 +109,20 @@ def _refuse_unreachable(address: str) -> None:
         raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
 
 
-def _start(folder: str, object_store_B: int, environ: Mapping[str, str]) -> str:
-    import ray
+def _stay_on_loopback() -> None:
+    """Keep Ray from replacing the loopback address by this machine's own."""
     from ray._private import ray_constants
 
-    before = dict(os.environ)
-    os.environ.update({**QUIET, **environ, ONE_MACHINE: "0"})
+    os.environ[ONE_MACHINE] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # what the variable sets, where Ray was imported before
+
+
+def _start(folder: str, object_store_B: int, environ: Mapping[str, str]) -> str:
+    import ray
+
+    before = dict(os.environ)
+    os.environ.update({**QUIET, **environ})
+    _stay_on_loopback()
     try:
         for attempt in range(STARTS):
             try:
