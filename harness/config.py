@@ -308,7 +308,8 @@ def check_executor(name: str, given: Mapping[str, Any]) -> None:
     for key, least in LEAST.items():
         if name in EXECUTORS and key in given:
             kind = "float" if key == "memory_GB" else "int"
-            check_value(f"executor.{key}", given[key], {"type": kind, "at_least": least, "optional": True})
+            optional = key in ("cpus_per_task", "memory_GB")
+            check_value(f"executor.{key}", given[key], {"type": kind, "at_least": least, "optional": optional})
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:

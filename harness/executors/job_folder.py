@@ -126,7 +126,7 @@ class JobFolder:
         return [event_from_json(line) for line in lines.splitlines()]
 
     def log(self) -> str:
-        """Return the last line that the job itself printed, errors before output; empty where there is none."""
+        """Return the last line that the job itself printed, errors before output; empty without any."""
         for path in sorted(self.path.glob("*_log.*")):  # .err, .out
             with suppress(OSError):
                 if lines := path.read_text(errors="replace").split("\n"):

@@ -43,7 +43,17 @@ ENDS: Mapping[str, tuple[Status, str]] = {
 """States in which a job has ended (squeue(1), JOB STATE CODES); in any other it waits or runs."""
 
 NEVER = frozenset(
-    ["PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed", "AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit"]
+    {
+        "AccountNotAllowed",
+        "AssocMaxWallDurationPerJobLimit",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "QOSMaxWallDurationPerJobLimit",
+        "QOSNotAllowed",
+    }
 )
 """Reasons for which a job waits and will not start (squeue(1), JOB REASON CODES)."""
 
