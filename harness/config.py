@@ -309,9 +309,9 @@ def check_executor(name: str, given: Mapping[str, Any]) -> None:
     """Refuse what an executor's keys do not allow; raises ConfigError."""
     for key, least in LEAST.items():
         if name in EXECUTORS and key in given:
-            kind = "float" if key == "memory_GB" else "int"
+            allowed = {"type": "float" if key == "memory_GB" else "int", "at_least": least}
             optional = key in ("cpus_per_task", "memory_GB")
-            check_value(f"executor.{key}", given[key], {"type": kind, "at_least": least, "optional": optional})
+            check_value(f"executor.{key}", given[key], {**allowed, "optional": optional})
 
 
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:

@@ -105,7 +105,7 @@ class SlurmQueue:
             raise QueueRefusal(message(str(error))) from None
 
     def ends(self, jobs: Mapping[str, str]) -> dict[str, JobEnd | None]:
-        """Return how jobs ended, as squeue reports it for some minutes, then sacct where the cluster has it."""
+        """Return how jobs ended, as squeue reports it for minutes, then sacct where there is one."""
         rows = self._rows(tuple(jobs))
         left = [name for name in jobs if name not in {row[0] for row in rows}]
         rows += self._accounted(left) if left else []
@@ -138,10 +138,9 @@ class SlurmQueue:
     @staticmethod
     def _accounted(names: Sequence[str]) -> list[list[str]]:
         """Return the same of jobs that ended long ago, from the accounting; nothing where there is none."""
-        done = _call(
-            ["sacct", "--allocations", "--noheader", "--parsable2", f"--name={','.join(names)}"]
-            + ["--starttime=now-30days", "--format=JobName,JobID,State,NodeList"]
-        )
+        which = [f"--name={','.join(names)}", "--starttime=now-30days"]
+        columns = ["--noheader", "--parsable2", "--format=JobName,JobID,State,NodeList"]
+        done = _call(["sacct", "--allocations", *which, *columns])
         rows = [line.split("|") for line in done.stdout.splitlines()] if not done.returncode else []
         return [[name, number, state.split()[0], nodes, ""] for name, number, state, nodes in rows]
 

@@ -1,4 +1,4 @@
-"""Runs toy cells by an executor of jobs; a script too, for tests that kill it: `jobs_sweep.py FOLDER JSON`."""
+"""Runs toy cells by an executor of jobs; a script too for tests that kill it: `jobs_sweep.py FOLDER JSON`."""
 
 import json
 import subprocess
