@@ -54,9 +54,11 @@ def main(argv: Sequence[str]) -> int:
 def answer(question: CostQuestion) -> list[str]:
     """Return the lines of the answer; raises ConfigError where nothing can be priced."""
     from harness.cost_lines import block_lines, not_priced
+    from harness.one_machine import of_one_machine
     from harness.throughput import throughputs
 
-    found = throughputs(last_records(question.folder))
+    records, apart = of_one_machine(last_records(question.folder))
+    found = throughputs(records)
     if not found:
         raise ConfigError(
             f"{question.folder}: no record has a throughput; expected tokens/s, or tokens_per_step and time"
@@ -68,7 +70,8 @@ def answer(question: CostQuestion) -> list[str]:
     if not blocks:
         raise ConfigError(f"{question.folder}: {reasons}")
     lines = [line for block in blocks for line in block_lines(block, question.tokens)]
-    return [*lines, f"Not priced: {reasons}."] if reasons else lines
+    lines += [f"Not priced: {reasons}."] if reasons else []
+    return [*lines, *(f"{sentence}." for sentence in apart)]
 
 
 def last_records(folder: Path) -> list[Record]:

@@ -110,6 +110,15 @@ def describe_elsewhere(ranks: str, gpus: int) -> Environment:
     return here._replace(system="", cpu="", cores=0, memory_B=0, gpus=(unknown,) * gpus, driver="")
 
 
+def hosts(folder: Path) -> dict[str, str]:
+    """Return the host of each environment that a results folder keeps, by the environment's digest."""
+    found = {}
+    for path in folder.glob("environment-*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            found[path.stem.removeprefix("environment-")] = from_dict(json.loads(path.read_text())).host
+    return found
+
+
 def alike(folder: Path, environment: Environment) -> frozenset[str]:
     """Return the digests of the nodes on which cells of `environment` ran, as kept in a results folder.
 
