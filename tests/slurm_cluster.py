@@ -48,6 +48,8 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SlurmdTimeout=8
 KillWait=2
 ReturnToService=2
@@ -56,6 +58,7 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus}
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus}
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=60 State=UP OverSubscribe=NO
 PartitionName=second Nodes=n2 MaxTime=60 State=UP
+PartitionName=urgent Nodes=n[1-2] MaxTime=60 State=UP PriorityTier=9
 """
 
 

@@ -1,6 +1,7 @@
 """The common part of executors of jobs, with processes of this machine as its queue."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -8,14 +9,17 @@ import pytest
 from toy.jobs_sweep import begun, gated
 from toy.sweep import LIMITS, cell, environ, group
 
+from harness.code_fingerprint import ROOT
+from harness.config_schema import SlurmSchema
 from harness.environment import describe
 from harness.executors import LOST, ExecutorError, jobs
 from harness.executors.job_folder import JOBS
 from harness.executors.jobs import JobsExecutor, QueueRefusal, Resources
+from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
 from harness.records import Status
 from harness.runner import run
-from harness.store import Store
+from harness.store import OtherSchemaError, Store
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
@@ -132,3 +136,73 @@ def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypat
         run([group(one) for one in cells], store, executor, LIMITS, executor.environment(), kill_first)
         assert [record.status for record in store.records.values()] == ["unavailable", "ok"]
         assert store.records[cells[0].id].reason == "its job ended"
+
+
+def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):
+    (tmp_path / "records.jsonl").write_text('{"schema": 1}\n')
+    queue = Processes()
+    with pytest.raises(
+        OtherSchemaError, match=r"line 1: a record of schema version 1, not .*harness\.migrate"
+    ):
+        sweep(tmp_path, [group(cell("nothing"))], queue)
+    assert queue.started == {}
+    status, error = command(["executor=slurm"], tmp_path)
+    assert status == 2
+    assert "line 1: a record of schema version 1" in error
+
+
+def programs(folder, monkeypatch, **texts):
+    """Let these be the only programs that are found: what each prints."""
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    (folder / "cat").symlink_to(shutil.which("cat"))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, monkeypatch):
+    rows = (
+        "a|1|OUT_OF_MEMORY|n1|OutOfMemory\nb|2|DEADLINE|n2|None\nc|3|RUNNING|n1|None\nd|4|BOOT_FAIL|n3|None"
+    )
+    older = "e|5|CANCELLED by 7|n1"
+    programs(
+        tmp_path / "bin",
+        monkeypatch,
+        squeue=f"cat <<END\n{rows}\nEND",
+        sacct=f"cat <<END\n{older}\nEND",
+    )
+    found = SlurmQueue(SlurmSchema()).ends(dict.fromkeys("abcdef", ""))
+    assert found == {
+        "a": JobEnd(Status.OUT_OF_MEMORY, "1 exceeded Slurm's memory limit (executor.memory_GB)"),
+        "b": JobEnd(Status.TIMED_OUT, "2 exceeded Slurm's deadline"),
+        "c": None,
+        "d": JobEnd(Status.UNAVAILABLE, "4 ended when a node of n3 failed to boot"),
+        "e": JobEnd(Status.UNAVAILABLE, "5 was cancelled"),
+    }
+
+
+def command(executor, out):
+    """Return how the command ends, and the last line that it prints as an error."""
+    words = ["suite=interconnect_formula", "workloads=[gemma_12b]", "only=[baseline]", f"out={out}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words, *executor], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    programs(tmp_path / "bin", monkeypatch)
+    status, error = command(["executor=slurm"], tmp_path / "out")
+    assert status == 2
+    assert error == "harness: executor=slurm: no sbatch here; run this on a login node of the cluster"
+    assert not list((tmp_path / "out" / JOBS).glob("*/"))
+
+
+def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ExecutorError, match="submitit is not installed; the extra `slurm` has it"):
+        sweep(tmp_path, [group(cell("nothing"))], SlurmQueue(SlurmSchema()))
+    assert not (tmp_path / JOBS).exists()

@@ -1,19 +1,25 @@
 """Sweeps on a real Slurm of two nodes on this machine: each cell ends in one truthful record."""
 
 import os
+import random
+import secrets
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from slurm_cluster import SlurmCluster, why_not
-from toy.jobs_sweep import Sweep, begun, ends, gated, sweep, wait_for
+from test_launcher import SMALL
+from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
 
+from harness.code_fingerprint import ROOT
 from harness.config_schema import SlurmSchema
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JOBS
 from harness.executors.slurm import parameters
+from harness.records import Origin, measurement
 from harness.store import read_records
 
 pytest.importorskip("submitit", reason="needs the extra slurm")
@@ -96,28 +102,113 @@ def test_exclusive_jobs_do_not_share_a_node_and_those_of_timed_cells_are(tmp_pat
     assert "exclusive" not in parameters(SlurmSchema(exclusive=False), "job", timed=True)
 
 
-def test_a_cancelled_job_and_a_lost_node_are_named_and_tried_again(cluster, tmp_path):
-    groups = [group(one) for one in gated(tmp_path, 3)]
-    one = Sweep("slurm", tmp_path, groups, ALONE)
+def jobs_by_node(cluster):
+    """Return the ids of the jobs that run, by node."""
+    rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %A").splitlines()
+    return dict(row.split() for row in rows)
+
+
+def test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again(cluster, tmp_path):
+    """Slurm looks for time limits every 30 s, and for lost nodes about as often."""
+    cells = gated(tmp_path, 4)
+    groups = [group(*cells[:2]), group(*cells[2:])]
+    one = Sweep("slurm", tmp_path, groups, ALONE, limits=[900.0, None])
     one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    jobs = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %A").splitlines()
-    on = dict(line.split() for line in jobs)
+    on = jobs_by_node(cluster)
     cluster.kill_node("n2")
-    cluster.call("scancel", on["n1"])
-    one.wait_for(lambda: len(begun(tmp_path)) == 3)  # on the node that is left
-    (tmp_path / "gate").touch()
+    cluster.call("scontrol", "update", f"JobId={on['n1']}", "EndTime=now+1")
     assert one.end()[0] == 0
     cluster.start_node("n2")
-    first = ends(tmp_path)
-    assert sorted(status for status, _ in first.values()) == ["ok", "unavailable", "unavailable"]
-    assert {reason for status, reason in first.values() if status != "ok"} == {
-        f"its job {on['n1']} was cancelled",
-        f"its job {on['n2']} ended when a node of n2 failed",
-    }
+    limit = f"its job {on['n1']} exceeded Slurm's time limit (executor.time_limit_min)"
+    lost = f"its job {on['n2']} ended when a node of n2 failed"
+    running = [("timed_out", limit), ("unavailable", lost)]
+    assert sorted(ends(tmp_path).values()) == sorted(
+        [*running, ("unavailable", limit), ("unavailable", lost)]
+    )
     wait_for(lambda: cluster.node_states() == ["idle", "idle"])
-    assert Sweep("slurm", tmp_path, groups, ALONE).end()[0] == 0
+    (tmp_path / "gate").touch()
+    assert Sweep("slurm", tmp_path, groups, ALONE, limits=[900.0, None]).end()[0] == 0
     assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert sorted(begun(tmp_path).values()) == [1, 2, 2]
+    assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
+
+
+def test_cancelled_and_preempted_jobs_are_named(cluster, tmp_path):
+    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 2)], ALONE)
+    one.wait_for(lambda: len(begun(tmp_path)) == 2)
+    on = jobs_by_node(cluster)
+    cluster.call("scancel", on["n1"])
+    wait_for(lambda: "n1" not in jobs_by_node(cluster))
+    urgent = ["--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    cluster.call("sbatch", *urgent)
+    assert one.end()[0] == 0
+    assert set(ends(tmp_path).values()) == {
+        ("unavailable", f"its job {on['n1']} was cancelled"),
+        ("unavailable", f"its job {on['n2']} was preempted"),
+    }
+
+
+def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
+    """A node, a job and the submitter, in random order at random instants."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    (tmp_path / "gate").touch()
+    cells = gated(tmp_path, 24, takes_s=0.3)
+    groups = [group(*cells[i : i + 3]) for i in range(0, 24, 3)]
+    one = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
+    for number, victim in enumerate(draw.sample(["node", "job", "submitter"], 3)):
+        several = 4 * number + draw.randint(1, 4)
+        wait_for(lambda several=several, one=one: len(begun(tmp_path)) >= several or one.process.poll() == 0)
+        kill(cluster, one, victim, draw)
+        if victim == "submitter":
+            one = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
+    assert one.end()[0] == 0, one.log.read_text()
+    assert_truthful(tmp_path, cells)
+    wait_for(lambda: cluster.node_states() == ["idle", "idle"])
+    assert Sweep("slurm", tmp_path, groups, SHARED).end()[0] == 0
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert not folders_of_jobs(tmp_path)
+
+
+def kill(cluster, one, victim, draw):
+    """Kill a node (which whoever watches it reports as down), a running job or the submitter."""
+    if victim == "submitter":
+        one.kill(signal.SIGKILL)
+    elif victim == "job":
+        if running := jobs_by_node(cluster):
+            cluster.call("scancel", draw.choice(list(running.values())))
+    else:
+        node = draw.choice(["n1", "n2"])
+        cluster.kill_node(node)
+        cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=killed")
+        cluster.start_node(node)
+
+
+def test_srun_starts_the_ranks_of_a_cell_on_two_nodes(cluster, tmp_path):
+    """Two slurmd share this machine, so that the network between their ranks is the loopback one."""
+    fields = {**SMALL, "nodes": 2, "ranks_per_node": 1}
+    words = ["suite=interconnect", "workloads=[ddp]", "only=[link.20g]", "repeats=1", f"out={tmp_path}"]
+    words += [f"suite.workloads.ddp.{name}={value}" for name, value in fields.items()]
+    words += ["suite.sampling.rounds=2", "suite.sampling.budget_s=0.02", "executor=slurm", "executor.nodes=2"]
+    done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    records = {one.cell.optimization: one for one in read_records(tmp_path)}
+    found = records["baseline"]
+    assert (found.status, found.reason) == ("ok", "")
+    assert {name: found.conditions[name] for name in ("nodes", "ranks_per_node", "backend", "network")} == {
+        "nodes": "2",
+        "ranks_per_node": "1",
+        "backend": "gloo",
+        "network": "loopback",
+    }
+    time = measurement(found, "time", "packets")
+    assert time.origin == Origin.MEASURED
+    assert all(sample > 0 for sample in time.samples)
+    assert records["link.20g"].status == "unavailable"
+    assert "no other link can be tried" in records["link.20g"].reason
+    kept = (tmp_path / f"environment-{found.environment}.json").read_text()
+    assert '"ranks": "slurm: 2 x 1"' in kept
+    assert not list((tmp_path / JOBS).glob("*/"))
 
 
 def test_jobs_go_on_without_the_submitter_and_the_next_one_collects_them(cluster, tmp_path):
@@ -169,17 +260,6 @@ def test_another_limit_does_not_take_over_the_jobs(tmp_path):
     assert again.end()[0] == 0
     (record,) = read_records(tmp_path / "out")
     assert (record.status, record.limits.timeout_s) == ("ok", 300.0)
-
-
-def test_the_time_limit_of_the_queue_is_a_status(tmp_path, cluster):
-    first, second = gated(tmp_path, 2)
-    one = Sweep("slurm", tmp_path, [group(first, second)], {"time_limit_min": 1}, limits=[900.0, None])
-    one.wait_for(lambda: begun(tmp_path))
-    (job,) = cluster.queue().values()
-    cluster.call("scontrol", "update", f"JobId={job}", "TimeLimit=0:00:01")
-    assert one.end()[0] == 0
-    reason = f"its job {job} exceeded Slurm's time limit (executor.time_limit_min)"
-    assert ends(tmp_path) == {"gated0": ("timed_out", reason), "gated1": ("unavailable", reason)}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from toy.sweep import LIMITS, PACKAGE, cell, environ
 
-from harness.executors import jobs
+from harness.executors import LOST, jobs
 from harness.records import Cell, Group, Limits, Sampling
 from harness.runner import run
 from harness.store import Store, read_records
@@ -68,10 +68,10 @@ def wait_for(condition):
     return value
 
 
-def gated(folder, number):
-    """Return cells that begin, and end once `folder / "gate"` is there."""
-    paths = {"log": str(folder / "log"), "gate": str(folder / "gate")}
-    return [cell(suite="gated", workload={**paths, "name": f"gated{i}"}) for i in range(number)]
+def gated(folder, number, takes_s=0.0):
+    """Return cells that begin, and end `takes_s` after `folder / "gate"` is there."""
+    fields = {"log": str(folder / "log"), "gate": str(folder / "gate"), "takes_s": takes_s}
+    return [cell(suite="gated", workload={**fields, "name": f"gated{i}"}) for i in range(number)]
 
 
 def lines(folder, word="begin"):
@@ -84,6 +84,30 @@ def lines(folder, word="begin"):
 def begun(folder):
     """Return how often each gated cell has begun."""
     return Counter(name for name, _ in lines(folder))
+
+
+def assert_truthful(folder, cells):
+    """Assert that each cell has one record that says what became of it: ok, or lost with its process."""
+    written = (folder / "out/records.jsonl").read_text().splitlines()
+    records = {record.cell.id: record for record in read_records(folder / "out")}
+    assert len(written) == len(records)
+    assert records.keys() == {one.id for one in cells}
+    ended = Counter(name for name, _ in lines(folder, "end"))
+    for record in records.values():
+        name = record.cell.workload
+        if record.status == "ok":
+            assert ended[name] >= 1
+        else:
+            assert (record.status, record.reason.startswith(LOST)) == ("unavailable", True)
+            assert not [pid for begun, pid in lines(folder) if begun == name and is_running(pid)]
+
+
+def is_running(pid):
+    """Return whether a process runs, and is not one that has ended and waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def ends(folder):

@@ -1,4 +1,7 @@
-"""A suite whose cells log that they have begun and wait for a file that the test makes. Imports no torch."""
+"""A suite whose cells log when they begin and end; between, they wait for a file and then `takes_s`.
+
+It imports no torch.
+"""
 
 import os
 import time
@@ -31,6 +34,7 @@ def sample(subject):
     yield Note("waiting")
     while not Path(subject["gate"]).exists():
         time.sleep(0.05)
+    time.sleep(subject.get("takes_s", 0.0))
     log(subject, "end")
     yield Reading("time", "s", 0.25, "measured", "clock")
 
