@@ -35,6 +35,9 @@ ASK_S = (1.0, 10.0)
 SETTLE_S = 15.0
 """How long the files of a job that has ended may take to appear on a shared file system."""
 
+LEAVE_S = 60.0
+"""How long after the end of the last job a queue may refuse others, as it still counts that one."""
+
 CANCEL_S = 60.0
 """How long cancelled jobs may take to end."""
 
@@ -90,6 +93,7 @@ class JobsExecutor:
         self._jobs: list[SubmittedJob] = []
         self._left: deque[Group] = deque()  # that the queue refused for now
         self._full = False
+        self._ended_s: float | None = None  # when a job last ended
         self._worked = False  # a job has begun, so nodes see the folder
         self._asked_s = 0.0
         self._ask_s = ASK_S[0]
@@ -115,9 +119,10 @@ class JobsExecutor:
             self._cancel(earlier.find(self._folder, limits, self._ends))
             while True:
                 self._fill(earlier, waiting, limits, kind)
-                if not self._jobs:
+                if not self._jobs and not self._left:
                     break
                 busy = False
+                self._full &= bool(self._jobs)  # with no job of ours in the queue, try again after a pause
                 for job in list(self._jobs):
                     for event in self._follow(job):
                         busy = True
@@ -125,6 +130,7 @@ class JobsExecutor:
                     if job.is_over:
                         busy = True
                         self._jobs.remove(job)
+                        self._ended_s = time.monotonic()
                         earlier.release(job)
                         self._full = False
                 self._ask(busy)
@@ -163,15 +169,20 @@ class JobsExecutor:
             self._queue.submit(folder, any(group.sampling is not None for group in groups))
         except QueueRefusal as refusal:
             folder.remove()
-            if not self._jobs:
+            if not self._jobs and not self._may_take_more():
                 raise ExecutorError(f"executor={self._queue.title}: {refusal}") from None
-            logger.info("%s; trying again once a job has ended", refusal)
+            if self._jobs:
+                logger.info("%s; trying again once a job has ended", refusal)
             self._left.extend(groups)
             self._full = True
             return
         job = SubmittedJob(folder, spec)
         job.want(job.cells)
         self._jobs.append(job)
+
+    def _may_take_more(self) -> bool:
+        """Return whether the queue may count jobs that have reported their end and not left it yet."""
+        return self._ended_s is not None and time.monotonic() - self._ended_s < LEAVE_S
 
     def _follow(self, job: SubmittedJob) -> Iterator[CellEvent]:
         """Yield what a job has reported, and what it can report no more."""
