@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from harness.command_line import START, USAGE, Command, read, version_line
 from harness.executors import ExecutorError
 from harness.executors.start import executor_context
-from harness.store import StoreError
+from harness.store import OtherSchemaError, StoreError
 from harness.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
             run_command(command.words)
     except (ConfigError, ExecutorError, StoreError) as error:
         print(f"harness: {error}", file=sys.stderr)
-        return 1 if isinstance(error, StoreError) else 2
+        return 1 if isinstance(error, StoreError) and not isinstance(error, OtherSchemaError) else 2
     return 0
 
 
@@ -186,11 +186,13 @@ def judged(source: Path) -> ReportData:
     """Return the data of a report on the results in `source`, judged; raises ConfigError."""
     from harness.claims import load_claims
     from harness.judge import judge
+    from harness.one_machine import of_one_machine
     from harness.report import gather
 
-    plan, records = load_run(source)
+    plan, recorded = load_run(source)
+    records, apart = of_one_machine(recorded)
     verdicts = judge(load_claims(plan.suite), records)
-    return gather(plan.suite, records, verdicts, source, plan.titles, plan.left_out)
+    return gather(plan.suite, records, verdicts, source, plan.titles, plan.left_out, apart)
 
 
 def refuse_nothing_ran(folder: Path) -> None:

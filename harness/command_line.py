@@ -43,7 +43,7 @@ how to run it
   out=FOLDER             of records and report (results/<suite>); finished cells are not run again
   limits.timeout_s=600   a cell that takes longer ends as timed_out
   limits.memory_B=null   a cell that takes more private memory ends as out_of_memory
-  executor=NAME          where cells run; torchrun by itself under torchrun or srun
+  executor=NAME          local, slurm or ray; torchrun by itself under torchrun or srun
   executor.workers=N     processes at once, of suites whose cells are not timed
   hardware=NAME          the device that tables are about
   seed=0

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.applicability import Alternatives, checked_alternatives
-from harness.config_schema import OptimizationSchema, RunSchema, SuiteSchema
+from harness.config_schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
 from harness.dataclass_fields import workload_fields
 from harness.environment import memory_bytes
 from harness.executors.start import automatic
@@ -49,6 +49,19 @@ from harness.workloads import check_names, file_messages, slow_bf16_workloads, w
 logger = logging.getLogger("harness.progress")
 
 GROUPS = ("suite", "executor", "hardware")
+
+LEAST = {
+    "nodes": 1,
+    "ranks_per_node": 1,
+    "gpus_per_node": 0,
+    "cpus_per_task": 1,
+    "memory_GB": 0.1,
+    "time_limit_min": 1,
+    "groups_per_job": 1,
+    "cpus_per_job": 1,
+    "gpus_per_job": 0,
+}
+"""The least value of each number among the keys of executors."""
 
 MEMORY_OF_CHILD_B = 6_000_000_000
 """Memory of this machine per child at once: the largest cells of suites that are not timed take 5 to 6 GB."""
@@ -80,17 +93,20 @@ class Run:
     show_all: bool = False  # print every table at the end
     # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.
     slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    executor_settings: Mapping[str, Any] = field(default_factory=dict)  # its keys, of executors that have any
     first: tuple[str, ...] = ()  # workloads that are reported before the others are run
     left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
     messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
     builds_first: bool = False  # every cell is built before any is run: harness.input_check
 
 
-def workers_of(suite: Mapping[str, Any], requested: int | None) -> int:
+def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str) -> int:
     """Return how many children run at once: as asked; else one, or one per core and `MEMORY_OF_CHILD_B`.
 
-    Interleaved cells always run alone.
+    Interleaved cells always run alone on this machine. Of a cluster's executor: how many jobs.
     """
+    if executor in EXECUTORS:
+        return requested or 1
     if suite["interleave"]:
         return 1
     here = max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
@@ -162,8 +178,10 @@ def load(words: Sequence[str]) -> list[Run]:
     suite, groups, values = choose(words)
     if suite != "all":
         run = load_suite(suite, groups, values)
-        if run.sampling is not None and any(
-            one.key_or_group == "executor.workers" and one.value() not in (None, 1) for one in values
+        if (
+            run.sampling is not None
+            and run.executor not in EXECUTORS
+            and any(one.key_or_group == "executor.workers" and one.value() not in (None, 1) for one in values)
         ):
             raise ConfigError(
                 f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
@@ -209,7 +227,8 @@ def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
     The YAML of a new optimization is found by its presence.
     """
     store = ConfigStore.instance()
-    store.store(name="run_schema", node=RunSchema)
+    keys = EXECUTORS.get(chosen.get("executor", ""), ExecutorSchema)
+    store.store(name="run_schema", node=RunSchema(executor=keys()))
     every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
     store.store(group=f"suite/{name}", name="every", node={"defaults": every})
     groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
@@ -287,6 +306,15 @@ def check_show(value: Any) -> None:
     check_value("show", value, {"type": "str", "one_of": ["answer", "all"]})
 
 
+def check_executor(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse what an executor's keys do not allow; raises ConfigError."""
+    for key, least in LEAST.items():
+        if name in EXECUTORS and key in given:
+            allowed = {"type": "float" if key == "memory_GB" else "int", "at_least": least}
+            optional = key in ("cpus_per_task", "memory_GB")
+            check_value(f"executor.{key}", given[key], {**allowed, "optional": optional})
+
+
 def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
     suite, limits = config["suite"], config["limits"]
@@ -302,6 +330,7 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
     workers = {"type": "int", "at_least": 1, "optional": True}
     check_value("executor.workers", config["executor"]["workers"], workers)
+    check_executor(executor, config["executor"])
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
     check_takes_techniques(name, config["techniques"])
     selection = select(name, config)
@@ -322,7 +351,8 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
         seed=config["seed"],
         limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
         executor=executor,
-        workers=workers_of(suite, config["executor"]["workers"]),
+        workers=workers_of(suite, config["executor"]["workers"], executor),
+        executor_settings=config["executor"] if executor in EXECUTORS else {},
         out=Path(config["out"] or f"results/{name}"),
         reference_workloads=tuple(suite["reference_workloads"]),
         applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),

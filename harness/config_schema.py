@@ -102,6 +102,42 @@ class ExecutorSchema:
 
 
 @dataclass
+class SlurmSchema(ExecutorSchema):
+    """conf/executor/slurm.yaml, where each key is explained; `workers` are jobs in the queue at once."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    nodes: int = 1
+    ranks_per_node: int = 1
+    gpus_per_node: int = 0
+    cpus_per_task: int | None = None
+    memory_GB: float | None = None
+    time_limit_min: int = 60
+    exclusive: bool | None = None
+    setup: list[str] = field(default_factory=list)
+    python: str | None = None
+    srun_args: list[str] = field(default_factory=list)
+    groups_per_job: int = 1
+
+
+@dataclass
+class RaySchema(ExecutorSchema):
+    """conf/executor/ray.yaml, where each key is explained; `workers` are jobs in Ray's queue at once."""
+
+    address: str | None = None
+    cpus_per_job: int = 1
+    gpus_per_job: int = 0
+    exclusive: bool | None = None
+    groups_per_job: int = 1
+
+
+EXECUTORS: dict[str, type[ExecutorSchema]] = {"slurm": SlurmSchema, "ray": RaySchema}
+"""Executors with keys of their own."""
+
+
+@dataclass
 class RunSchema:
     """conf/config.yaml."""
 

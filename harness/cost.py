@@ -54,9 +54,10 @@ def main(argv: Sequence[str]) -> int:
 def answer(question: CostQuestion) -> list[str]:
     """Return the lines of the answer; raises ConfigError where nothing can be priced."""
     from harness.cost_lines import block_lines, no_throughput, not_priced
+    from harness.one_machine import of_one_machine
     from harness.throughput import of_loading_alone, throughputs
 
-    records = last_records(question.folder)
+    records, apart = of_one_machine(last_records(question.folder))
     found, loading = throughputs(records), of_loading_alone(records)
     if not found:
         raise ConfigError(f"{question.folder}: {no_throughput(loading)}")
@@ -67,7 +68,8 @@ def answer(question: CostQuestion) -> list[str]:
     if not blocks:
         raise ConfigError(f"{question.folder}: {reasons}")
     lines = [line for block in blocks for line in block_lines(block, question.tokens)]
-    return [*lines, f"Not priced: {reasons}."] if reasons else lines
+    lines += [f"Not priced: {reasons}."] if reasons else []
+    return [*lines, *(f"{sentence}." for sentence in apart)]
 
 
 def last_records(folder: Path) -> list[Record]:

@@ -6,10 +6,12 @@ Read by the parent before the sweep, without importing any of the libraries that
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +45,7 @@ class Environment(NamedTuple):
     driver: str  # the GPUs' driver; empty without GPUs
     commit: str  # empty outside a git checkout
     dirty: bool  # whether the checkout differs from its commit
-    ranks: str = ""  # nodes and ranks per node that a launcher started; empty where none did
+    ranks: str = ""  # nodes and ranks per node that a launcher started, or a cluster's; empty where none did
     matmul_FLOP_per_s: Mapping[str, float] = {}  # rates of one thread by dtype; empty where not measured
 
     @property
@@ -62,6 +64,11 @@ class Environment(NamedTuple):
         launched = [self.ranks] if self.ranks else []
         parts = [self.cpu, self.cores, memory_GiB, self.python, self.versions, gpus, self.driver]
         return digest([*parts, *launched])
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether it is of machines that nobody has seen yet: those of a cluster."""
+        return not self.cpu
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON keeps it, in environment-<digest>.json."""
@@ -85,6 +92,48 @@ def describe(ranks: str = "") -> Environment:
         dirty=dirty,
         ranks=ranks,
     )
+
+
+def from_dict(data: Mapping[str, Any]) -> Environment:
+    """Return the environment that `to_dict` returned; raises TypeError where it is not one."""
+    return Environment(**data)._replace(gpus=tuple(Gpu(**gpu) for gpu in data["gpus"]))
+
+
+def describe_elsewhere(ranks: str, gpus: int) -> Environment:
+    """Return what is known of a cluster's nodes before a job runs: the libraries, taken to be those of here.
+
+    `ranks` names what is requested of the cluster; `gpus`: how many per node, of a model that is not known.
+    So the identity of cells does not depend on the machine that submits them.
+    """
+    unknown = Gpu("unknown", 0)
+    here = describe(ranks)
+    return here._replace(system="", cpu="", cores=0, memory_B=0, gpus=(unknown,) * gpus, driver="")
+
+
+def hosts(folder: Path) -> dict[str, str]:
+    """Return the host of each environment that a results folder keeps, by the environment's digest."""
+    found = {}
+    for path in folder.glob("environment-*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            found[path.stem.removeprefix("environment-")] = from_dict(json.loads(path.read_text())).host
+    return found
+
+
+def alike(folder: Path, environment: Environment) -> frozenset[str]:
+    """Return the digests of the nodes on which cells of `environment` ran, as kept in a results folder.
+
+    Empty for this machine's own environment, whose digest is known.
+    """
+    if not environment.elsewhere:
+        return frozenset()
+    software = ("python", "versions", "commit", "dirty", "ranks")
+    found = set()
+    for path in folder.glob("environment-*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            node = from_dict(json.loads(path.read_text()))
+            if all(getattr(node, name) == getattr(environment, name) for name in software):
+                found.add(node.digest)
+    return frozenset(found)
 
 
 def cpu_model() -> str:

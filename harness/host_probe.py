@@ -74,10 +74,16 @@ def has_bf16_products(suite: str) -> bool:
 def probe(groups: Sequence[Group], folder: Path, environment: Environment) -> HostProbe | None:
     """Return what this host is: what `keep` kept in the results folder, else measured now.
 
-    None where products run on a GPU, the suite has none in bf16, or the child failed (a warning says why).
+    None where products run on a GPU or on a cluster's nodes, the suite has none in bf16, or the child failed
+    (a warning says why).
     Where bf16 is slow, the suite's FLOP counts are read each time.
     """
-    if environment.gpus or not groups or not has_bf16_products(groups[0].cells[0].suite):
+    if (
+        environment.gpus
+        or environment.elsewhere
+        or not groups
+        or not has_bf16_products(groups[0].cells[0].suite)
+    ):
         return None
     known = kept(folder, environment)
     own = any(has_own_model(cell) for group in groups for cell in group.cells)

@@ -17,6 +17,7 @@ AGAIN = "_again"
 """`baseline_again` is the variant `baseline` a second time: their difference is noise."""
 
 _Samples = tuple[tuple[float, ...], ...]
+_Repeats = dict[int, tuple[float, ...]]
 
 
 class NoPairsError(Exception):
@@ -36,19 +37,21 @@ def compare(
     A pair is the samples of both variants of one index in one repeat: those of one round. Where one side has
     more rounds in some of the repeats, its last ones there have no partner; `left_out` counts them. Where it
     has more in every repeat, the two were sampled differently and do not pair. Repeats in which not both
-    ended well are left out: after a crash, the rest of a group runs in another process. `draws`: see
-    `statistics.ratio`.
+    ended well are left out: after a crash, the rest of a group runs in another process. Samples of unlike
+    machines are never pooled or paired: the machine counts on which most repeats have both variants, of
+    several the first. `draws`: see `statistics.ratio`.
 
     - `exact`: every sample of each side is the same, as counted bytes are; there is no interval to give.
     - `single`: one sample on each side, so there is no interval.
     - `pairs`: the 95 % interval over at least `least_processes` repeats, or over the rounds of a single one.
     - `ranges`: samples that do not pair; the ratio of the medians, and the ends of all samples.
 
-    Raises `NoPairsError` where a side has no sample, or one that is not a positive number.
+    Raises `NoPairsError` where a side has no sample, or one that is not a positive number, or where the two
+    ran on unlike machines.
     """
     from harness.statistics import Ratio
 
-    own, other = (_by_repeat(records, metric, method) for records in (ours, base))
+    own, other = _of_one_machine(*(_by_machine(records, metric, method) for records in (ours, base)))
     what = metric + (f" by {method}" if method else "")
     if not own or not other:
         raise NoPairsError(f"there is no repeat in which both variants have {what}")
@@ -86,13 +89,24 @@ def inverse(ratio: Ratio) -> Ratio:
     return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
 
 
-def _by_repeat(records: Iterable[Record], metric: str, method: str) -> dict[int, tuple[float, ...]]:
-    samples = {}
+def _by_machine(records: Iterable[Record], metric: str, method: str) -> dict[str, _Repeats]:
+    samples: dict[str, _Repeats] = {}
     for record in records:
         one = measurement(record, metric, method)
         if one is not None and one.samples and record.status == Status.OK:
-            samples[record.cell.repeat] = one.samples
+            samples.setdefault(record.machine, {})[record.cell.repeat] = one.samples
     return samples
+
+
+def _of_one_machine(ours: dict[str, _Repeats], base: dict[str, _Repeats]) -> tuple[_Repeats, _Repeats]:
+    """Return the samples of one machine by repeat; raises `NoPairsError` where no machine has both sides."""
+    if not ours or not base:
+        return {}, {}
+    shared = [machine for machine in ours if machine in base]
+    if not shared:
+        raise NoPairsError("the two variants ran on unlike machines or libraries")
+    chosen = max(shared, key=lambda machine: len(ours[machine].keys() & base[machine].keys()))
+    return ours[chosen], base[chosen]
 
 
 @lru_cache(maxsize=8192)

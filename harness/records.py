@@ -140,6 +140,12 @@ class Record(NamedTuple):
     limits: Limits = Limits(0.0)
     started_at: str = ""  # ISO 8601, UTC
     duration_s: float = 0.0
+    host: str = ""  # digest of that environment's hardware and libraries; filled in by the store on reading
+
+    @property
+    def machine(self) -> str:
+        """Return what two records have in common whose samples may be pooled; see `Environment.host`."""
+        return self.host or self.environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +182,7 @@ def digest(data: Any) -> str:
 def record_to_json(record: Record) -> str:
     """Return one line of JSON, without its end of line."""
     data: dict[str, Any] = {"schema": SCHEMA, **record._asdict()}
+    del data["host"]
     data["cell"] = record.cell._asdict()
     data["measurements"] = [list(m) for m in record.measurements]
     data["limits"] = record.limits._asdict()
@@ -184,7 +191,7 @@ def record_to_json(record: Record) -> str:
 
 def record_from_json(data: Json) -> Record:
     """Return the record of a parsed line; raises KeyError, TypeError or ValueError where it is not one."""
-    fields = {name: data[name] for name in Record._fields}
+    fields = {name: data[name] for name in Record._fields if name != "host"}
     fields["cell"] = Cell(**data["cell"])
     fields["limits"] = Limits(**data["limits"])
     fields["notes"] = tuple(data["notes"])

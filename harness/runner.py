@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from harness.environment import Environment
+from harness.environment import Environment, alike, from_dict
 from harness.executors import (
+    LOST,
+    CellEnvironment,
     CellEvent,
     CellFinished,
     CellNote,
@@ -50,6 +52,7 @@ class _Draft:
     readings: list[Reading] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    environment: str = ""  # digest; empty: this machine's
 
 
 def run(
@@ -72,7 +75,8 @@ def run(
     way no child is left, and what had ended has its record.
     """
     store.write_environment(environment)
-    waiting = pending(groups, store.records, limits, environment.digest)
+    nodes = alike(store.folder, environment)
+    waiting = pending(groups, store.records, limits, environment.digest, nodes)
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
     skip = SkipRules(size_fields, unavailable)
@@ -95,6 +99,8 @@ def run(
                 with signals.deferred():
                     store.append(record)
             else:
+                if isinstance(event, CellEnvironment):
+                    store.write_environment(from_dict(event.environment))
                 _note(drafts, event)
             on_event(event)
     if cells:
@@ -121,18 +127,23 @@ def _both(events: Iterable[CellEvent], passed_over: list[CellEvent]) -> Iterator
 
 
 def pending(
-    groups: Sequence[Group], records: Mapping[str, Record], limits: Limits, environment: str
+    groups: Sequence[Group],
+    records: Mapping[str, Record],
+    limits: Limits,
+    environment: str,
+    nodes: Set[str] = frozenset(),
 ) -> list[Group]:
     """Return what is left of `groups`, each cell once; pure.
 
-    A cell is run again if it exceeded other limits than these, or was unavailable in another environment, and
-    if it is interleaved with one that is run.
+    A cell is run again if it exceeded other limits than these, was unavailable in another environment than
+    this and those of the cluster's `nodes`, or its job was lost; and if it is interleaved with one that is.
     """
     seen: set[str] = set()
     left = []
     for group in groups:
         fresh = [cell for cell in group.cells if cell.id not in seen]
-        cells = [cell for cell in fresh if not _is_valid(records.get(cell.id), limits, environment)]
+        known = {environment, *nodes}
+        cells = [cell for cell in fresh if not _is_valid(records.get(cell.id), limits, known)]
         seen.update(cell.id for cell in fresh)
         if cells and group.sampling is not None:
             planned = {cell.id for cell in cells}
@@ -142,13 +153,13 @@ def pending(
     return left
 
 
-def _is_valid(record: Record | None, limits: Limits, environment: str) -> bool:
-    if record is None:
+def _is_valid(record: Record | None, limits: Limits, environments: Set[str]) -> bool:
+    if record is None or record.reason.startswith(LOST):
         return False
     by_limit = record.status == Status.UNAVAILABLE and record.reason.startswith(NOT_TRIED)
     if by_limit or record.status in (Status.TIMED_OUT, Status.OUT_OF_MEMORY):
         return record.limits == limits
-    return record.status != Status.UNAVAILABLE or record.environment == environment
+    return record.status != Status.UNAVAILABLE or record.environment in environments
 
 
 def _note(drafts: dict[str, _Draft], event: CellEvent) -> None:
@@ -160,6 +171,8 @@ def _note(drafts: dict[str, _Draft], event: CellEvent) -> None:
         drafts[event.cell].notes.append(event.text)
     elif isinstance(event, Conditions):
         drafts[event.cell].conditions = event.conditions
+    elif isinstance(event, CellEnvironment):
+        drafts[event.cell].environment = from_dict(event.environment).digest
 
 
 def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, environment: str) -> Record:
@@ -170,7 +183,7 @@ def _record(cell: Cell, draft: _Draft, ended: CellFinished, limits: Limits, envi
         measurements=gather(draft.readings),
         notes=tuple(draft.notes),
         conditions=draft.conditions,
-        environment=environment,
+        environment=draft.environment or environment,
         limits=limits,
         started_at=draft.at,
         duration_s=ended.duration_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.executors import LOST
 from harness.records import Cell, Record, Status, digest
 
 NOT_TRIED = "not tried"
@@ -28,7 +29,7 @@ class SkipRules:
     def note(self, record: Record) -> None:
         """Remember the cells that could not run, and those that ran out of memory when they were tried."""
         cell = record.cell
-        if record.status == Status.UNAVAILABLE:
+        if record.status == Status.UNAVAILABLE and not record.reason.startswith(LOST):
             self._unavailable[_same(cell)] = record.reason
         tried = record.status == Status.OUT_OF_MEMORY and not record.reason.startswith(NOT_TRIED)
         if self._grows_by and tried:

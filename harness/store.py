@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from harness.environment import Environment
+from harness.environment import Environment, hosts
 from harness.records import SCHEMA, Record, Status, record_from_json, record_to_json
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ LOCK_WAIT_S = 0.1
 
 class StoreError(Exception):
     """A folder of records cannot be read or written; the text is one readable line."""
+
+
+class OtherSchemaError(StoreError):
+    """A folder has records of another schema version; the text is one readable line with what to do."""
 
 
 class Store:
@@ -49,7 +53,8 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             self._take_lock()
-            self.records = self._repair()
+            self._hosts = hosts(folder)
+            self.records = _with_hosts(self._repair(), self._hosts)
             self._file = os.open(folder / RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             self._end_B = os.fstat(self._file).st_size
         except OSError as error:
@@ -90,10 +95,11 @@ class Store:
             path = self.folder / RECORDS
             raise StoreError(f"cannot write the record of cell {record.cell.id} to {path}: {reason}")
         self._end_B += len(line)
-        self.records[record.cell.id] = record
+        self.records[record.cell.id] = record._replace(host=self._hosts.get(record.environment, ""))
 
     def write_environment(self, environment: Environment) -> None:
         """Write the environment that `Record.environment` names, once."""
+        self._hosts[environment.digest] = environment.host
         name = f"environment-{environment.digest}.json"
         if not (self.folder / name).exists():
             text = json.dumps(environment.to_dict(), indent=1) + "\n"
@@ -158,7 +164,12 @@ def read_records(folder: Path) -> list[Record]:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     if broken:
         logger.warning("%s: skipped invalid records: line %s", path, ", ".join(str(n) for n in broken))
-    return list(records.values())
+    return list(_with_hosts(records, hosts(folder)).values())
+
+
+def _with_hosts(records: Mapping[str, Record], known: Mapping[str, str]) -> dict[str, Record]:
+    """Return the records with the hosts of their environments."""
+    return {cell: record._replace(host=known.get(record.environment, "")) for cell, record in records.items()}
 
 
 def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
@@ -178,7 +189,7 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
             if isinstance(record, Record):
                 records[record.cell.id] = record
             else:
-                raise StoreError(
+                raise OtherSchemaError(
                     f"{path}, line {number}: a record of schema version {record!r}, not {SCHEMA} as here; "
                     f"run `python -m harness.migrate {path.parent}`, or choose another folder with out=..."
                 )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.code_fingerprint import source_digest
 from harness.config import Run
-from harness.environment import Environment, describe
+from harness.environment import Environment, alike
 from harness.estimate import SweepEstimate, about, at_least, estimate
 from harness.executors import Executor
 from harness.history import earlier_cells
@@ -135,10 +135,10 @@ def prepare(suite_run: Run) -> PreparedSweep:
     """
     refuse_incomplete(suite_run)
     refuse_other_suite(suite_run)
-    executor: Executor = import_module(f"harness.executors.{suite_run.executor}").create(
-        suite_run.out, suite_run.workers
-    )
-    environment = describe(executor.ranks)
+    module = import_module(f"harness.executors.{suite_run.executor}")
+    settings = {"settings": suite_run.executor_settings} if suite_run.executor_settings else {}
+    executor: Executor = module.create(suite_run.out, suite_run.workers, **settings)
+    environment = executor.environment()
     planned = groups_of(suite_run, environment)
     if suite_run.builds_first:
         refuse_bad_inputs(planned)
@@ -172,7 +172,8 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
 def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     """Return how long the cells take that are still to be run, and which of them are not tried."""
     limits = here.run.limits
-    left = pending(here.groups, records, limits, here.environment.digest)
+    nodes = alike(here.run.out, here.environment)
+    left = pending(here.groups, records, limits, here.environment.digest, nodes)
     seconds = product_seconds(left, here.host, here.environment.cores) if here.host is not None else {}
     turns = (
         product_seconds(left, here.host, here.environment.cores, per_turn=True)

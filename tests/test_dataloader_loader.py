@@ -203,7 +203,7 @@ def test_loaders_are_added_where_reading_takes_longer_than_steps_and_ended_again
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
     pytest.importorskip("ray")
-    from suites.dataloader.ray_session import RaySession
+    from harness.instruments.distributed.ray_session import RaySession
 
     one = RaySession()
     yield one
@@ -385,10 +385,9 @@ def test_a_source_that_hangs_is_named(opened: Opened, tmp_path: Path) -> None:
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
     code = (
-        "from suites.dataloader.ray_session import join\n"
-        "from suites.dataloader.batch import LoaderError\n"
+        "from harness.instruments.distributed.ray_session import RayError, join\n"
         "try:\n    join('127.0.0.1:1')\n"
-        "except LoaderError as error:\n    print(error)\n"
+        "except RayError as error:\n    print(error)\n"
     )
     pytest.importorskip("ray")
     done = subprocess.run(
@@ -418,7 +417,7 @@ def test_nothing_is_left_after_a_session_that_is_killed(length: int, tmp_path: P
     """Also where the folder of temporary files is too long for a socket, and its processes are killed."""
     pytest.importorskip("ray")
     code = (
-        "from suites.dataloader.ray_session import RaySession\n"
+        "from harness.instruments.distributed.ray_session import RaySession\n"
         "session = RaySession()\nprint('up', flush=True)\ninput()"
     )
     temporary = tmp_path / ("x" * length)

@@ -91,7 +91,7 @@ def parts_of(texts: list[list[str]]) -> dict[bytes, tuple[int, int, int]]:
 @pytest.fixture(scope="module")
 def ray_address() -> Iterator[str]:
     pytest.importorskip("ray")
-    from suites.dataloader.ray_session import RaySession
+    from harness.instruments.distributed.ray_session import RaySession
 
     session = RaySession()
     yield session.address

@@ -58,9 +58,10 @@ def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
         run([group(one), group(two)], store, executor, Limits(1.0), environment, heard.append)
     first = Measurement("time", "s", "measured", "a", (1.0, 3.0))
     second = Measurement("time", "s", "measured", "a", (2.0,))
+    here = environment.digest, Limits(1.0)
     assert read_records(tmp_path) == [
-        Record(two, "crashed", "why", (second,), ("words",), {}, environment.digest, Limits(1.0), "t2", 0.5),
-        Record(one, "ok", "", (first,), (), {"device": "x"}, environment.digest, Limits(1.0), "t1", 1.5),
+        Record(two, "crashed", "why", (second,), ("words",), {}, *here, "t2", 0.5, environment.host),
+        Record(one, "ok", "", (first,), (), {"device": "x"}, *here, "t1", 1.5, environment.host),
     ]
     assert [event_to_json(event) for event in heard] == executor.lines
     assert executor.closed

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from harness.environment import Environment
 from harness.records import Group, Limits, Reading
 
 
@@ -47,6 +48,13 @@ class Conditions(NamedTuple):
     conditions: Mapping[str, str]
 
 
+class CellEnvironment(NamedTuple):
+    """The cell runs on another machine than this process: `Environment.to_dict` there."""
+
+    cell: str
+    environment: Mapping[str, Any]
+
+
 class CellFinished(NamedTuple):
     """The cell has ended; `status` is one of `records.Status`, `reason` a readable text."""
 
@@ -56,10 +64,14 @@ class CellFinished(NamedTuple):
     duration_s: float
 
 
-CellEvent = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellFinished
+CellEvent = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellEnvironment | CellFinished
 KINDS: Mapping[str, Any] = {
-    kind.__name__: kind for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellFinished)
+    kind.__name__: kind
+    for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellEnvironment, CellFinished)
 }
+
+LOST = "its job "
+"""Start of the reason of a cell whose job ended first, through no fault of the cell: it is tried again."""
 
 
 class ExecutorError(Exception):
@@ -74,6 +86,9 @@ class Executor(Protocol):
     """
 
     ranks: str
+
+    def environment(self) -> Environment:
+        """Return what the identity of cells depends on: this machine, or what is known of others."""
 
     def forks(self, group: Group) -> bool:
         """Return whether this group's child may be forked from a process that has imported its suite."""

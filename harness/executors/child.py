@@ -286,13 +286,30 @@ def kill_by_tmpdir(temporary: Path) -> None:
     """Kill every process whose TMPDIR is `temporary` or lies below it, in any process group."""
     mark = b"TMPDIR=" + os.fsencode(temporary)
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
+        if entry.isdigit() and int(entry) != os.getpid() and mark in _environ(entry):
             with suppress(OSError):
                 pidfd = os.pidfd_open(int(entry))
-                try:
-                    entries = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                try:  # look again: until here the number may have been reused
+                    entries = _environ(entry).split(b"\0")
                     if any(e == mark or e.startswith(mark + b"/") for e in entries):
                         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                         select.select([pidfd], [], [], 1.0)
                 finally:
                     os.close(pidfd)
+
+
+def _environ(process: str) -> bytes:
+    """Return a process's environment, empty where it cannot be read; fast, since all processes are asked."""
+    try:
+        fd = os.open(f"/proc/{process}/environ", os.O_RDONLY)
+    except OSError:
+        return b""
+    parts = []
+    try:
+        while part := os.read(fd, CHUNK_B):
+            parts.append(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+    return b"".join(parts)

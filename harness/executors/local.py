@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from harness.environment import Environment, describe
 from harness.executors import CellEvent
 from harness.executors.child import Child, child_environ, kill_by_tmpdir
 from harness.executors.template import START_S, Template
@@ -42,6 +43,10 @@ class LocalExecutor:
         self._numbers = count()
         self._templates: dict[str, Template | None] = {}
         self._begun = Counter[str]()  # templates, by suite
+
+    def environment(self) -> Environment:
+        """Return this machine, with the ranks that a launcher started."""
+        return describe(self.ranks)
 
     def forks(self, group: Group) -> bool:
         """Return whether this group's child may be forked.

@@ -30,11 +30,12 @@ def gather(
     source: Path,
     planned: Mapping[str, str] | None = None,
     left_out: Sequence[str] = (),
+    apart: Sequence[str] = (),
 ) -> ReportData:
     """Return the data of a report on the run whose records are in `source`; raises ConfigError.
 
     `planned` has the titles of its variants; those that it lacks come from conf/. `left_out`: sentences about
-    what was not run.
+    what was not run. `apart`: sentences about records of other machines.
     """
     from harness.claims import load_claims
     from harness.report.changed_workloads import with_changed_workloads
@@ -62,6 +63,7 @@ def gather(
         known,
         tuple(left_out),
         frozenset(shipped),
+        tuple(apart),
     )
 
 

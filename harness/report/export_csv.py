@@ -10,10 +10,11 @@ from harness.records import Record
 
 CELL = ["workload", "optimization", "repeat", "status", "cell"]
 COLUMNS = [*CELL, "metric", "method", "origin", "unit", "sample", "value"]
+MACHINE = "machine"
 
 
 def samples_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Return one row per sample, in base units and in the order of the records."""
+    """Return one row per sample, in base units and in the order of the records, and its machine's digest."""
     rows = [
         (
             record.cell.workload,
@@ -27,17 +28,18 @@ def samples_table(records: Sequence[Record]) -> pd.DataFrame:
             one.unit,
             sample,
             value,
+            record.machine,
         )
         for record in records
         for one in record.measurements
         for sample, value in enumerate(one.samples)
     ]
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"value": "float64"})
+    return pd.DataFrame(rows, columns=[*COLUMNS, MACHINE]).astype({"value": "float64"})
 
 
 def measurements_csv(records: Sequence[Record]) -> str:
     """Return measurements.csv: a row per sample; a cell without a sample has one row with its status."""
-    table = samples_table(records)
+    table = samples_table(records)[COLUMNS]
     empty = [
         (
             record.cell.workload,

@@ -92,7 +92,8 @@ def counted(data: ReportData) -> str:
     """Return how many cells and interpretations have a value, what the rest needs, and what was left out."""
     claims = f" {claims_line(data.verdicts, data.records)}" if data.verdicts else ""
     left_out = f" Not run: {'; '.join(data.left_out)}." if data.left_out else ""
-    return f"{cells_line(data.records)}{claims}{left_out}"
+    apart = "".join(f" {sentence}." for sentence in data.apart)
+    return f"{cells_line(data.records)}{claims}{left_out}{apart}"
 
 
 def table_text(made: TidyTable) -> str:

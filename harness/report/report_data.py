@@ -47,6 +47,7 @@ class ReportData:
     peaks: PeakRates = field(default_factory=PeakRates)
     left_out: tuple[str, ...] = ()  # sentences about what was not run
     shipped: frozenset[str] | None = None  # the suite's own workloads: see ResultIndex
+    apart: tuple[str, ...] = ()  # sentences about records of other machines, see `harness.one_machine`
 
     @cached_property
     def index(self) -> ResultIndex:

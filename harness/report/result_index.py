@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from harness.records import Record, Status
-from harness.report.export_csv import samples_table
+from harness.report.export_csv import MACHINE, samples_table
 
 Where = Mapping[str, Any]
 """Which cells: `workload`, `optimization` or `method` to a pattern or a list of them (`fsdp*`, `!zero*`); any
@@ -45,13 +45,13 @@ class Value(NamedTuple):
 def summarize(records: Sequence[Record]) -> pd.DataFrame:
     """Return one row per workload, variant, metric and method, with the columns of `Value`.
 
-    Samples of a wrong result are left out, as are those that are not finite; where repeats differ in unit or
-    origin, those of the first are taken.
+    Samples of a wrong result are left out, as are those that are not finite; where repeats differ in unit,
+    origin or machine, those of the first are taken.
     """
     table = samples_table(records)
     finite = table["value"].abs() < math.inf
     table = table[finite & (table["status"] != Status.WRONG_RESULT)]
-    same = ["unit", "origin"]
+    same = ["unit", "origin", MACHINE]
     first = table.groupby(PLACE, sort=False)[same].transform("first")
     table = table[(table[same] == first).all(axis=1)]
     statistics = {name: ("value", name) for name in STATISTICS}

@@ -63,7 +63,8 @@ def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bo
 
 
 def _tail(data: ReportData, page: Path, width: int, everything: bool) -> list[str]:
-    left_out = data.left_out if everything else [_cut(sentence, width) for sentence in data.left_out]
+    left_out = [*data.left_out, *data.apart]
+    left_out = left_out if everything else [_cut(sentence, width) for sentence in left_out]
     marks = data.legend if everything else short_legend(data)
     more = "" if everything else "; show=all prints every table here"
     return [cells_line(data.records), *left_out, marks, f"Report: {page}{more}"]

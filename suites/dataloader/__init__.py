@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase
 from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
@@ -20,7 +21,6 @@ from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import loader_module
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
-from suites.dataloader.ray_session import RaySession
 from suites.dataloader.subject import Subject, Workload
 
 GENERATED_DOCUMENTS = 40

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import psutil
 
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool, RankTimeout
+from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from harness.instruments.memory.process_memory import nameless_files_B, pss_B, tree, unmapped_shared_B
 from suites.dataloader.batch import LoaderSpec
 from suites.dataloader.loader_modules import loader_module, plain
-from suites.dataloader.ray_session import OBJECT_STORE_B, RETURNED, RaySession
 from suites.dataloader.storage import library
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}

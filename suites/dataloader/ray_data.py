@@ -74,7 +74,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     refuse_formats(spec, FORMATS, "Ray Data")
     constant_mixture(spec, "Ray Data")
     refuse_slow_storage(spec, "Ray Data")
-    from suites.dataloader.ray_session import join
+    from harness.instruments.distributed.ray_session import join
 
     join(str(spec.options["ray_address"]))
     owner = ray.remote(num_cpus=0)(MixedStreams)

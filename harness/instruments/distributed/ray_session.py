@@ -1,4 +1,4 @@
-"""Ray for one cell or one user: started here on the loopback address, or a cluster at a given address."""
+"""Ray for one cell or one sweep: started here on the loopback address, or a cluster at a given address."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import secrets
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
-from suites.dataloader.batch import LoaderError
-from suites.dataloader.ray_watchdog import ENDED, kill_all, watched
+from harness.instruments.distributed.ray_watchdog import ENDED, kill_all, watched
 
 LOOPBACK = "127.0.0.1"
 
@@ -44,17 +44,26 @@ RETURNED = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Environment of all loading processes, Ray's and others: they return memory that they use no more."""
+"""Environment of processes that load data, Ray's and others: they return memory that they use no more."""
+
+NAMESPACE = "harness"
+"""Of the names of actors."""
+
+
+class RayError(RuntimeError):
+    """Ray cannot be joined or started; the text is one line."""
 
 
 class RaySession:
-    """A Ray that this process has joined. `options`: where ranks find it, for `LoaderSpec.options`.
+    """A Ray that this process has joined. `options`: where ranks find it, for the options of a loader.
 
-    Without an address, Ray is started on the loopback address alone and ends with `close` or this process.
-    Raises `LoaderError` where the cluster at an address cannot be reached.
+    Without an address, Ray is started on the loopback address alone, its processes with `environ`, and ends
+    with `close` or this process. Raises `RayError` where the cluster at an address cannot be reached.
     """
 
-    def __init__(self, address: str = "", object_store_B: int = OBJECT_STORE_B) -> None:
+    def __init__(
+        self, address: str = "", object_store_B: int = OBJECT_STORE_B, environ: Mapping[str, str] = RETURNED
+    ) -> None:
         self._watchdog: subprocess.Popen[bytes] | None = None
         if address:
             join(address)
@@ -63,7 +72,7 @@ class RaySession:
             folder = tempfile.mkdtemp(prefix="ray", dir=folder_for_sockets())
             os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
             self._watchdog = watched(folder)
-            self.address = _start(folder, object_store_B)
+            self.address = _start(folder, object_store_B, environ)
         self.options: dict[str, Any] = {"ray_address": self.address}
 
     def close(self) -> None:
@@ -81,19 +90,22 @@ def folder_for_sockets() -> str | None:
 
 
 def join(address: str) -> None:
-    """Join a running Ray, once per process; raises `LoaderError` where it cannot be reached."""
+    """Join a running Ray, once per process; raises `RayError` where it cannot be reached."""
     import ray
 
     if ray.is_initialized():
         return
     os.environ.update(QUIET)
     _refuse_unreachable(address)  # Ray itself would end this process
-    place = {"_node_ip_address": LOOPBACK} if address.startswith(LOOPBACK) else {}
+    local = address.startswith(LOOPBACK)
+    if local:
+        _stay_on_loopback()
+    place = {"_node_ip_address": LOOPBACK} if local else {}
     try:
-        ray.init(address=address, namespace="dataloader", log_to_driver=False, **place)
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, **place)
     except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise LoaderError(f"no Ray cluster at {address}: {first}") from None
+        raise RayError(f"no Ray cluster at {address}: {first}") from None
 
 
 def _refuse_unreachable(address: str) -> None:
@@ -102,16 +114,23 @@ def _refuse_unreachable(address: str) -> None:
         with socket.create_connection((host, int(port)), REACH_S):
             return
     except (OSError, ValueError) as error:
-        raise LoaderError(f"no Ray cluster at {address}: {error}; expected host:port") from None
+        raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
 
 
-def _start(folder: str, object_store_B: int) -> str:
-    import ray
+def _stay_on_loopback() -> None:
+    """Keep Ray from replacing the loopback address by this machine's own."""
     from ray._private import ray_constants
 
-    before = dict(os.environ)
-    os.environ.update(QUIET | RETURNED | {ONE_MACHINE: "0"})
+    os.environ[ONE_MACHINE] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False  # what the variable sets, where Ray was imported before
+
+
+def _start(folder: str, object_store_B: int, environ: Mapping[str, str]) -> str:
+    import ray
+
+    before = dict(os.environ)
+    os.environ.update({**QUIET, **environ})
+    _stay_on_loopback()
     try:
         for attempt in range(STARTS):
             try:
@@ -119,7 +138,7 @@ def _start(folder: str, object_store_B: int) -> str:
                     num_cpus=os.cpu_count(),
                     include_dashboard=False,
                     object_store_memory=object_store_B,
-                    namespace="dataloader",
+                    namespace=NAMESPACE,
                     log_to_driver=False,
                     configure_logging=False,
                     _node_ip_address=LOOPBACK,
@@ -131,9 +150,9 @@ def _start(folder: str, object_store_B: int) -> str:
                 kill_all(folder)
                 if attempt == STARTS - 1:
                     first = str(error).strip().splitlines()[0]
-                    raise LoaderError(f"Ray did not start in {STARTS} attempts: {first}") from None
+                    raise RayError(f"Ray did not start in {STARTS} attempts: {first}") from None
     finally:
-        for name in RETURNED:
+        for name in environ:
             os.environ.pop(name)
-        os.environ.update({name: value for name, value in before.items() if name in RETURNED})
+        os.environ.update({name: value for name, value in before.items() if name in environ})
     return str(context.address_info["gcs_address"])

@@ -1,0 +1,208 @@
+"""The common part of executors of jobs, with processes of this machine as its queue."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from toy.jobs_sweep import begun, gated
+from toy.sweep import LIMITS, cell, environ, group
+
+from harness.code_fingerprint import ROOT
+from harness.config_schema import SlurmSchema
+from harness.environment import describe
+from harness.executors import LOST, ExecutorError, jobs
+from harness.executors.job_folder import JOBS
+from harness.executors.jobs import JobsExecutor, QueueRefusal, Resources
+from harness.executors.slurm import SlurmQueue
+from harness.executors.submitted_job import JobEnd
+from harness.records import Status
+from harness.runner import run
+from harness.store import OtherSchemaError, Store
+
+pytestmark = pytest.mark.usefixtures("toy_suites")
+
+
+class Processes:
+    """A queue whose jobs begin at once; `takes` of them at the same time, and each runs `program`."""
+
+    title = "processes"
+
+    def __init__(self, takes=2, program="harness.executors.job"):
+        self.takes, self.program = takes, program
+        self.started = {}
+        self.most = 0
+
+    def open(self):
+        pass
+
+    def submit(self, job, timed):
+        alive = sum(process.poll() is None for process in self.started.values())
+        if alive >= self.takes:
+            raise QueueRefusal("the queue is full")
+        self.most = max(self.most, alive + 1)
+        command = [sys.executable, "-m", self.program, str(job.path)]
+        self.started[job.name] = subprocess.Popen(command, env=environ(), stderr=subprocess.DEVNULL)
+
+    def ends(self, jobs):
+        return {
+            name: None
+            if self.started[name].poll() is None
+            else JobEnd(Status.UNAVAILABLE, "ended", by_itself=True)
+            for name in jobs
+            if name in self.started
+        }
+
+    def cancel(self, names):
+        for name in names:
+            self.started[name].kill()
+            self.started[name].wait()
+
+    def close(self):
+        pass
+
+
+def sweep(folder, groups, queue, workers=2, groups_per_job=1):
+    executor = JobsExecutor(folder, queue, workers, groups_per_job, Resources("test", 0))
+    with Store(folder) as store:
+        run(groups, store, executor, LIMITS, executor.environment())
+        return dict(store.records)
+
+
+def test_jobs_end_as_the_local_executor_would_and_name_their_node(tmp_path):
+    acts = ("nothing", "raise_error", "kill_itself", "be_wrong")
+    queue = Processes()
+    records = sweep(tmp_path, [group(cell(act)) for act in acts], queue, groups_per_job=3)
+    assert {record.cell.workload: record.status for record in records.values()} == {
+        "nothing": "ok",
+        "raise_error": "crashed",
+        "kill_itself": "crashed",
+        "be_wrong": "wrong_result",
+    }
+    assert len(queue.started) == 2
+    assert {record.environment for record in records.values()} == {describe("test").digest}
+    assert not list((tmp_path / JOBS).glob("*/"))
+
+
+def test_a_full_queue_is_waited_for(tmp_path):
+    queue = Processes(takes=1)
+    cells = [cell("nothing", repeat=i) for i in range(3)]
+    records = sweep(tmp_path, [group(one) for one in cells], queue)
+    assert {record.status for record in records.values()} == {"ok"}
+    assert queue.most == 1
+
+
+def test_a_queue_that_takes_nothing_is_one_line(tmp_path):
+    with pytest.raises(ExecutorError, match="executor=processes: the queue is full"):
+        sweep(tmp_path, [group(cell("nothing"))], Processes(takes=0))
+    assert not list((tmp_path / JOBS).glob("*/"))
+
+
+def test_a_program_that_never_begins_ends_the_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
+    with pytest.raises(ExecutorError, match="executor=processes: its job ended before it began: "):
+        sweep(tmp_path, [group(cell("nothing"))], Processes(program="no_such_module"))
+
+
+def test_nodes_of_one_folder_are_alike_and_other_cells_are_tried_again(tmp_path):
+    """Reports pool the repeats of a cell, so that those of unlike nodes must not stand in one folder."""
+    one, two = cell("nothing"), cell("nothing", repeat=1)
+    sweep(tmp_path, [group(one)], Processes())
+    (first,) = (tmp_path / JOBS).glob("nodes-*.json")
+    kept = first.read_text()
+    first.write_text(json.dumps({**json.loads(kept), "cpu": "another"}))
+    records = sweep(tmp_path, [group(one), group(two)], Processes())
+    assert records[one.id].status == "ok"
+    assert records[two.id].status == "unavailable"
+    assert records[two.id].reason.startswith(f"{LOST}ran on a node unlike the first of this folder (cpu: ")
+    first.write_text(kept)
+    records = sweep(tmp_path, [group(one), group(two)], Processes())
+    assert {record.status for record in records.values()} == {"ok"}
+
+
+def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
+    cells = [one._replace(repeat=i, id=f"{one.id}{i}") for i in range(2) for one in gated(tmp_path, 1)]
+    queue = Processes()
+
+    def kill_first(event):
+        if begun(tmp_path)["gated0"] and not (tmp_path / "gate").exists():
+            next(iter(queue.started.values())).kill()
+            (tmp_path / "gate").touch()
+
+    executor = JobsExecutor(tmp_path / "out", queue, 1, 1, Resources("test", 0))
+    with Store(tmp_path / "out") as store:
+        run([group(one) for one in cells], store, executor, LIMITS, executor.environment(), kill_first)
+        assert [record.status for record in store.records.values()] == ["unavailable", "ok"]
+        assert store.records[cells[0].id].reason == "its job ended"
+
+
+def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):
+    (tmp_path / "records.jsonl").write_text('{"schema": 1}\n')
+    queue = Processes()
+    with pytest.raises(
+        OtherSchemaError, match=r"line 1: a record of schema version 1, not .*harness\.migrate"
+    ):
+        sweep(tmp_path, [group(cell("nothing"))], queue)
+    assert queue.started == {}
+    status, error = command(["executor=slurm"], tmp_path)
+    assert status == 2
+    assert "line 1: a record of schema version 1" in error
+
+
+def programs(folder, monkeypatch, **texts):
+    """Let these be the only programs that are found: what each prints."""
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    (folder / "cat").symlink_to(shutil.which("cat"))
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, monkeypatch):
+    rows = (
+        "a|1|OUT_OF_MEMORY|n1|OutOfMemory\nb|2|DEADLINE|n2|None\nc|3|RUNNING|n1|None\nd|4|BOOT_FAIL|n3|None"
+    )
+    older = "e|5|CANCELLED by 7|n1"
+    programs(
+        tmp_path / "bin",
+        monkeypatch,
+        squeue=f"cat <<END\n{rows}\nEND",
+        sacct=f"cat <<END\n{older}\nEND",
+    )
+    found = SlurmQueue(SlurmSchema()).ends(dict.fromkeys("abcdef", ""))
+    assert found == {
+        "a": JobEnd(Status.OUT_OF_MEMORY, "1 exceeded Slurm's memory limit (executor.memory_GB)"),
+        "b": JobEnd(Status.TIMED_OUT, "2 exceeded Slurm's deadline"),
+        "c": None,
+        "d": JobEnd(Status.UNAVAILABLE, "4 ended when a node of n3 failed to boot"),
+        "e": JobEnd(Status.UNAVAILABLE, "5 was cancelled"),
+    }
+
+
+def command(executor, out):
+    """Return how the command ends, and the last line that it prints as an error."""
+    words = ["suite=interconnect_formula", "workloads=[gemma_12b]", "only=[baseline]", f"out={out}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words, *executor], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_no_cluster_here_is_one_line_and_exit_status_2(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    programs(tmp_path / "bin", monkeypatch)
+    status, error = command(["executor=slurm"], tmp_path / "out")
+    assert status == 2
+    assert error == "harness: executor=slurm: no sbatch here; run this on a login node of the cluster"
+    assert not list((tmp_path / "out" / JOBS).glob("*/"))
+
+
+def test_without_submitit_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ExecutorError, match="submitit is not installed; the extra `slurm` has it"):
+        sweep(tmp_path, [group(cell("nothing"))], SlurmQueue(SlurmSchema()))
+    assert not (tmp_path / JOBS).exists()
