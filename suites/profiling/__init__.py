@@ -1,0 +1,149 @@
+"""The profiling suite (Chopper): where a training step's time goes, by recorded traces of all ranks.
+
+Each variant injects a known loss into the same step: the traces must recover it and name it. A recording is
+compared with those just before and after it, in which nothing is injected. The profiler's own cost is the
+step's time with it and without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from harness.records import Json, Note, Origin, Reading, Unavailable
+from suites.profiling.measure import (
+    counted_readings,
+    in_turn,
+    naming_readings,
+    plain_s,
+    state_readings,
+)
+from suites.profiling.ranks import RecordedRanks
+from suites.profiling.subject import Subject, Workload, baseline
+from suites.profiling.truth import calibrated, injected_s
+from suites.training.correctness import check_on_ranks
+from suites.training.techniques import Techniques
+
+ATTENTION: Techniques = [{"attention": {"kernel": "flash"}}]
+"""What plain PyTorch shares with the recorded step."""
+
+
+def build(workload: Json, seed: int) -> Subject:
+    """Return the baseline: the step with nothing injected."""
+    given = Workload(**workload)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
+    return baseline(given, seed)
+
+
+def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
+    """Return the subject with the techniques of an optimization's list."""
+    return subject.with_techniques(techniques)
+
+
+def bf16_FLOP(subject: Subject) -> float:
+    """Return 0: the steps compute in fp32."""
+    return 0.0
+
+
+@dataclass(slots=True)
+class Session:
+    """A variant's step on the ranks that all variants of its workload share; `key` names it there.
+
+    `calibrated`: see `truth.calibrated`.
+    """
+
+    subject: Subject
+    ranks: RecordedRanks
+    key: str
+    calibrated: float = 0.0
+
+
+def prepare(subject: Subject) -> Session:
+    """Start the ranks if no variant has, make the step on them, and calibrate what is injected."""
+    ranks = shared_ranks(subject.workload)
+    session = Session(subject, ranks, key_of(subject))
+    try:
+        ranks.enter(session.key, subject.step)
+        session.calibrated = calibrated(ranks, session.key, subject.injection)
+    except BaseException:
+        close(session)
+        raise
+    return session
+
+
+def key_of(subject: Subject) -> str:
+    """Return the name of a step on the ranks, which variants share that inject into the same one."""
+    described = json.dumps(subject.step.described, sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def check(session: Session) -> None:
+    """Compare the losses and gradients of the ranks with plain PyTorch's, once for each step.
+
+    Raises `WrongResult`.
+    """
+    ranks, step = session.ranks, session.subject.step
+    if session.key in ranks.checked:
+        return
+    ranks.train("make", key="checked", step=step.described)
+    device = torch.device("cuda" if ranks.backend == "nccl" else "cpu")
+    check_on_ranks(step, ranks.train, "checked", ATTENTION, device)
+    ranks.train("drop", key="checked")
+    ranks.checked.add(session.key)
+
+
+def conditions(session: Session) -> Mapping[str, str]:
+    """Return the conditions that a claim may name."""
+    workload = session.subject.workload
+    cuda = session.ranks.backend == "nccl"
+    return {
+        "device": "cuda" if cuda else "cpu",
+        "device_name": torch.cuda.get_device_name(0) if cuda else "CPU",
+        "ranks": str(workload.dp_size),
+        "parallelism": workload.parallelism,
+        "precision": "fp32",
+        "network": "emulated" if workload.linked else "none",
+    }
+
+
+def read_once(session: Session) -> Iterator[Reading | Note]:
+    """Read the sizes of the step."""
+    workload = session.subject.workload
+    yield Reading("tokens_per_step", "1", workload.dp_size * workload.sequences * workload.seq_len, Origin.CALCULATED)
+
+
+def sample(session: Session) -> Iterator[Reading | Note]:
+    """Read recordings with what is injected, each compared with its neighbours, and times without profiler."""
+    subject, ranks = session.subject, session.ranks
+    origin = Origin.MEASURED if subject.injection is None else Origin.EMULATED
+    unprofiled_s = plain_s(ranks, session.key, subject)
+    yield Reading("time", "s", unprofiled_s, origin)
+    for compared in in_turn(ranks, session.key, subject):
+        recording = compared.recording
+        yield from state_readings(recording.found, origin)
+        yield from counted_readings(recording)
+        yield Reading("profiled_time", "s", recording.step_s, origin)
+        yield Reading("reference_time", "s", compared.reference_s, Origin.MEASURED)
+        yield Reading("profiler_overhead", "1", recording.step_s / unprofiled_s - 1, origin)
+        truth_s = injected_s(recording, subject.injection, session.calibrated)
+        yield from naming_readings(compared, subject.injection, truth_s)
+
+
+@lru_cache(maxsize=1)
+def shared_ranks(workload: Workload) -> RecordedRanks:
+    """Return the ranks of all variants of a workload."""
+    return RecordedRanks(workload)
+
+
+def close(session: Session) -> None:
+    """Leave the ranks; with the last variant they end."""
+    session.ranks.leave()
+    if not session.ranks.variants:
+        session.ranks.close()
+        shared_ranks.cache_clear()
