@@ -36,7 +36,7 @@ def plan(
 
     Reference workloads are planned once, for the baseline, and a variant only where it applies; `gpu`:
     whether the host has one. `environment` is the digest of the host, `code(variant)` the digest of the
-    sources that make a variant's readings, `own_code(workload)` that of the user's model code.
+    sources that make a variant's readings, `own_code(workload)` that of the user's model code or trace.
     """
     tails = [
         (variant, digest([variant.name, config_of(variant), code(variant), environment]))
