@@ -90,7 +90,7 @@ def _has_nothing_to_compare(run: Run, variant: Variant, workload: str, gpu: bool
     others = [one for one in run.variants if one.module not in BASELINES]
     if run.sampling is None or not others or variant.module not in BASELINES:
         return False
-    if workload in run.reference_workloads:
+    if workload in run.reference_workloads or run.workloads[workload].get("trace"):
         return False
     return not any(applies(one.applies_to, run.workloads[workload], gpu) for one in others)
 

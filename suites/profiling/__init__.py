@@ -115,11 +115,13 @@ def conditions(session: Session) -> Mapping[str, str]:
 def read_once(session: Session) -> Iterator[Reading | Note]:
     """Read the sizes of the step."""
     workload = session.subject.workload
-    yield Reading("tokens_per_step", "1", workload.dp_size * workload.sequences * workload.seq_len, Origin.CALCULATED)
+    yield Reading(
+        "tokens_per_step", "1", workload.dp_size * workload.sequences * workload.seq_len, Origin.CALCULATED
+    )
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read recordings with what is injected, each compared with its neighbours, and times without profiler."""
+    """Read recordings, each compared with its neighbours, and the time without the profiler."""
     subject, ranks = session.subject, session.ranks
     origin = Origin.MEASURED if subject.injection is None else Origin.EMULATED
     unprofiled_s = plain_s(ranks, session.key, subject)

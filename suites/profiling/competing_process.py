@@ -1,5 +1,6 @@
-"""A process that keeps one core busy for a known share of the time: `python -m suites.profiling.competing_process CORE SHARE PERIOD_S`.
+"""A process that keeps one core busy for a known share of the time.
 
+`python -m suites.profiling.competing_process CORE SHARE PERIOD_S`, run by `ranks.competing`.
 It works until it has had its share of a period in processor time, then sleeps for the rest of the period.
 The line that it prints once it runs says that it does.
 """

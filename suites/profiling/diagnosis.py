@@ -1,7 +1,7 @@
 """Name what a recording lost time to: causes that the trace shows, explained by what was counted meanwhile.
 
-`harness.instruments.traces.causes` finds which state of which rank takes longer than it should. Of a rank that
-computes longer the trace does not show why. The kernel's counters do: its group was held back by a quota, its
+`harness.instruments.traces.causes` finds which state of which rank takes longer than it should. The trace of
+a rank that computes longer does not show why. The kernel's counters do: a quota held its group back, its
 thread waited for a core, or its core was slower. Where none of these grew, the cause is not named.
 """
 
@@ -97,7 +97,7 @@ def diagnose(of: Recording, reference: Recording) -> list[Finding]:
 
 
 def _names(cause: Cause, of: Recording, reference: Recording) -> Iterator[tuple[str, int]]:
-    """Return what a cause is called and of which rank; nothing where it is a symptom or has no explanation."""
+    """Return what a cause is called and of which rank; nothing for a symptom or without an explanation."""
     ranks = [cause.rank] if cause.rank >= 0 else range(len(of.found.ranks))
     if cause.state == State.COMMUNICATION and cause.rank < 0:
         yield "slow_link", -1

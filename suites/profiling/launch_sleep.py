@@ -20,4 +20,6 @@ class Settings:
 
 def apply(subject: Subject, settings: Settings) -> Subject:
     """Return the subject with it."""
-    return subject.with_injection(kind="launch_sleep", rank=settings.rank, seconds=settings.seconds, every=settings.every)
+    return subject.with_injection(
+        kind="launch_sleep", rank=settings.rank, seconds=settings.seconds, every=settings.every
+    )

@@ -107,7 +107,9 @@ def counted_readings(recording: Recording) -> Iterator[Reading]:
     """Read what the system counted over the steps, of each rank."""
     for number, rank in enumerate(recording.found.ranks):
         method = f"rank {rank.rank}"
-        yield Reading("waited_for_core", "s", recording.counted_s(number, "waited_for_core_s"), Origin.MEASURED, method)
+        yield Reading(
+            "waited_for_core", "s", recording.counted_s(number, "waited_for_core_s"), Origin.MEASURED, method
+        )
         yield Reading("throttled", "s", recording.counted_s(number, "throttled_s"), Origin.MEASURED, method)
         clock = recording.counted_s(number, "relative_clock")
         yield Reading("relative_clock", "1", clock, Origin.MEASURED, f"dependent chain, {method}")

@@ -52,7 +52,10 @@ def record(
     trace = os.path.join(folder, f"rank{dist.get_rank()}.json") if folder else ""
     dist.barrier()
     with before_launches(trainer, launches):
-        return [list(one) for one in recorder.record(steps, wait, launches, trace, load if dist.get_rank() == 1 else 0)]
+        return [
+            list(one)
+            for one in recorder.record(steps, wait, launches, trace, load if dist.get_rank() == 1 else 0)
+        ]
 
 
 def reduce_s(state: RankState, key: str, count: int) -> list[float]:

@@ -46,7 +46,10 @@ class RecordedRanks:
         self.cores = cores[:count] if len(cores) >= count else []
         with ExitStack() as stack:
             self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="traces"))
-            places, address = [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)], "127.0.0.1"
+            places, address = (
+                [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)],
+                "127.0.0.1",
+            )
             if workload.linked:
                 self.network = stack.enter_context(Network(linked(count)))
                 places, address = located(self.network)

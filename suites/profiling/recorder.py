@@ -7,9 +7,9 @@ counters are read between steps, outside of the marks.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,6 @@ from harness.instruments.timing.core_account import CoreAccount
 from harness.instruments.timing.dependent_chain import CoreSpeed
 from suites.profiling.injection_on_rank import Sleeper
 from suites.training.trainer import Batch, Trainer
-
 
 LEFT_OUT = "step before the recording"
 """The mark of a recording's first step, in which caches and the profiler's buffers fill."""
@@ -58,7 +57,9 @@ class Recorder:
         self._speed = CoreSpeed()
         self._counted = CoreAccount()
 
-    def record(self, steps: int, wait: Sleeper, launches: Sleeper, trace: str = "", load: int = 0) -> list[StepAccount]:
+    def record(
+        self, steps: int, wait: Sleeper, launches: Sleeper, trace: str = "", load: int = 0
+    ) -> list[StepAccount]:
         """Run one step that is left out and `steps` more, under the profiler if `trace` names its file."""
         batches = iter(DataLoader(TextBatches(self.trainer, wait), batch_size=None))
         self._load = Path(f"/proc/{load}/schedstat") if load else None

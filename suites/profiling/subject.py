@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
-from harness.bounds import Bounds, OnlyWith
+from harness.bounds import Bounds
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step
@@ -22,13 +22,15 @@ class Workload(training.Workload):
     """
 
     vocab_size: TextVocabulary
-    dp_size: Annotated[int, Bounds(at_least=2, at_most=8)] = 2  # processes on this machine; a GPU each, if any
+    dp_size: Annotated[int, Bounds(at_least=2, at_most=8)] = (
+        2  # processes on this machine; a GPU each, if any
+    )
     parallelism: Literal["ddp", "fsdp2"] = "ddp"  # how ranks share the model
     recorded_steps: Annotated[int, Bounds(at_least=4)] = 10  # of each recording, after one that is left out
     recordings: Annotated[int, Bounds(at_least=1)] = 2  # pairs of recordings in each round
     linked: bool = False  # each rank in a network namespace of its own, over a link that can be shaped
     device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
-    trace: Annotated[str | None, OnlyWith("linked", (False,))] = None  # a trace file, or a folder with one per rank
+    trace: str | None = None  # of a run elsewhere: a file, or a folder with one per rank
     source: str = ""
 
     @property
@@ -42,7 +44,11 @@ class Workload(training.Workload):
 
         One bucket in DDP: nothing is reduced before the backward pass ends, so that communication is exposed.
         """
-        own = {"ddp": {"buckets": 1, "gradient_as_bucket_view": True}} if self.parallelism == "ddp" else {"fsdp2": {}}
+        own = (
+            {"ddp": {"buckets": 1, "gradient_as_bucket_view": True}}
+            if self.parallelism == "ddp"
+            else {"fsdp2": {}}
+        )
         return [{"attention": {"kernel": "flash"}}, own]
 
 

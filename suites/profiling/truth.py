@@ -1,4 +1,4 @@
-"""How much was injected, measured without the trace: by the injector's own clock, or calibrated beforehand."""
+"""How much was injected, measured without the trace: by the injector's clock, or calibrated beforehand."""
 
 from __future__ import annotations
 
