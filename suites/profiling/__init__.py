@@ -25,6 +25,7 @@ from suites.profiling.measure import (
 )
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.subject import Subject, Workload, baseline
+from suites.profiling.traced import TracedElsewhere, read_elsewhere, readings_elsewhere
 from suites.profiling.truth import calibrated, injected_s
 from suites.training.correctness import check_on_ranks
 from suites.training.techniques import Techniques
@@ -52,7 +53,7 @@ def bf16_FLOP(subject: Subject) -> float:
 
 
 @dataclass(slots=True)
-class Session:
+class RunningStep:
     """A variant's step on the ranks that all variants of its workload share; `key` names it there.
 
     `calibrated`: see `truth.calibrated`.
@@ -64,10 +65,18 @@ class Session:
     calibrated: float = 0.0
 
 
+Session = RunningStep | TracedElsewhere
+
+
 def prepare(subject: Subject) -> Session:
-    """Start the ranks if no variant has, make the step on them, and calibrate what is injected."""
+    """Start the ranks if no variant has, make the step on them, and calibrate what is injected.
+
+    A trace of a run elsewhere is read.
+    """
+    if subject.workload.trace is not None:
+        return read_elsewhere(subject)
     ranks = shared_ranks(subject.workload)
-    session = Session(subject, ranks, key_of(subject))
+    session = RunningStep(subject, ranks, key_of(subject))
     try:
         ranks.enter(session.key, subject.step)
         session.calibrated = calibrated(ranks, session.key, subject.injection)
@@ -86,8 +95,10 @@ def key_of(subject: Subject) -> str:
 def check(session: Session) -> None:
     """Compare the losses and gradients of the ranks with plain PyTorch's, once for each step.
 
-    Raises `WrongResult`.
+    Raises `WrongResult`. Of a trace there is nothing to compare.
     """
+    if isinstance(session, TracedElsewhere):
+        return
     ranks, step = session.ranks, session.subject.step
     if session.key in ranks.checked:
         return
@@ -100,6 +111,8 @@ def check(session: Session) -> None:
 
 def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
+    if isinstance(session, TracedElsewhere):
+        return session.conditions
     workload = session.subject.workload
     cuda = session.ranks.backend == "nccl"
     return {
@@ -113,15 +126,24 @@ def conditions(session: Session) -> Mapping[str, str]:
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:
-    """Read the sizes of the step."""
+    """Read the sizes of the step, or all that a trace of a run elsewhere has."""
+    if isinstance(session, TracedElsewhere):
+        yield from readings_elsewhere(session)
+        return
     workload = session.subject.workload
     yield Reading(
         "tokens_per_step", "1", workload.dp_size * workload.sequences * workload.seq_len, Origin.CALCULATED
     )
 
 
+def timed(session: Session) -> bool:
+    """Return whether steps are run: not those of a trace."""
+    return isinstance(session, RunningStep)
+
+
 def sample(session: Session) -> Iterator[Reading | Note]:
     """Read recordings, each compared with its neighbours, and the time without the profiler."""
+    assert isinstance(session, RunningStep)
     subject, ranks = session.subject, session.ranks
     origin = Origin.MEASURED if subject.injection is None else Origin.EMULATED
     unprofiled_s = plain_s(ranks, session.key, subject)
@@ -145,6 +167,8 @@ def shared_ranks(workload: Workload) -> RecordedRanks:
 
 def close(session: Session) -> None:
     """Leave the ranks; with the last variant they end."""
+    if isinstance(session, TracedElsewhere):
+        return
     session.ranks.leave()
     if not session.ranks.variants:
         session.ranks.close()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
 from harness.instruments.traces.causes import Cause, causes
 from harness.instruments.traces.segments import State
-from suites.profiling.recorder import StepAccount
+from suites.profiling.recorder import RankRecord
 
 EXPLAINS = 0.5
 """A counter explains longer computing if it grew by at least this share of it."""
@@ -39,10 +39,10 @@ STATES = {
 
 
 class Recording(NamedTuple):
-    """Steps of all ranks: the breakdown of their traces, and each rank's accounts of the same steps."""
+    """Steps of all ranks: the breakdown of their traces, and each rank's records of the same steps."""
 
     found: Breakdown
-    accounts: Sequence[Sequence[StepAccount]]
+    records: Sequence[RankRecord]
 
     @property
     def step_s(self) -> float:
@@ -55,7 +55,7 @@ class Recording(NamedTuple):
 
     def counted_s(self, rank: int, name: str) -> float:
         """Return the middle of a rank's account per step."""
-        return middle(np.array([getattr(one, name) for one in self.accounts[rank]]))
+        return middle(np.array([getattr(one, name) for one in self.records[rank].accounts]))
 
 
 class Finding(NamedTuple):

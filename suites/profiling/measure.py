@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown
 from harness.instruments.traces.breakdown import breakdown as broken_down
 from harness.instruments.traces.kineto import read_traces
@@ -16,7 +17,7 @@ from harness.instruments.traces.segments import State
 from harness.records import Origin, Reading
 from suites.profiling.diagnosis import Finding, Recording, diagnose, middle, rise_s
 from suites.profiling.ranks import RecordedRanks
-from suites.profiling.subject import Injection, Subject
+from suites.profiling.subject import Injection, Subject, Workload
 
 METRICS = {
     State.COMPUTING: "computing",
@@ -63,28 +64,44 @@ class Compared(NamedTuple):
         return (self.before.step_s + self.after.step_s) / 2
 
 
-def recorded(ranks: RecordedRanks, key: str, steps: int, injection: Injection | None) -> Recording:
+def recorded(ranks: RecordedRanks, key: str, subject: Subject, injection: Injection | None) -> Recording:
     """Record steps of all ranks under the profiler, and break their traces down."""
     with tempfile.TemporaryDirectory(dir=ranks.folder) as folder:
-        accounts = ranks.record(key, steps, folder, injection)
-        return Recording(broken_down(read_traces(Path(folder))), accounts)
+        records = ranks.record(key, subject.workload.recorded_steps, folder, injection)
+        clocks = [one.relative_clock for record in records for one in record.accounts]
+        found = broken_down(
+            read_traces(Path(folder)),
+            model_FLOP=model_FLOP(subject.workload),
+            peak_FLOP_per_s=ranks.FLOP_per_s,
+            known_factors=None if ranks.FLOP_per_s is None else {"frequency": 1 / middle(np.array(clocks))},
+        )
+        return Recording(found, records)
+
+
+def model_FLOP(workload: Workload) -> float:
+    """Return the FLOP of a rank's step: 6 per parameter and token, 12 T d per layer and token for attention.
+
+    Source: Kaplan et al., arXiv 2001.08361; half of the attention's scores are masked, and counted.
+    """
+    tokens = workload.sequences * workload.seq_len
+    attention = 12.0 * workload.num_hidden_layers * workload.hidden_size * workload.seq_len
+    return tokens * (6.0 * workload.shape.parameters + attention)
 
 
 def in_turn(ranks: RecordedRanks, key: str, subject: Subject) -> Iterator[Compared]:
     """Take the workload's number of recordings, each between two with nothing injected."""
-    steps = subject.workload.recorded_steps
-    before = recorded(ranks, key, steps, None)
+    before = recorded(ranks, key, subject, None)
     for _ in range(subject.workload.recordings):
-        recording = recorded(ranks, key, steps, subject.injection)
-        after = recorded(ranks, key, steps, None)
+        recording = recorded(ranks, key, subject, subject.injection)
+        after = recorded(ranks, key, subject, None)
         yield Compared(recording, before, after)
         before = after
 
 
 def plain_s(ranks: RecordedRanks, key: str, subject: Subject) -> float:
     """Return the middle time of a step of the slowest rank, without the profiler."""
-    accounts = ranks.record(key, subject.workload.recorded_steps, "", subject.injection)
-    return max(middle(np.array([one.seconds for one in rank])) for rank in accounts)
+    records = ranks.record(key, subject.workload.recorded_steps, "", subject.injection)
+    return max(middle(np.array([one.seconds for one in record.accounts])) for record in records)
 
 
 def state_readings(found: Breakdown, origin: Origin) -> Iterator[Reading]:
@@ -113,6 +130,7 @@ def counted_readings(recording: Recording) -> Iterator[Reading]:
         yield Reading("throttled", "s", recording.counted_s(number, "throttled_s"), Origin.MEASURED, method)
         clock = recording.counted_s(number, "relative_clock")
         yield Reading("relative_clock", "1", clock, Origin.MEASURED, f"dependent chain, {method}")
+        yield from telemetry_readings(recording.records[number].telemetry, method)
 
 
 def naming_readings(compared: Compared, injection: Injection | None, injected_s: float) -> Iterator[Reading]:

@@ -6,6 +6,7 @@ See `harness.instruments.distributed.rank_pool`.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,11 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
+from harness.instruments.timing.dependent_chain import CoreSpeed
+from harness.instruments.timing.matmul_probe import matmul_FLOP_per_s
 from suites.profiling.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder
+from suites.training.on_rank import device
 from suites.training.trainer import Trainer
 
 
@@ -23,6 +27,7 @@ def begin(state: RankState, cores: list[int]) -> None:
     """Keep this rank on its core, if it has one of its own, with one thread."""
     torch.set_num_threads(1)
     use_ring_reduce_scatter()
+    state["speed"] = CoreSpeed()
     if cores:
         os.sched_setaffinity(0, {cores[dist.get_rank()]})
         for thread in os.listdir("/proc/self/task"):  # gloo's threads exist already
@@ -34,34 +39,34 @@ def process_id(state: RankState) -> int:
     return os.getpid()
 
 
+def matmul_rate(state: RankState) -> float | None:
+    """Return the FLOP/s at which this rank multiplies in fp32 while all do; None on a GPU."""
+    dist.barrier()
+    return None if device().type == "cuda" else matmul_FLOP_per_s()["fp32"]
+
+
 def record(
-    state: RankState, key: str, steps: int, folder: str, injection: Mapping[str, Any] | None, load: int = 0
-) -> list[list[float]]:
+    state: RankState, key: str, steps: int, folder: str, injection: Mapping[str, Any] | None, load: int
+) -> list[Any]:
     """Record steps, with what is injected into this rank itself; the trace goes to `folder`, if given.
 
-    Returns each step's `StepAccount`.
+    `load` is the process that competes with the rank of the injection. Returns a `RankRecord`.
     """
     trainer: Trainer = state[key]
-    recorders: dict[str, Recorder] = state.setdefault("recorders", {})
-    recorder = recorders.get(key) or recorders.setdefault(key, Recorder(trainer))
-    wait, launches = Sleeper(0.0), Sleeper(0.0)
-    if injection is not None and injection["rank"] == dist.get_rank():
-        sleeper = Sleeper(injection["seconds"], injection["every"])
-        wait = sleeper if injection["kind"] == "data_wait" else wait
-        launches = sleeper if injection["kind"] == "launch_sleep" else launches
-    trace = os.path.join(folder, f"rank{dist.get_rank()}.json") if folder else ""
+    speed = state["speed"]
+    own = injection if injection is not None and injection["rank"] == dist.get_rank() else None
+    sleeper = Sleeper(own["seconds"], own["every"]) if own else Sleeper(0.0)
+    kind = own["kind"] if own else ""
+    wait, launches = (sleeper if kind == one else Sleeper(0.0) for one in ("data_wait", "launch_sleep"))
+    recorder = Recorder(trainer, speed, wait, launches, load if own else 0)
     dist.barrier()
     with before_launches(trainer, launches):
-        return [
-            list(one)
-            for one in recorder.record(steps, wait, launches, trace, load if dist.get_rank() == 1 else 0)
-        ]
+        record = recorder.record(steps, os.path.join(folder, f"rank{dist.get_rank()}.json") if folder else "")
+    return [[list(one) for one in record.accounts], record.telemetry]
 
 
 def reduce_s(state: RankState, key: str, count: int) -> list[float]:
-    """Return the seconds of each all-reduce of as many bytes as the step's gradients have."""
-    import time
-
+    """Return the seconds of each all-reduce of as many numbers as the step has gradients."""
     trainer: Trainer = state[key]
     bucket = torch.ones(sum(one.numel() for one in trainer.plain.parameters()), device=trainer.device)
     taken_s = []
@@ -70,5 +75,4 @@ def reduce_s(state: RankState, key: str, count: int) -> list[float]:
         begin_s = time.perf_counter()
         dist.all_reduce(bucket)
         taken_s.append(time.perf_counter() - begin_s)
-        bucket.fill_(1.0)
     return taken_s

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import combinations
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from harness.records import Unavailable
 from suites.profiling import competing_process, on_rank
-from suites.profiling.recorder import StepAccount
+from suites.profiling.recorder import RankRecord, StepAccount
 from suites.profiling.subject import Injection, Workload
 from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
@@ -55,11 +55,17 @@ class RecordedRanks:
                 places, address = located(self.network)
             self.pool = stack.enter_context(RankPool(places, address, self.backend))
             self.call("begin", cores=self.cores)
+            self.FLOP_per_s = self._matmul_rate()
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         """End the ranks and remove what was made for them."""
         self._stack.close()
+
+    def _matmul_rate(self) -> float | None:
+        """Return the mean rate of the ranks' cores; None on GPUs."""
+        rates = self.call("matmul_rate")
+        return None if None in rates else fmean(rates)
 
     def enter(self, key: str, step: TrainingStep) -> None:
         """Make a variant's step on the ranks, if none has made the same."""
@@ -80,18 +86,16 @@ class RecordedRanks:
         """Return what `function` of `suites.training.on_rank` returned on each rank."""
         return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
-    def record(
-        self, key: str, steps: int, folder: str, injection: Injection | None
-    ) -> list[list[StepAccount]]:
+    def record(self, key: str, steps: int, folder: str, injection: Injection | None) -> list[RankRecord]:
         """Record steps of each rank while something is injected; the traces go to `folder`, if given."""
-        with self.injected(injection) as outside:
+        with self.injected(injection) as load:
             given = None if injection is None else asdict(injection)
-            answers = self.call("record", key=key, steps=steps, folder=folder, injection=given, load=outside)
-        return [[StepAccount(*one) for one in steps] for steps in answers]
+            answers = self.call("record", key=key, steps=steps, folder=folder, injection=given, load=load)
+        return [RankRecord([StepAccount(*one) for one in steps], means) for steps, means in answers]
 
     @contextmanager
     def injected(self, injection: Injection | None) -> Iterator[int]:
-        """Impose what is injected from outside of the ranks."""
+        """Impose what is injected from outside of the ranks; give the id of a competing process, else 0."""
         kind = None if injection is None else injection.kind
         if injection is None or kind in ("data_wait", "launch_sleep"):
             yield 0

@@ -1,14 +1,14 @@
 """Record training steps of one rank: its time, torch's trace, and what the system counted meanwhile.
 
 Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader. The
-counters are read between steps, outside of the marks.
+counters are read between steps, outside of the marks; a device's clocks are sampled by a thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, IterableDataset
 
-from harness.instruments.timing.core_account import CoreAccount
+from harness.instruments.timing.core_account import core_counts
 from harness.instruments.timing.dependent_chain import CoreSpeed
+from harness.instruments.timing.device_telemetry import DeviceSampler, state_reader, telemetry_means
 from suites.profiling.injection_on_rank import Sleeper
 from suites.training.trainer import Batch, Trainer
 
@@ -38,7 +39,11 @@ class TextBatches(IterableDataset[Batch]):
 
 
 class StepAccount(NamedTuple):
-    """One step: its seconds, those that an injector took, and what the system counted over it."""
+    """One step: its seconds, those that an injector took, and what the system counted over it.
+
+    `load_s` is the processor time of a competing process, `processor_s` that of this rank with its threads.
+    `relative_clock` is 1 where the core is as fast as at its fastest.
+    """
 
     seconds: float
     slept_s: float
@@ -49,57 +54,65 @@ class StepAccount(NamedTuple):
     relative_clock: float
 
 
+class RankRecord(NamedTuple):
+    """A rank's steps, and the means of its device's telemetry by name, where it has any."""
+
+    accounts: list[StepAccount]
+    telemetry: dict[str, float]
+
+
 class Recorder:
-    """Records steps of a trainer; `speed` is calibrated when it is made."""
+    """Records steps of a trainer, whose batches wait for `wait`; `load` is a competing process's id, or 0."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self._speed = CoreSpeed()
-        self._counted = CoreAccount()
-
-    def record(
-        self, steps: int, wait: Sleeper, launches: Sleeper, trace: str = "", load: int = 0
-    ) -> list[StepAccount]:
-        """Run one step that is left out and `steps` more, under the profiler if `trace` names its file."""
-        batches = iter(DataLoader(TextBatches(self.trainer, wait), batch_size=None))
+    def __init__(
+        self, trainer: Trainer, speed: CoreSpeed, wait: Sleeper, launches: Sleeper, load: int
+    ) -> None:
+        self._trainer, self._speed = trainer, speed
+        self._wait, self._launches = wait, launches
         self._load = Path(f"/proc/{load}/schedstat") if load else None
-        accounts = []
-        with profiled(self.trainer.device) if trace else nullcontext() as profiler:
-            for number in range(steps + 1):
-                accounts.append(self._step(number, batches, wait, launches))
-        if profiler is not None:
+        self._batches = iter(DataLoader(TextBatches(trainer, wait), batch_size=None))
+
+    def record(self, steps: int, trace: str = "") -> RankRecord:
+        """Run one step that is left out and `steps` more, under the profiler if `trace` names its file."""
+        device = self._trainer.device
+        read = state_reader(device)
+        profiler = profiled(device) if trace else nullcontext()
+        with DeviceSampler(read) if read else nullcontext() as sampler, profiler:
+            accounts = [self._step(number) for number in range(steps + 1)]
+        if isinstance(profiler, profile):
             profiler.export_chrome_trace(trace)
-        return accounts[1:]
+        return RankRecord(accounts[1:], telemetry_means(sampler.samples) if sampler else {})
+
+    def _step(self, number: int) -> StepAccount:
+        trainer = self._trainer
+        slept_s, load_s, before = self._slept_s(), self._load_s(), core_counts()
+        begin_s, processor_s = time.perf_counter(), time.process_time()
+        with record_function(f"ProfilerStep#{number}" if number else LEFT_OUT):
+            count = trainer.step.workload.gradient_accumulation_steps
+            trainer.train_step([next(self._batches) for _ in range(count)])
+            if trainer.device.type == "cuda":
+                torch.cuda.synchronize(trainer.device)
+        taken_s, processor_s = time.perf_counter() - begin_s, time.process_time() - processor_s
+        after = core_counts()
+        return StepAccount(
+            taken_s,
+            self._slept_s() - slept_s,
+            self._load_s() - load_s,
+            processor_s,
+            after.waited_s - before.waited_s,
+            after.throttled_s - before.throttled_s,
+            self._speed.relative_clock(),
+        )
+
+    def _slept_s(self) -> float:
+        return self._wait.slept_s + self._launches.slept_s
 
     def _load_s(self) -> float:
         """Return the processor time of the competing process so far."""
         return 0.0 if self._load is None else int(self._load.read_text().split()[0]) / 1e9
 
-    def _step(self, number: int, batches: Iterator[Batch], wait: Sleeper, launches: Sleeper) -> StepAccount:
-        slept_s, before = wait.slept_s + launches.slept_s, self._counted.read()
-        load_s, processor_s = self._load_s(), time.process_time()
-        begin_s = time.perf_counter()
-        with record_function(f"ProfilerStep#{number}" if number else LEFT_OUT):
-            count = self.trainer.step.workload.gradient_accumulation_steps
-            self.trainer.train_step([next(batches) for _ in range(count)])
-            if self.trainer.device.type == "cuda":
-                torch.cuda.synchronize(self.trainer.device)
-        taken_s = time.perf_counter() - begin_s
-        after = self._counted.read()
-        return StepAccount(
-            taken_s,
-            wait.slept_s + launches.slept_s - slept_s,
-            self._load_s() - load_s,
-            time.process_time() - processor_s,
-            after.waited_s - before.waited_s,
-            after.throttled_s - before.throttled_s,
-            self._speed.read().on_core_s,
-        )
 
-
-@contextmanager
-def profiled(device: torch.device) -> Iterator[Any]:
-    """Run the block under torch's profiler."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with profile(activities=activities) as profiler:
-        yield profiler
+def profiled(device: torch.device) -> AbstractContextManager[Any]:
+    """Return torch's profiler for work on the device."""
+    cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return profile(activities=[ProfilerActivity.CPU, *cuda])

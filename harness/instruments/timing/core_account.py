@@ -23,12 +23,9 @@ class CoreCounts(NamedTuple):
     throttled_s: float  # of its group: held back by a quota
 
 
-class CoreAccount:
-    """Reads the counts of the thread that calls it, in whichever control group it is then."""
-
-    def read(self) -> CoreCounts:
-        """Return the counts."""
-        return CoreCounts(waited_s(), throttled_s())
+def core_counts() -> CoreCounts:
+    """Return the counts of the thread that calls this, in whichever control group it is now."""
+    return CoreCounts(waited_s(), throttled_s())
 
 
 def waited_s() -> float:
