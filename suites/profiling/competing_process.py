@@ -1,8 +1,7 @@
-"""A process that keeps one core busy for a known share of the time.
+"""A process that keeps one core busy for a known share of the time, run by `ranks.competing`.
 
-`python -m suites.profiling.competing_process CORE SHARE PERIOD_S`, run by `ranks.competing`.
-It works until it has had its share of a period in processor time, then sleeps for the rest of the period.
-The line that it prints once it runs says that it does.
+It works until it has had its share of a period in processor time, then sleeps for the rest of the period. The
+line that it prints once it runs says that it does. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ def main(core: int, share: float, period_s: float) -> None:
     os.sched_setaffinity(0, {core})
     sys.stdout.write("busy\n")
     sys.stdout.flush()
-    begin_s = time.monotonic()
+    begin_s, parent = time.monotonic(), os.getppid()
     had_s = time.thread_time()
-    while True:
+    while os.getppid() == parent:
         had_s += share * period_s
         while time.thread_time() < had_s:
             pass

@@ -132,7 +132,7 @@ class RecordedRanks:
 @contextmanager
 def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
     """Keep the core busy for this share of the time."""
-    command = [sys.executable, "-m", competing_process.__name__, str(core), str(share), str(PERIOD_S)]
+    command = [sys.executable, competing_process.__file__, str(core), str(share), str(PERIOD_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
