@@ -19,6 +19,7 @@ from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.profiling.measure import (
     counted_readings,
     in_turn,
+    model_FLOP,
     naming_readings,
     plain_s,
     state_readings,
@@ -29,9 +30,6 @@ from suites.profiling.traced import TracedElsewhere, read_elsewhere, readings_el
 from suites.profiling.truth import calibrated, injected_s
 from suites.training.correctness import check_on_ranks
 from suites.training.techniques import Techniques
-
-ATTENTION: Techniques = [{"attention": {"kernel": "flash"}}]
-"""What plain PyTorch shares with the recorded step."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -48,8 +46,12 @@ def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
 
 
 def bf16_FLOP(subject: Subject) -> float:
-    """Return 0: the steps compute in fp32."""
-    return 0.0
+    """Return the FLOP of bf16 matrix products in a sample; 0 in fp32 and on GPUs."""
+    workload = subject.workload
+    if workload.precision == "fp32" or torch.cuda.is_available():
+        return 0.0
+    recordings = 1 + 1 + 2 * workload.recordings  # one without the profiler, and the references
+    return recordings * (workload.recorded_steps + 1) * workload.dp_size * model_FLOP(workload)
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ def check(session: Session) -> None:
         return
     ranks.train("make", key="checked", step=step.described)
     device = torch.device("cuda" if ranks.backend == "nccl" else "cpu")
-    check_on_ranks(step, ranks.train, "checked", ATTENTION, device)
+    check_on_ranks(step, ranks.train, "checked", session.subject.workload.shared_techniques, device)
     ranks.train("drop", key="checked")
     ranks.checked.add(session.key)
 
@@ -120,7 +122,7 @@ def conditions(session: Session) -> Mapping[str, str]:
         "device_name": torch.cuda.get_device_name(0) if cuda else "CPU",
         "ranks": str(workload.dp_size),
         "parallelism": workload.parallelism,
-        "precision": "fp32",
+        "precision": workload.precision,
         "network": "emulated" if workload.linked else "none",
     }
 

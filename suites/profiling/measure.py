@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown
@@ -17,6 +19,7 @@ from harness.instruments.traces.segments import State
 from harness.records import Origin, Reading
 from suites.profiling.diagnosis import Finding, Recording, diagnose, middle, rise_s
 from suites.profiling.ranks import RecordedRanks
+from suites.profiling.recorder import RankRecord
 from suites.profiling.subject import Injection, Subject, Workload
 
 METRICS = {
@@ -68,14 +71,24 @@ def recorded(ranks: RecordedRanks, key: str, subject: Subject, injection: Inject
     """Record steps of all ranks under the profiler, and break their traces down."""
     with tempfile.TemporaryDirectory(dir=ranks.folder) as folder:
         records = ranks.record(key, subject.workload.recorded_steps, folder, injection)
-        clocks = [one.relative_clock for record in records for one in record.accounts]
+        clock = relative_clock(records)
         found = broken_down(
             read_traces(Path(folder)),
             model_FLOP=model_FLOP(subject.workload),
-            peak_FLOP_per_s=ranks.FLOP_per_s,
-            known_factors=None if ranks.FLOP_per_s is None else {"frequency": 1 / middle(np.array(clocks))},
+            peak_FLOP_per_s=subject.workload.peak_FLOP_per_s or ranks.FLOP_per_s,
+            known_factors=None if clock is None else {"frequency": 1 / clock},
         )
         return Recording(found, records)
+
+
+def relative_clock(records: Sequence[RankRecord]) -> float | None:
+    """Return the mean clock over its peak: of GPUs as sampled (None: it is not), of cores by the chain."""
+    telemetry = [record.telemetry for record in records]
+    if all("clock_Hz" in one and "peak_clock_Hz" in one for one in telemetry):
+        return float(np.mean([one["clock_Hz"] / one["peak_clock_Hz"] for one in telemetry]))
+    if torch.cuda.is_available():
+        return None
+    return middle(np.array([one.relative_clock for record in records for one in record.accounts]))
 
 
 def model_FLOP(workload: Workload) -> float:
@@ -116,8 +129,24 @@ def state_readings(found: Breakdown, origin: Origin) -> Iterator[Reading]:
         yield Reading("share", "1", found.share_of(state), origin, metric)
     for factor in found.factors.factors:
         yield Reading("factor", "1", factor.value, origin, factor.name)
+    lost_s = losses_s(found)
+    if "frequency" in lost_s:
+        clock_s = lost_s.pop("frequency")
+        yield Reading("frequency_to_largest_other", "1", clock_s / max(lost_s.values()), origin)
     product = found.factors.observed_s / found.step_s
     yield Reading("product_error", "1", product - 1, origin)
+
+
+def losses_s(found: Breakdown) -> dict[str, float]:
+    """Return what each factor adds to the theoretical time, in seconds per step; nothing without it."""
+    factors = found.factors
+    if factors.base_name != "theoretical":
+        return {}
+    times_s = [factors.base_s, *(factor.time_s for factor in factors.factors)]
+    return {
+        factor.name: later - earlier
+        for factor, (earlier, later) in zip(factors.factors, pairwise(times_s), strict=True)
+    }
 
 
 def counted_readings(recording: Recording) -> Iterator[Reading]:

@@ -30,6 +30,9 @@ class Workload(training.Workload):
     recordings: Annotated[int, Bounds(at_least=1)] = 2  # pairs of recordings in each round
     linked: bool = False  # each rank in a network namespace of its own, over a link that can be shaped
     device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: mixed
+    # Of a device, from its datasheet; None: the CPU's, measured.
+    peak_FLOP_per_s: Annotated[float, Bounds(above=0)] | None = None
     trace: str | None = None  # of a run elsewhere: a file, or a folder with one per rank
     source: str = ""
 
@@ -37,6 +40,12 @@ class Workload(training.Workload):
     def training(self) -> training.Workload:
         """Return the workload of `suites.training`."""
         return training.Workload.of({**asdict(self), "optimizer_impl": "fused"})
+
+    @property
+    def shared_techniques(self) -> Techniques:
+        """Return the techniques that plain PyTorch has too where the step is compared with it."""
+        mixed = ["mixed_precision"] if self.precision == "bf16" else []
+        return [{"attention": {"kernel": "flash"}}, *mixed]
 
     @property
     def techniques(self) -> Techniques:
@@ -49,7 +58,7 @@ class Workload(training.Workload):
             if self.parallelism == "ddp"
             else {"fsdp2": {}}
         )
-        return [{"attention": {"kernel": "flash"}}, own]
+        return [*self.shared_techniques, own]
 
 
 @dataclass(frozen=True, slots=True)

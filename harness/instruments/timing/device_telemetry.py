@@ -28,6 +28,7 @@ class DeviceState(NamedTuple):
     """One sample; None where the device does not report it. `throttled`: slowed for heat or power."""
 
     clock_Hz: float | None = None
+    peak_clock_Hz: float | None = None
     memory_clock_Hz: float | None = None
     power_W: float | None = None
     temperature_C: float | None = None
@@ -36,6 +37,7 @@ class DeviceState(NamedTuple):
 
 METRICS = {
     "clock_Hz": ("device_clock", "Hz"),
+    "peak_clock_Hz": ("peak_clock", "Hz"),
     "memory_clock_Hz": ("memory_clock", "Hz"),
     "power_W": ("power", "W"),
     "temperature_C": ("temperature", "°C"),
@@ -130,6 +132,7 @@ def nvml_reader(library: Any, handle: Any) -> ReadState:
         reasons = library.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         return DeviceState(
             clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
+            peak_clock_Hz=library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
             memory_clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM) / MICRO,
             power_W=library.nvmlDeviceGetPowerUsage(handle) * MILLI,
             temperature_C=float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
@@ -159,9 +162,11 @@ def amdsmi_reader(library: Any, handle: Any) -> ReadState:
     heat = (library.AmdSmiTemperatureType.HOTSPOT, library.AmdSmiTemperatureMetric.CURRENT)
 
     def read() -> DeviceState:
+        clock = library.amdsmi_get_clock_info(handle, kinds.GFX)
         power = library.amdsmi_get_power_info(handle)["current_socket_power"]
         return DeviceState(
-            clock_Hz=library.amdsmi_get_clock_info(handle, kinds.GFX)["clk"] / MICRO,
+            clock_Hz=clock["clk"] / MICRO,
+            peak_clock_Hz=clock["max_clk"] / MICRO,
             memory_clock_Hz=library.amdsmi_get_clock_info(handle, kinds.MEM)["clk"] / MICRO,
             power_W=float(power) if isinstance(power, int | float) else None,
             temperature_C=float(library.amdsmi_get_temp_metric(handle, *heat)),
