@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.instruments.traces.intervals import Pieces, inside, owners, pieces
+from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
 from harness.instruments.traces.steps import Step, steps
-from harness.instruments.traces.trace import EventKind, Ints, Mask, Trace
+from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace
 
 COMMUNICATION_KERNEL = r"(?i)nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|deep_ep::"
 """Kernels that move data between GPUs: NCCL, RCCL (which keeps NCCL's names), and others' own."""
@@ -52,7 +52,7 @@ OPERATIONS = {
 class Activity:
     """A trace with its steps and the kinds of work in it."""
 
-    trace: Trace
+    trace: RankTrace
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -104,17 +104,17 @@ class Activity:
         return self.trace.of_kind(EventKind.COPY)
 
     @cached_property
-    def loading(self) -> Pieces:
+    def loading(self) -> OwnedTimes:
         """Return when the training thread waits for its next batch."""
         return self.when(LOADING, self.training_track)
 
-    def when(self, pattern: str, track: int) -> Pieces:
+    def when(self, pattern: str, track: int) -> OwnedTimes:
         """Return when the host is in operators or annotations of this name, on one thread."""
         trace = self.trace
         chosen = trace.of_kind(EventKind.OP, EventKind.ANNOTATION) & (trace.track_of == track)
         return self.pieces(chosen & trace.named(pattern))
 
-    def pieces(self, events: Mask) -> Pieces:
+    def pieces(self, events: Mask) -> OwnedTimes:
         """Return the times of some events as disjoint pieces."""
         at = np.flatnonzero(events)
         return pieces(self.trace.start_ns[at], self.trace.end_ns[at], at)
@@ -141,7 +141,7 @@ class Activity:
         return phase
 
     @cached_property
-    def _outermost(self) -> dict[int, Pieces]:
+    def _outermost(self) -> dict[int, OwnedTimes]:
         """Return the operators that no other operator contains, by thread."""
         trace = self.trace
         ops = trace.of_kind(EventKind.OP) & ~trace.named(NO_COMPUTATION) & trace.named("::")

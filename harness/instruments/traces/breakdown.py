@@ -13,8 +13,8 @@ from harness.instruments.traces.error import TraceError
 from harness.instruments.traces.factors import Factors, factors, overlap_factor
 from harness.instruments.traces.intervals import covered_by_both_ns
 from harness.instruments.traces.segments import Segments, State, segments
-from harness.instruments.traces.shares import Share, WorkShare, shares, work_shares
-from harness.instruments.traces.trace import Trace
+from harness.instruments.traces.shares import TimeShare, WorkShare, shares, work_shares
+from harness.instruments.traces.trace import RankTrace
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class RankBreakdown:
     segments: Segments
     chosen: tuple[int, ...]  # positions of the steps that all ranks have
     step_ns: tuple[int, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[TimeShare, ...]
     work: tuple[WorkShare, ...]
     factors: Factors
     overlapped_s: float  # of communication per step, while the rank computes
@@ -49,7 +49,7 @@ class Breakdown:
     ranks: tuple[RankBreakdown, ...]
     step_numbers: tuple[int, ...]
     step_s: float
-    shares: tuple[Share, ...]
+    shares: tuple[TimeShare, ...]
     work: tuple[WorkShare, ...]
     factors: Factors
     matching: Matching
@@ -61,7 +61,7 @@ class Breakdown:
 
 
 def breakdown(
-    traces: Sequence[Trace],
+    traces: Sequence[RankTrace],
     *,
     model_FLOP: float | None = None,
     peak_FLOP_per_s: float | None = None,
@@ -79,7 +79,7 @@ def breakdown(
     matching = match(activities, align_clocks)
     given = dict(known_factors or {})
 
-    def factors_of(found: Sequence[Share], overlap: float | None) -> Factors:
+    def factors_of(found: Sequence[TimeShare], overlap: float | None) -> Factors:
         known = given if overlap is None else {"overlap": overlap, **given}
         return factors(found, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
 
@@ -135,7 +135,7 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
     return tuple(sorted(common))
 
 
-def _check_computing(activity: Activity, found: Sequence[Share]) -> None:
+def _check_computing(activity: Activity, found: Sequence[TimeShare]) -> None:
     if not any(share.state == State.COMPUTING for share in found):
         raise TraceError(
             f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
@@ -166,12 +166,12 @@ def _missing(activity: Activity) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _absent_ranks(traces: Sequence[Trace]) -> str:
+def _absent_ranks(traces: Sequence[RankTrace]) -> str:
     there = f"{len(traces)} of {traces[0].world_size} ranks"
     return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
 
 
-def _mean_shares(by_rank: Sequence[Sequence[Share]]) -> list[Share]:
+def _mean_shares(by_rank: Sequence[Sequence[TimeShare]]) -> list[TimeShare]:
     """Return the mean over ranks of each share; fractions of nanoseconds are kept, so the sum stays exact."""
     table: dict[tuple[State, str], list[float]] = {}
     for one in by_rank:
@@ -181,7 +181,7 @@ def _mean_shares(by_rank: Sequence[Sequence[Share]]) -> list[Share]:
                 times[i] += time_ns
     count = len(by_rank)
     found = [
-        Share(state, detail, tuple(time / count for time in times))
+        TimeShare(state, detail, tuple(time / count for time in times))
         for (state, detail), times in table.items()
     ]
     return sorted(found, key=lambda share: -sum(share.by_step_ns))

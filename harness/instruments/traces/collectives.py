@@ -26,7 +26,7 @@ NO_GROUPS = (
 )
 
 
-class Key(NamedTuple):
+class CollectiveKey(NamedTuple):
     """What makes a collective the same on all ranks of its group."""
 
     group: str
@@ -71,11 +71,11 @@ def match(activities: Sequence[Activity], align: bool | None = None) -> Matching
     return Matching(waits, tuple(int(one) for one in offsets_ns), clocks, len(shared), ())
 
 
-def keyed(activity: Activity) -> dict[Key, int]:
+def keyed(activity: Activity) -> dict[CollectiveKey, int]:
     """Return each synchronising collective in the steps of a rank by its key."""
     trace = activity.trace
-    found: dict[Key, int] = {}
-    counts: dict[Key, int] = {}
+    found: dict[CollectiveKey, int] = {}
+    counts: dict[CollectiveKey, int] = {}
     starts_ns = np.array([step.start_ns for step in activity.steps], np.int64)
     for event in np.flatnonzero(activity.communication):
         called_ns = trace.start_ns[max(activity.host_event[event], 0)]
@@ -86,9 +86,9 @@ def keyed(activity: Activity) -> dict[Key, int]:
         call = trace.collectives.get(int(event))
         ranks = call.ranks if call else ""
         if call and call.sequence >= 0:
-            found[Key(call.group, ranks, operation, -1, call.sequence)] = int(event)
+            found[CollectiveKey(call.group, ranks, operation, -1, call.sequence)] = int(event)
             continue
-        key = Key(call.group if call else "", ranks, operation, activity.steps[at].number, 0)
+        key = CollectiveKey(call.group if call else "", ranks, operation, activity.steps[at].number, 0)
         counts[key] = counts.get(key, 0) + 1
         found[key._replace(number=counts[key])] = int(event)
     return found
@@ -103,9 +103,9 @@ def _is_ambiguous(activity: Activity) -> bool:
     return any(int(event) not in calls for event in np.flatnonzero(activity.communication))
 
 
-def _shared(found: Sequence[Mapping[Key, int]]) -> list[Key]:
+def _shared(found: Sequence[Mapping[CollectiveKey, int]]) -> list[CollectiveKey]:
     """Return the keys that at least two ranks have, in the order of the first."""
-    seen: dict[Key, int] = {}
+    seen: dict[CollectiveKey, int] = {}
     for one in found:
         for key in one:
             seen[key] = seen.get(key, 0) + 1
@@ -113,7 +113,10 @@ def _shared(found: Sequence[Mapping[Key, int]]) -> list[Key]:
 
 
 def _times(
-    activities: Sequence[Activity], found: Sequence[Mapping[Key, int]], key: Key, name: str
+    activities: Sequence[Activity],
+    found: Sequence[Mapping[CollectiveKey, int]],
+    key: CollectiveKey,
+    name: str,
 ) -> list[int]:
     """Return a time of one collective on each rank, 0 where it has none."""
     return [
@@ -166,8 +169,8 @@ def _next_rank(present: Ints, aligned: set[int]) -> tuple[int, int] | None:
 
 def _waits(
     activities: Sequence[Activity],
-    found: Sequence[Mapping[Key, int]],
-    shared: Sequence[Key],
+    found: Sequence[Mapping[CollectiveKey, int]],
+    shared: Sequence[CollectiveKey],
     arrival_ns: Ints,
     present: Ints,
     offsets_ns: Ints,

@@ -15,7 +15,7 @@ import numpy as np
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.intervals import covered_ns
 from harness.instruments.traces.segments import State
-from harness.instruments.traces.shares import Share
+from harness.instruments.traces.shares import TimeShare
 
 OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")
 """Factors of the kernels' time, in Chopper's order."""
@@ -67,7 +67,7 @@ class Factors(NamedTuple):
 
 
 def factors(
-    shares: Sequence[Share],
+    shares: Sequence[TimeShare],
     *,
     model_FLOP: float | None = None,
     peak_FLOP_per_s: float | None = None,
@@ -98,7 +98,7 @@ def factors(
 
 
 def _chain(
-    shares: Sequence[Share],
+    shares: Sequence[TimeShare],
     base_s: float,
     given: Mapping[str, float],
     computing_s: float,
@@ -118,7 +118,7 @@ def _chain(
         time_s = longer_s
 
 
-def _mean_s(shares: Sequence[Share], state: State) -> float:
+def _mean_s(shares: Sequence[TimeShare], state: State) -> float:
     return sum(share.mean_s for share in shares if share.state == state)
 
 

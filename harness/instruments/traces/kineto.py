@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from harness.instruments.traces.error import HOW_TO_RECORD, TraceError
-from harness.instruments.traces.trace import CollectiveCall, EventKind, Ints, Trace, Track
+from harness.instruments.traces.trace import CollectiveCall, EventKind, Ints, RankTrace, Track
 
 KINDS = {
     "cpu_op": EventKind.OP,
@@ -92,7 +92,7 @@ class _Document(msgspec.Struct):
     host_name: Any = None
 
 
-def read_traces(path: Path) -> tuple[Trace, ...]:
+def read_traces(path: Path) -> tuple[RankTrace, ...]:
     """Return the traces of a file, or those of a folder in the order of their ranks; raises TraceError."""
     if not path.is_dir():
         return (read_trace(path),)
@@ -102,7 +102,7 @@ def read_traces(path: Path) -> tuple[Trace, ...]:
     return together([read_trace(file) for file in files])
 
 
-def together(traces: list[Trace]) -> tuple[Trace, ...]:
+def together(traces: list[RankTrace]) -> tuple[RankTrace, ...]:
     """Return the traces in the order of their ranks; raises TraceError where they are not of one run."""
     traces = sorted(traces, key=lambda trace: trace.rank)
     first = traces[0]
@@ -127,7 +127,7 @@ def together(traces: list[Trace]) -> tuple[Trace, ...]:
     return tuple(traces)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> RankTrace:
     """Return the trace of one rank, from .json or .json.gz; raises TraceError."""
     collecting = gc.isenabled()
     gc.disable()  # a million small objects, none in a cycle
@@ -173,7 +173,7 @@ def _parsed(path: Path, content: bytes) -> _Document:
         return _parsed(path, content.decode(errors="replace").encode())
 
 
-def _columns(path: Path, document: _Document) -> Trace:
+def _columns(path: Path, document: _Document) -> RankTrace:
     if document.traceEvents is None:
         raise TraceError(f"{path}: has no traceEvents, so it is of another tool; {HOW_TO_RECORD}")
     table = _Table()
@@ -192,7 +192,7 @@ def _columns(path: Path, document: _Document) -> Trace:
     def column(values: list[int]) -> Ints:
         return np.asarray(values, np.int64)[order]
 
-    trace = Trace(
+    trace = RankTrace(
         path=path,
         rank=rank,
         world_size=world_size,
@@ -225,7 +225,7 @@ def _taken(document: _Document) -> Iterator[_Event]:
         yield events.pop()
 
 
-def _check(trace: Trace) -> None:
+def _check(trace: RankTrace) -> None:
     backwards = np.flatnonzero(trace.end_ns < trace.start_ns)
     if len(backwards):
         raise TraceError(

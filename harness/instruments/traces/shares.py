@@ -13,7 +13,7 @@ from harness.instruments.traces.segments import STATE_NAMES, Segments, State
 K = TypeVar("K")
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """A part of every step.
 
     `detail` says more of the state: the collective, the rank that is waited for, the kind of copy.
@@ -49,11 +49,11 @@ class WorkShare(NamedTuple):
         return float(np.mean(self.by_step_ns)) / 1e9
 
 
-def shares(activity: Activity, cut: Segments, chosen: Sequence[int]) -> tuple[Share, ...]:
+def shares(activity: Activity, cut: Segments, chosen: Sequence[int]) -> tuple[TimeShare, ...]:
     """Return the shares of the chosen steps (positions), largest first; they sum to the steps exactly."""
     details = [_detail(activity, cut, i) for i in range(len(cut.state))]
     table = _by_step(cut, list(zip(cut.state.tolist(), details, strict=True)), chosen)
-    found = [Share(State(state), detail, times) for (state, detail), times in table.items()]
+    found = [TimeShare(State(state), detail, times) for (state, detail), times in table.items()]
     return tuple(sorted(found, key=lambda share: -sum(share.by_step_ns)))
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.error import TraceError
-from harness.instruments.traces.trace import STEP, EventKind, Trace
+from harness.instruments.traces.trace import STEP, EventKind, RankTrace
 
 TOLERANCE_ns = 1000
 """By so much a step may begin before the last one has ended: the resolution of older traces."""
@@ -26,7 +26,7 @@ class Step(NamedTuple):
     track: int  # the thread that trains
 
 
-def steps(trace: Trace) -> tuple[Step, ...]:
+def steps(trace: RankTrace) -> tuple[Step, ...]:
     """Return the steps in order; raises TraceError where there is none, or where they overlap."""
     marks = _marks(trace)
     if not marks:
@@ -52,7 +52,7 @@ def steps(trace: Trace) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def _marks(trace: Trace) -> list[Step]:
+def _marks(trace: RankTrace) -> list[Step]:
     """Return each ProfilerStep of the host, by start; of several with one number the longest."""
     by_number: dict[int, Step] = {}
     for event in np.flatnonzero(trace.named(STEP.pattern)):
@@ -67,7 +67,7 @@ def _marks(trace: Trace) -> list[Step]:
     return sorted(by_number.values(), key=lambda step: step.start_ns)
 
 
-def _last_end_ns(trace: Trace, mark: Step) -> int:
+def _last_end_ns(trace: RankTrace, mark: Step) -> int:
     """Return when the annotation and the work that was launched in it have ended."""
     launched = trace.launch_of
     at = np.where(launched >= 0, trace.start_ns[np.maximum(launched, 0)], -1)

@@ -52,7 +52,7 @@ class CollectiveCall(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trace:
+class RankTrace:
     """The complete events of one rank, ordered by start, then longest first.
 
     Times are nanoseconds since the epoch where the trace has its base time, else since an unknown origin.
