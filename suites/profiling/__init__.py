@@ -1,8 +1,8 @@
 """The profiling suite (Chopper): where a training step's time goes, by recorded traces of all ranks.
 
-Each variant injects a known loss into the same step: the traces must recover it and name it. A recording is
-compared with those just before and after it, in which nothing is injected. The profiler's own cost is the
-step's time with it and without.
+Each variant injects a known loss into the same step: the traces must recover it and name it. Steps with and
+without it take turns in pairs, in random order. The profiler's own cost is the step's time with it and
+without.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from random import Random
 
 import torch
 
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.profiling.measure import (
     counted_readings,
-    in_turn,
+    factor_readings,
     model_FLOP,
     naming_readings,
-    plain_s,
+    plain_times,
+    recorded,
+    recovery_readings,
     state_readings,
 )
 from suites.profiling.ranks import RecordedRanks
@@ -50,8 +53,8 @@ def bf16_FLOP(subject: Subject) -> float:
     workload = subject.workload
     if workload.precision == "fp32" or torch.cuda.is_available():
         return 0.0
-    recordings = 1 + 1 + 2 * workload.recordings  # one without the profiler, and the references
-    return recordings * (workload.recorded_steps + 1) * workload.dp_size * model_FLOP(workload)
+    recordings = 1 + workload.recordings  # one without the profiler
+    return 2 * recordings * (workload.recorded_pairs + 1) * workload.dp_size * model_FLOP(workload)
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class RunningStep:
     ranks: RecordedRanks
     key: str
     calibrated: float = 0.0
+    order: Random = field(default_factory=Random)
 
 
 Session = RunningStep | TracedElsewhere
@@ -78,7 +82,7 @@ def prepare(subject: Subject) -> Session:
     if subject.workload.trace is not None:
         return read_elsewhere(subject)
     ranks = shared_ranks(subject.workload)
-    session = RunningStep(subject, ranks, key_of(subject))
+    session = RunningStep(subject, ranks, key_of(subject), order=Random(subject.seed))
     try:
         ranks.enter(session.key, subject.step)
         session.calibrated = calibrated(ranks, session.key, subject.injection)
@@ -144,21 +148,25 @@ def timed(session: Session) -> bool:
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read recordings, each compared with its neighbours, and the time without the profiler."""
+    """Read recordings, and the time of steps without the profiler."""
     assert isinstance(session, RunningStep)
-    subject, ranks = session.subject, session.ranks
-    origin = Origin.MEASURED if subject.injection is None else Origin.EMULATED
-    unprofiled_s = plain_s(ranks, session.key, subject)
-    yield Reading("time", "s", unprofiled_s, origin)
-    for compared in in_turn(ranks, session.key, subject):
-        recording = compared.recording
-        yield from state_readings(recording.found, origin)
+    subject, ranks, key = session.subject, session.ranks, session.key
+    injection = subject.injection
+    origin = Origin.MEASURED if injection is None else Origin.EMULATED
+    plain = plain_times(ranks, key, subject, session.order)
+    yield Reading("time", "s", plain.injected_s, origin)
+    yield Reading("time_rise", "s", plain.rise_s, origin)
+    for _ in range(subject.workload.recordings):
+        recording = recorded(ranks, key, subject, session.order)
+        yield from state_readings(recording.found, origin, slice(1, None, 2))
+        yield from factor_readings(recording.found, origin)
         yield from counted_readings(recording)
         yield Reading("profiled_time", "s", recording.step_s, origin)
-        yield Reading("reference_time", "s", compared.reference_s, Origin.MEASURED)
-        yield Reading("profiler_overhead", "1", recording.step_s / unprofiled_s - 1, origin)
-        truth_s = injected_s(recording, subject.injection, session.calibrated)
-        yield from naming_readings(compared, subject.injection, truth_s)
+        yield Reading("profiler_overhead", "1", recording.step_s / plain.injected_s - 1, origin)
+        yield from naming_readings(recording, injection)
+        if injection is not None:
+            truth_s = injected_s(recording, injection, session.calibrated)
+            yield from recovery_readings(recording, injection, truth_s)
 
 
 @lru_cache(maxsize=1)

@@ -1,31 +1,46 @@
-"""Name what a recording lost time to: causes that the trace shows, explained by what was counted meanwhile.
+"""Name what steps lost time to: differences in the trace, explained by what was counted meanwhile.
 
-`harness.instruments.traces.causes` finds which state of which rank takes longer than it should. The trace of
-a rank that computes longer does not show why. The kernel's counters do: a quota held its group back, its
-thread waited for a core, or its core was slower. Where none of these grew, the cause is not named.
+A recording has pairs of steps, one with what is suspected and one without. A state of a rank that takes
+longer in the pairs' differences, beyond their noise, is a loss. The trace of a rank that computes longer does
+not show why. The kernel's counters do: a quota held its group back, its thread waited for a core, or its core
+was slower. Where none of these grew, the loss is not named.
+
+A difference shows where it is at least `LEAST_SHARE` of the step and its lower confidence bound is above
+zero. The bound is that of a trimmed mean (Yuen, Biometrika 61, 1974), one-sided, at `ERROR_RATE` divided by
+the number of differences that are looked at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
-from harness.instruments.traces.causes import Cause, causes
 from harness.instruments.traces.segments import State
-from suites.profiling.recorder import RankRecord
+from suites.profiling.ranks import RankRecord
+from suites.profiling.recorder import StepAccount
+
+LEAST_SHARE = 0.03
+"""A difference below this share of the step is not named."""
+
+ERROR_RATE = 0.01
+"""In so many recordings with nothing injected at most one gets a name."""
 
 EXPLAINS = 0.5
 """A counter explains longer computing if it grew by at least this share of it."""
 
-LEAST_SHARE = 0.03
-"""A counter that grew by less than this share of the step explains nothing."""
+TRIM = 0.25
+"""Share of the differences that is left out at either end: single disturbed steps do not count."""
 
 OWN = (State.COMPUTING, State.COPYING, State.PREPARING, State.CALLING, State.WAITING_FOR_DATA)
 """States of a rank's own time: what slows its thread down makes all of them longer."""
+
+ALL_RANKS = -1
 
 STATES = {
     "data_wait": (State.WAITING_FOR_DATA,),
@@ -35,95 +50,142 @@ STATES = {
     "slower_clock": OWN,
     "slow_link": (State.COMMUNICATION,),
 }
-"""What a cause is called -> the states in which its time is."""
+"""What a loss is called -> the states in which its time is."""
+
+Floats = NDArray[np.float64]
+
+
+class Finding(NamedTuple):
+    """A named loss: what, of which rank, and the seconds per step that it takes."""
+
+    name: str
+    rank: int  # or ALL_RANKS
+    seconds: float
 
 
 class Recording(NamedTuple):
-    """Steps of all ranks: the breakdown of their traces, and each rank's records of the same steps."""
+    """Pairs of steps of all ranks: the breakdown of their traces, and each rank's accounts."""
 
     found: Breakdown
     records: Sequence[RankRecord]
 
     @property
     def step_s(self) -> float:
-        """Return the middle time of a step, as a mean over ranks."""
-        return float(np.mean([middle(np.array(rank.step_ns) / 1e9) for rank in self.found.ranks]))
+        """Return the time of a step with what is injected, as the mean over ranks."""
+        return float(np.mean([middle(step_times_s(rank)[1::2]) for rank in self.found.ranks]))
 
-    def state_s(self, rank: int, states: Sequence[State]) -> float:
-        """Return the middle seconds per step of a rank in these states together."""
-        return middle(sum((by_step_s(self.found.ranks[rank], state) for state in states), np.zeros(1)))
+    @property
+    def plain_step_s(self) -> float:
+        """Return the time of a step without it, as the mean over ranks."""
+        return float(np.mean([middle(step_times_s(rank)[0::2]) for rank in self.found.ranks]))
 
-    def counted_s(self, rank: int, name: str) -> float:
-        """Return the middle of a rank's account per step."""
-        return middle(np.array([getattr(one, name) for one in self.records[rank].accounts]))
+    def rise_s(self, name: str, rank: int) -> float:
+        """Return by how many seconds per step the states of a loss grew."""
+        return middle(self.differences_s(name, rank))
+
+    def differences_s(self, name: str, rank: int) -> Floats:
+        """Return by how many seconds the states of a loss are longer; of a link on average. [pair]"""
+        ranks = self.found.ranks if rank == ALL_RANKS else [self.found.ranks[rank]]
+        times = [by_step_s(one, state) for one in ranks for state in STATES[name]]
+        total = np.sum(times, axis=0) / len(ranks)
+        return np.asarray(total[1::2] - total[0::2])
+
+    def counted(self, rank: int, name: str) -> float:
+        """Return the middle of a rank's account over steps with what is injected."""
+        return middle(column(self.records[rank].injected, name))
+
+    def counted_rise(self, rank: int, name: str) -> float:
+        """Return by how much an account grew."""
+        record = self.records[rank]
+        return middle(column(record.injected, name) - column(record.without, name))
 
 
-class Finding(NamedTuple):
-    """A named cause: what, of which rank (-1: all), and the seconds per step that it takes."""
-
-    name: str
-    rank: int
-    seconds: float
+def column(accounts: Sequence[StepAccount], name: str) -> Floats:
+    """Return one account of each step. [step]"""
+    return np.array([getattr(one, name) for one in accounts])
 
 
-def middle(samples: NDArray[np.float64]) -> float:
-    """Return the mean of the middle half of the samples: single disturbed steps do not count."""
+def middle(samples: Floats) -> float:
+    """Return the mean without the lowest and the highest quarter."""
     ordered = np.sort(samples)
-    cut = len(ordered) // 4
+    cut = int(TRIM * len(ordered))
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-def by_step_s(rank: RankBreakdown, state: State) -> NDArray[np.float64]:
-    """Return the seconds of a state in each step. [step]"""
+def lower_bound(samples: Floats, error_rate: float) -> float:
+    """Return the one-sided lower bound of the trimmed mean; -inf for fewer than two that are left."""
+    count = len(samples)
+    cut = int(TRIM * count)
+    kept = count - 2 * cut
+    if kept < 2:
+        return -math.inf
+    ordered = np.sort(samples)
+    winsorized = np.clip(ordered, ordered[cut], ordered[count - cut - 1])
+    error = math.sqrt(float(winsorized.var(ddof=1)) * (count - 1) / (kept * (kept - 1)))
+    return middle(samples) - float(stdtrit(kept - 1, 1 - error_rate)) * error
+
+
+def by_step_s(rank: RankBreakdown, state: State) -> Floats:
+    """Return the seconds of a state in each step, by the steps' numbers. [step]"""
     times = [share.by_step_ns for share in rank.shares if share.state == state]
-    return np.asarray(np.sum(times, axis=0) / 1e9 if times else np.zeros(len(rank.step_ns)))
+    total_ns = np.sum(times, axis=0) if times else np.zeros(len(rank.step_ns))
+    return np.asarray(total_ns[by_number(rank)] / 1e9)
 
 
-def rise_s(of: Recording, reference: Recording, name: str, rank: int) -> float:
-    """Return by how many seconds per step the states of a cause grew; of a link on the rank of the least."""
-    ranks = range(len(of.found.ranks)) if rank < 0 else [rank]
-    return min(of.state_s(one, STATES[name]) - reference.state_s(one, STATES[name]) for one in ranks)
+def step_times_s(rank: RankBreakdown) -> Floats:
+    """Return the seconds of each step, by the steps' numbers. [step]"""
+    return np.asarray(np.array(rank.step_ns)[by_number(rank)] / 1e9)
 
 
-def diagnose(of: Recording, reference: Recording) -> list[Finding]:
-    """Return the named causes, largest first; none where nothing shows beyond the noise of the steps."""
-    found: dict[tuple[str, int], Finding] = {}
-    for cause in causes(of.found, reference.found):
-        for name, rank in _names(cause, of, reference):
-            found[name, rank] = Finding(name, rank, rise_s(of, reference, name, rank))
-    slowed = {rank for name, rank in found if STATES[name] is OWN}
-    kept = [one for one in found.values() if STATES[one.name] is OWN or not slowed]
-    return sorted(kept, key=lambda one: -one.seconds)
+def by_number(rank: RankBreakdown) -> NDArray[np.int64]:
+    """Return the positions of a rank's steps in the order of their numbers; they are in that of time."""
+    return np.argsort([rank.activity.steps[position].number for position in rank.chosen])
 
 
-def _names(cause: Cause, of: Recording, reference: Recording) -> Iterator[tuple[str, int]]:
-    """Return what a cause is called and of which rank; nothing for a symptom or without an explanation."""
-    ranks = [cause.rank] if cause.rank >= 0 else range(len(of.found.ranks))
-    if cause.state == State.COMMUNICATION and cause.rank < 0:
-        yield "slow_link", -1
-    for rank in ranks:
-        if cause.state == State.WAITING_FOR_RANK or cause.state == State.COMPUTING:
-            name = _explained(of, reference, rank)
-            if name:
-                yield name, rank
-        for name in ("data_wait", "launch_sleep"):
-            grew_s = rise_s(of, reference, name, rank)
-            if cause.state in STATES[name] and grew_s >= LEAST_SHARE * of.step_s:
-                yield name, rank
+def diagnose(recording: Recording) -> list[Finding]:
+    """Return the named losses, largest first; none where nothing shows beyond the noise of the steps."""
+    ranks = range(len(recording.found.ranks))
+    error_rate = ERROR_RATE / (3 * len(ranks) + 1)
+    slowed = [found for rank in ranks for found in _slowed(recording, rank, error_rate)]
+    found = [*slowed, *_others(recording, [one.rank for one in slowed], error_rate)]
+    return sorted(found, key=lambda one: -one.seconds)
 
 
-def _explained(of: Recording, reference: Recording, rank: int) -> str:
-    """Return why a rank computes longer, by what was counted; "" where nothing explains it."""
-    longer_s = rise_s(of, reference, "competing_load", rank)
-    least_s = max(EXPLAINS * longer_s, LEAST_SHARE * of.step_s)
-    throttled_s = of.counted_s(rank, "throttled_s") - reference.counted_s(rank, "throttled_s")
-    waited_s = of.counted_s(rank, "waited_for_core_s") - reference.counted_s(rank, "waited_for_core_s")
-    if longer_s < LEAST_SHARE * of.step_s:
-        return ""
-    if throttled_s >= least_s:
+def _slowed(recording: Recording, rank: int, error_rate: float) -> Iterator[Finding]:
+    """Yield why a rank's own time is longer, if a counter explains it."""
+    name = _explained(recording, rank)
+    if name and _shows(recording, name, rank, error_rate):
+        yield Finding(name, rank, recording.rise_s(name, rank))
+
+
+def _others(recording: Recording, slowed: Sequence[int], error_rate: float) -> Iterator[Finding]:
+    """Yield what is longer of ranks that nothing slows down, and of the link if no rank is slowed down.
+
+    Gloo's threads move the data: where a rank's core has less time, its transfers take longer, too.
+    """
+    ranks = [rank for rank in range(len(recording.found.ranks)) if rank not in slowed]
+    candidates = [(name, rank) for rank in ranks for name in ("data_wait", "launch_sleep")]
+    for name, rank in [*candidates, *([] if slowed else [("slow_link", ALL_RANKS)])]:
+        if _shows(recording, name, rank, error_rate):
+            yield Finding(name, rank, recording.rise_s(name, rank))
+
+
+def _shows(recording: Recording, name: str, rank: int, error_rate: float) -> bool:
+    differences_s = recording.differences_s(name, rank)
+    return (
+        middle(differences_s) >= LEAST_SHARE * recording.step_s and lower_bound(differences_s, error_rate) > 0
+    )
+
+
+def _explained(recording: Recording, rank: int) -> str:
+    """Return why a rank's own time is longer, by what was counted; "" where nothing explains it."""
+    longer_s = recording.rise_s("competing_load", rank)
+    least_s = max(EXPLAINS * longer_s, LEAST_SHARE * recording.step_s)
+    if recording.counted_rise(rank, "throttled_s") >= least_s:
         return "cpu_quota"
-    if waited_s >= least_s:
+    if recording.counted_rise(rank, "waited_for_core_s") >= least_s:
         return "competing_load"
-    clock, before = of.counted_s(rank, "relative_clock"), reference.counted_s(rank, "relative_clock")
-    slower_s = (before / clock - 1) * reference.state_s(rank, [State.COMPUTING])
-    return "slower_clock" if slower_s >= least_s else ""
+    record = recording.records[rank]
+    slower = column(record.without, "relative_clock") / column(record.injected, "relative_clock") - 1
+    computing_s = by_step_s(recording.found.ranks[rank], State.COMPUTING)[0::2]
+    return "slower_clock" if middle(slower * computing_s) >= least_s else ""

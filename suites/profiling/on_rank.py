@@ -45,24 +45,30 @@ def matmul_rate(state: RankState) -> float | None:
     return None if device().type == "cuda" else matmul_FLOP_per_s()["fp32"]
 
 
-def record(
-    state: RankState, key: str, steps: int, folder: str, injection: Mapping[str, Any] | None, load: int
-) -> list[Any]:
-    """Record steps, with what is injected into this rank itself; the trace goes to `folder`, if given.
-
-    `load` is the process that competes with the rank of the injection. Returns a `RankRecord`.
-    """
-    trainer: Trainer = state[key]
-    speed = state["speed"]
+def start(state: RankState, key: str, injection: Mapping[str, Any] | None, load: int, profiler: bool) -> None:
+    """Start a recording; `load` is the process that competes with the rank of the injection."""
     own = injection if injection is not None and injection["rank"] == dist.get_rank() else None
     sleeper = Sleeper(own["seconds"], own["every"]) if own else Sleeper(0.0)
     kind = own["kind"] if own else ""
     wait, launches = (sleeper if kind == one else Sleeper(0.0) for one in ("data_wait", "launch_sleep"))
-    recorder = Recorder(trainer, speed, wait, launches, load if own else 0)
+    trainer: Trainer = state[key]
+    state["sleeper"], state["end"] = sleeper, before_launches(trainer, launches)
+    state["recorder"] = Recorder(trainer, state["speed"], wait, launches, load if own else 0, profiler)
+
+
+def step(state: RankState, number: int | None, injected: bool) -> list[float]:
+    """Run one step with the others, with what is injected into this rank itself, or without; its account."""
+    state["sleeper"].active = injected
+    recorder: Recorder = state["recorder"]
     dist.barrier()
-    with before_launches(trainer, launches):
-        record = recorder.record(steps, os.path.join(folder, f"rank{dist.get_rank()}.json") if folder else "")
-    return [[list(one) for one in record.accounts], record.telemetry]
+    return list(recorder.step(number))
+
+
+def end(state: RankState, folder: str) -> dict[str, float]:
+    """End the recording, write the trace into `folder`, and return the means of the device's telemetry."""
+    state.pop("end")()
+    recorder: Recorder = state.pop("recorder")
+    return recorder.end(os.path.join(folder, f"rank{dist.get_rank()}.json"))
 
 
 def reduce_s(state: RankState, key: str, count: int) -> list[float]:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import combinations
+from random import Random
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from harness.instruments.cpu_quota import CpuQuota
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from harness.records import Unavailable
-from suites.profiling import competing_process, on_rank
-from suites.profiling.recorder import RankRecord, StepAccount
+from suites.profiling import on_rank
+from suites.profiling.injector import Switch, injector
+from suites.profiling.recorder import StepAccount
 from suites.profiling.subject import Injection, Workload
 from suites.training import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 
 ALONE = {"OMP_NUM_THREADS": "1"}
-PERIOD_S = 0.01
-"""Of a competing load: short, so that a step spans many."""
+
+
+class RankRecord(NamedTuple):
+    """A rank's accounts of steps without and with what is injected, by pair; its telemetry's means."""
+
+    without: list[StepAccount]
+    injected: list[StepAccount]
+    telemetry: dict[str, float]
 
 
 class RecordedRanks:
@@ -86,60 +90,39 @@ class RecordedRanks:
         """Return what `function` of `suites.training.on_rank` returned on each rank."""
         return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
-    def record(self, key: str, steps: int, folder: str, injection: Injection | None) -> list[RankRecord]:
-        """Record steps of each rank while something is injected; the traces go to `folder`, if given."""
-        with self.injected(injection) as load:
-            given = None if injection is None else asdict(injection)
-            answers = self.call("record", key=key, steps=steps, folder=folder, injection=given, load=load)
-        return [RankRecord([StepAccount(*one) for one in steps], means) for steps, means in answers]
+    def record(
+        self, key: str, pairs: int, injection: Injection | None, order: Random, folder: str = ""
+    ) -> list[RankRecord]:
+        """Record pairs of steps, in random order with what is injected and without, after two left out.
 
-    @contextmanager
-    def injected(self, injection: Injection | None) -> Iterator[int]:
-        """Impose what is injected from outside of the ranks; give the id of a competing process, else 0."""
-        kind = None if injection is None else injection.kind
-        if injection is None or kind in ("data_wait", "launch_sleep"):
-            yield 0
-        elif kind == "competing_load":
-            with competing(self.cores[injection.rank], injection.share) as process:
-                yield process.pid
-        elif kind == "cpu_quota":
-            with CpuQuota() as quota:
-                quota.enter(self.call("process_id")[injection.rank])
-                quota.limit(injection.share)
-                yield 0
-        else:
-            with self.slowed(injection.rate_B_per_s):
-                yield 0
+        The traces go to `folder`; without one, the profiler is off. In a trace step 4 n is that of pair n
+        without, 4 n + 2 with what is injected: no number follows another, so that steps end with their mark.
+        """
+        given = None if injection is None else asdict(injection)
+        with injector(self, injection) as (switch, load):
+            self.call("start", key=key, injection=given, load=load, profiler=bool(folder))
+            for injected in (False, True):
+                self._step(switch, None, injected)
+            steps = [self._pair(switch, number, order) for number in range(pairs)]
+            means = self.call("end", folder=folder)
+        return [
+            RankRecord([one[False][rank] for one in steps], [one[True][rank] for one in steps], means[rank])
+            for rank in range(len(means))
+        ]
 
-    @contextmanager
-    def slowed(self, rate_B_per_s: float) -> Iterator[None]:
-        """Give every link this rate."""
-        assert self.network is not None
-        links = range(len(self.network.topology.links))
-        try:
-            for link in links:
-                self.network.set_rate(link, rate_B_per_s)
-            yield
-        finally:
-            for link in links:
-                self.network.set_rate(link, None)
+    def _pair(self, switch: Switch, number: int, order: Random) -> dict[bool, list[StepAccount]]:
+        both = [False, True]
+        order.shuffle(both)
+        return {injected: self._step(switch, 4 * number + 2 * injected, injected) for injected in both}
+
+    def _step(self, switch: Switch, number: int | None, injected: bool) -> list[StepAccount]:
+        switch(injected)
+        answers = self.call("step", number=number, injected=injected)
+        return [StepAccount(*one) for one in answers]
 
     def reduce_s(self, key: str, count: int = 7) -> float:
         """Return the median seconds of an all-reduce of the step's gradients, of the slowest rank."""
         return median(max(one) for one in zip(*self.call("reduce_s", key=key, count=count), strict=True))
-
-
-@contextmanager
-def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
-    """Keep the core busy for this share of the time."""
-    command = [sys.executable, competing_process.__file__, str(core), str(share), str(PERIOD_S)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            yield process
-        finally:
-            process.kill()
 
 
 def backend_of(workload: Workload) -> str:

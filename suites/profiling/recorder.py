@@ -6,9 +6,10 @@ counters are read between steps, outside of the marks; a device's clocks are sam
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from suites.profiling.injection_on_rank import Sleeper
 from suites.training.trainer import Batch, Trainer
 
 LEFT_OUT = "step before the recording"
-"""The mark of a recording's first step, in which caches and the profiler's buffers fill."""
+"""The mark of steps that are left out, in which caches and the profiler's buffers fill."""
 
 
 class TextBatches(IterableDataset[Batch]):
@@ -42,7 +43,7 @@ class StepAccount(NamedTuple):
     """One step: its seconds, those that an injector took, and what the system counted over it.
 
     `load_s` is the processor time of a competing process, `processor_s` that of this rank with its threads.
-    `relative_clock` is 1 where the core is as fast as at its fastest.
+    `relative_clock` is 1 where the core is as fast as when the rank began.
     """
 
     seconds: float
@@ -54,40 +55,39 @@ class StepAccount(NamedTuple):
     relative_clock: float
 
 
-class RankRecord(NamedTuple):
-    """A rank's steps, and the means of its device's telemetry by name, where it has any."""
-
-    accounts: list[StepAccount]
-    telemetry: dict[str, float]
-
-
 class Recorder:
-    """Records steps of a trainer, whose batches wait for `wait`; `load` is a competing process's id, or 0."""
+    """Records steps of a trainer from its start to `end`, under the profiler if `profiler` is true.
+
+    `wait` and `launches` are called before batches and launches; `load` is a competing process's id, or 0.
+    """
 
     def __init__(
-        self, trainer: Trainer, speed: CoreSpeed, wait: Sleeper, launches: Sleeper, load: int
+        self, trainer: Trainer, speed: CoreSpeed, wait: Sleeper, launches: Sleeper, load: int, profiler: bool
     ) -> None:
         self._trainer, self._speed = trainer, speed
         self._wait, self._launches = wait, launches
         self._load = Path(f"/proc/{load}/schedstat") if load else None
         self._batches = iter(DataLoader(TextBatches(trainer, wait), batch_size=None))
+        self._stack = ExitStack()
+        read = state_reader(trainer.device)
+        self._sampler = self._stack.enter_context(DeviceSampler(read)) if read else None
+        self._profiler: Any = self._stack.enter_context(profiled(trainer.device)) if profiler else None
+        gc.disable()
 
-    def record(self, steps: int, trace: str = "") -> RankRecord:
-        """Run one step that is left out and `steps` more, under the profiler if `trace` names its file."""
-        device = self._trainer.device
-        read = state_reader(device)
-        profiler = profiled(device) if trace else nullcontext()
-        with DeviceSampler(read) if read else nullcontext() as sampler, profiler:
-            accounts = [self._step(number) for number in range(steps + 1)]
-        if isinstance(profiler, profile):
-            profiler.export_chrome_trace(trace)
-        return RankRecord(accounts[1:], telemetry_means(sampler.samples) if sampler else {})
+    def end(self, trace: str) -> dict[str, float]:
+        """Write the trace, if one was recorded, and return the means of the device's telemetry by name."""
+        gc.enable()
+        self._stack.close()
+        if self._profiler is not None:
+            self._profiler.export_chrome_trace(trace)
+        return telemetry_means(self._sampler.samples) if self._sampler else {}
 
-    def _step(self, number: int) -> StepAccount:
+    def step(self, number: int | None) -> StepAccount:
+        """Run one step, marked as this one, or None: as left out."""
         trainer = self._trainer
         slept_s, load_s, before = self._slept_s(), self._load_s(), core_counts()
         begin_s, processor_s = time.perf_counter(), time.process_time()
-        with record_function(f"ProfilerStep#{number}" if number else LEFT_OUT):
+        with record_function(LEFT_OUT if number is None else f"ProfilerStep#{number}"):
             count = trainer.step.workload.gradient_accumulation_steps
             trainer.train_step([next(self._batches) for _ in range(count)])
             if trainer.device.type == "cuda":
@@ -112,7 +112,7 @@ class Recorder:
         return 0.0 if self._load is None else int(self._load.read_text().split()[0]) / 1e9
 
 
-def profiled(device: torch.device) -> AbstractContextManager[Any]:
+def profiled(device: torch.device) -> Any:
     """Return torch's profiler for work on the device."""
     cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     return profile(activities=[ProfilerActivity.CPU, *cuda])

@@ -26,8 +26,9 @@ class Workload(training.Workload):
         2  # processes on this machine; a GPU each, if any
     )
     parallelism: Literal["ddp", "fsdp2"] = "ddp"  # how ranks share the model
-    recorded_steps: Annotated[int, Bounds(at_least=4)] = 10  # of each recording, after one that is left out
-    recordings: Annotated[int, Bounds(at_least=1)] = 2  # pairs of recordings in each round
+    # Of each recording: one step with what is injected and one without; two steps before are left out.
+    recorded_pairs: Annotated[int, Bounds(at_least=4)] = 14
+    recordings: Annotated[int, Bounds(at_least=1)] = 1  # in each round
     linked: bool = False  # each rank in a network namespace of its own, over a link that can be shaped
     device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: mixed

@@ -10,7 +10,7 @@ from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import causes
 from harness.instruments.traces.kineto import read_traces
 from harness.records import Note, Origin, Reading
-from suites.profiling.measure import state_readings
+from suites.profiling.measure import factor_readings, state_readings
 from suites.profiling.subject import Subject
 
 
@@ -43,7 +43,8 @@ def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
     """Read the shares and factors, what is named, and what the trace does not have."""
     found = session.found
     yield Reading("profiled_time", "s", found.step_s, Origin.MEASURED)
-    yield from state_readings(found, Origin.MEASURED)
+    yield from state_readings(found, Origin.MEASURED, slice(None))
+    yield from factor_readings(found, Origin.MEASURED)
     for cause in causes(found):
         yield Reading("named_share", "1", cause.share, Origin.MEASURED, cause.name)
     for missing in found.missing:

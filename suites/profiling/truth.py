@@ -9,6 +9,7 @@ from statistics import median
 from harness.instruments.cpu_quota import CpuQuota
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording
+from suites.profiling.injector import slowed
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.subject import Injection
 
@@ -63,16 +64,16 @@ def off_core(core: int, share: float) -> float:
 def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection) -> float:
     """Return by how many seconds the slower link lengthens the all-reduce of a step's gradients, alone."""
     plain_s = ranks.reduce_s(key)
-    with ranks.slowed(injection.rate_B_per_s):
+    assert ranks.network is not None
+    with slowed(ranks.network, injection.rate_B_per_s) as switch:
+        switch(True)
         return ranks.reduce_s(key) - plain_s
 
 
-def injected_s(recording: Recording, injection: Injection | None, by: float) -> float:
+def injected_s(recording: Recording, injection: Injection, by: float) -> float:
     """Return the seconds per step that were injected, with what `calibrated` returned."""
-    if injection is None:
-        return 0.0
     if injection.kind == "slow_link":
         return by
     if injection.kind == "cpu_quota":
-        return by * recording.counted_s(injection.rank, "processor_s")
-    return recording.counted_s(injection.rank, "slept_s" if injection.seconds else "load_s")
+        return by * recording.counted(injection.rank, "processor_s")
+    return recording.counted(injection.rank, "slept_s" if injection.seconds else "load_s")
