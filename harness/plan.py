@@ -70,7 +70,7 @@ def plan(
 def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     """Return whether the variant has cells of that workload on a host with or without a GPU."""
     fields = run.workloads[workload]
-    if workload in run.reference_workloads and variant.module != BASELINE:
+    if (workload in run.reference_workloads or fields.get("trace")) and variant.module != BASELINE:
         return False
     if not is_requested(run, variant, workload):
         return False

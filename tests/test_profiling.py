@@ -30,7 +30,7 @@ from harness.records import UNITS
 from suites.profiling import competing_process, injection_on_rank
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.injection_on_rank import Sleeper, before_launches
-from suites.profiling.measure import losses_s, model_FLOP
+from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
 from suites.profiling.subject import Workload, baseline
@@ -117,10 +117,17 @@ def test_waiting_for_a_core_is_in_seconds(tmp_path, monkeypatch):
     assert core_account.waited_s() == 0.0
 
 
-def test_the_relative_clock_compares_with_the_fastest_chain(monkeypatch):
-    times_s = iter([0.3, 0.2, *[0.25] * (dependent_chain.CALIBRATIONS - 2), 0.9, 0.4, 0.5])
-    monkeypatch.setattr(dependent_chain, "chain_s", lambda: next(times_s))
-    assert dependent_chain.CoreSpeed().relative_clock() == pytest.approx(0.5)
+def test_the_fastest_of_a_few_chains_counts(monkeypatch):
+    times_s = iter([0.9, 0.4, 0.5])
+    monkeypatch.setattr(dependent_chain, "_one_chain_s", lambda: next(times_s))
+    assert dependent_chain.chain_s() == 0.4
+
+
+def test_the_relative_clock_is_by_the_sampled_clock_or_else_by_the_chain():
+    steps = [StepAccount(**{**NOTHING, "chain_s": 2e-4})] * 4
+    assert relative_clock([RankRecord(steps, steps, {})] * 2, 1.5e-4) == pytest.approx(0.75)
+    sampled = {"clock_Hz": 1.4e9, "peak_clock_Hz": 2.0e9}
+    assert relative_clock([RankRecord(steps, steps, sampled)] * 2, 1.5e-4) == pytest.approx(0.7)
 
 
 class Nvml:
@@ -191,7 +198,7 @@ def test_the_sampler_reads_until_its_end_and_means_leave_out_what_is_not_read():
 
 PAIRS = 14
 STATES_MS = {"COMPUTING": 80.0, "COMMUNICATION": 6.0, "PREPARING": 5.0, "WAITING_FOR_DATA": 2.0}
-NOTHING = {**dict.fromkeys(StepAccount._fields, 0.0), "relative_clock": 1.0}
+NOTHING = {**dict.fromkeys(StepAccount._fields, 0.0), "chain_s": 1e-4}
 
 
 def rank_of(number, rng, account=None, **longer_ms):
@@ -217,7 +224,7 @@ def rank_of(number, rng, account=None, **longer_ms):
 def recording(*ranks):
     """Return the recording of these ranks."""
     found, records = zip(*ranks, strict=True)
-    return Recording(SimpleNamespace(ranks=found), records)
+    return Recording(SimpleNamespace(ranks=found), records, 1e-4)
 
 
 def slowed(seed, account=None, **longer_ms):
@@ -235,7 +242,7 @@ CASES = {
         {"waited_for_core_s": 0.028, "throttled_s": 0.025},
         0.027,
     ),
-    "slower_clock": ({"COMPUTING": 20.0, "PREPARING": 1.0}, {"relative_clock": 0.8}, 0.021),
+    "slower_clock": ({"COMPUTING": 20.0, "PREPARING": 1.0}, {"chain_s": 1.25e-4}, 0.021),
 }
 
 
@@ -259,7 +266,7 @@ def test_longer_computing_that_nothing_explains_is_not_named():
 
 
 def test_nothing_is_named_in_steps_that_differ_by_noise():
-    account = {"waited_for_core_s": 0.01, "throttled_s": 0.01, "relative_clock": 0.9}  # explains anything
+    account = {"waited_for_core_s": 0.01, "throttled_s": 0.01, "chain_s": 1.1e-4}  # explains anything
     assert sum(bool(diagnose(slowed(seed, account))) for seed in range(200)) <= 2
 
 

@@ -64,10 +64,14 @@ class Finding(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Pairs of steps of all ranks: the breakdown of their traces, and each rank's accounts."""
+    """Pairs of steps of all ranks: the breakdown of their traces, and each rank's accounts.
+
+    `fastest_chain_s` is the fastest chain of dependent operations that any of the ranks has seen so far.
+    """
 
     found: Breakdown
     records: Sequence[RankRecord]
+    fastest_chain_s: float
 
     @property
     def step_s(self) -> float:
@@ -93,6 +97,11 @@ class Recording(NamedTuple):
     def counted(self, rank: int, name: str) -> float:
         """Return the middle of a rank's account over steps with what is injected."""
         return middle(column(self.records[rank].injected, name))
+
+    @property
+    def slowest_s(self) -> float:
+        """Return the time of a step with what is injected on the slowest rank, by its own clock."""
+        return middle(np.max([column(one.injected, "seconds") for one in self.records], axis=0))
 
     def counted_rise(self, rank: int, name: str) -> float:
         """Return by how much an account grew."""
@@ -186,6 +195,6 @@ def _explained(recording: Recording, rank: int) -> str:
     if recording.counted_rise(rank, "waited_for_core_s") >= least_s:
         return "competing_load"
     record = recording.records[rank]
-    slower = column(record.without, "relative_clock") / column(record.injected, "relative_clock") - 1
+    slower = column(record.injected, "chain_s") / column(record.without, "chain_s") - 1
     computing_s = by_step_s(recording.found.ranks[rank], State.COMPUTING)[0::2]
     return "slower_clock" if middle(slower * computing_s) >= least_s else ""

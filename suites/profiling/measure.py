@@ -43,14 +43,14 @@ def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) ->
     workload = subject.workload
     with tempfile.TemporaryDirectory(dir=ranks.folder) as folder:
         records = ranks.record(key, workload.recorded_pairs, subject.injection, order, folder)
-        clock = relative_clock(records)
+        clock = relative_clock(records, ranks.fastest_chain_s)
         found = broken_down(
             read_traces(Path(folder)),
             model_FLOP=model_FLOP(workload),
             peak_FLOP_per_s=workload.peak_FLOP_per_s or ranks.FLOP_per_s,
             known_factors=None if clock is None else {"frequency": 1 / clock},
         )
-        return Recording(found, records)
+        return Recording(found, records, ranks.fastest_chain_s)
 
 
 class PlainTimes(NamedTuple):
@@ -69,14 +69,14 @@ def plain_times(ranks: RecordedRanks, key: str, subject: Subject, order: Random)
     return PlainTimes(middle(without_s), middle(injected_s), middle(injected_s - without_s))
 
 
-def relative_clock(records: Sequence[RankRecord]) -> float | None:
+def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | None:
     """Return the mean clock over its peak: of GPUs as sampled (None: it is not), of cores by the chain."""
     telemetry = [record.telemetry for record in records]
     if all("clock_Hz" in one and "peak_clock_Hz" in one for one in telemetry):
         return float(np.mean([one["clock_Hz"] / one["peak_clock_Hz"] for one in telemetry]))
     if torch.cuda.is_available():
         return None
-    return middle(np.concatenate([column(one.injected, "relative_clock") for one in records]))
+    return fastest_s / middle(np.concatenate([column(one.accounts, "chain_s") for one in records]))
 
 
 def model_FLOP(workload: Workload) -> float:
@@ -131,7 +131,7 @@ def counted_readings(recording: Recording) -> Iterator[Reading]:
         for metric in ("waited_for_core", "throttled"):
             value_s = recording.counted(number, f"{metric}_s")
             yield Reading(metric, "s", value_s, Origin.MEASURED, method)
-        clock = recording.counted(number, "relative_clock")
+        clock = recording.fastest_chain_s / recording.counted(number, "chain_s")
         yield Reading("relative_clock", "1", clock, Origin.MEASURED, f"dependent chain, {method}")
         yield from telemetry_readings(recording.records[number].telemetry, method)
 

@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
-from harness.instruments.timing.dependent_chain import CoreSpeed
 from harness.instruments.timing.matmul_probe import matmul_FLOP_per_s
 from suites.profiling.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder
@@ -27,16 +26,10 @@ def begin(state: RankState, cores: list[int]) -> None:
     """Keep this rank on its core, if it has one of its own, with one thread."""
     torch.set_num_threads(1)
     use_ring_reduce_scatter()
-    state["speed"] = CoreSpeed()
     if cores:
         os.sched_setaffinity(0, {cores[dist.get_rank()]})
         for thread in os.listdir("/proc/self/task"):  # gloo's threads exist already
             os.sched_setaffinity(int(thread), {cores[dist.get_rank()]})
-
-
-def process_id(state: RankState) -> int:
-    """Return this rank's process id."""
-    return os.getpid()
 
 
 def matmul_rate(state: RankState) -> float | None:
@@ -53,7 +46,7 @@ def start(state: RankState, key: str, injection: Mapping[str, Any] | None, load:
     wait, launches = (sleeper if kind == one else Sleeper(0.0) for one in ("data_wait", "launch_sleep"))
     trainer: Trainer = state[key]
     state["sleeper"], state["end"] = sleeper, before_launches(trainer, launches)
-    state["recorder"] = Recorder(trainer, state["speed"], wait, launches, load if own else 0, profiler)
+    state["recorder"] = Recorder(trainer, wait, launches, load if own else 0, profiler)
 
 
 def step(state: RankState, number: int | None, injected: bool) -> list[float]:

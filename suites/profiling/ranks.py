@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from contextlib import ExitStack
@@ -34,6 +35,11 @@ class RankRecord(NamedTuple):
     injected: list[StepAccount]
     telemetry: dict[str, float]
 
+    @property
+    def accounts(self) -> list[StepAccount]:
+        """Return those of all steps."""
+        return [*self.without, *self.injected]
+
 
 class RecordedRanks:
     """Ranks on this machine: one core each where there are enough, a GPU each where torch sees any."""
@@ -45,6 +51,7 @@ class RecordedRanks:
         self._made: set[str] = set()
         self.backend = backend_of(workload)
         self.network: Network | None = None
+        self.fastest_chain_s = math.inf
         count = workload.dp_size
         cores = sorted(os.sched_getaffinity(0))
         self.cores = cores[:count] if len(cores) >= count else []
@@ -82,6 +89,11 @@ class RecordedRanks:
         """Count one variant less."""
         self.variants -= 1
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the process of each rank."""
+        return self.pool.pids
+
     def call(self, function: str, **arguments: Any) -> list[Any]:
         """Return what `function` of `on_rank` returned on each rank."""
         return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
@@ -117,8 +129,9 @@ class RecordedRanks:
 
     def _step(self, switch: Switch, number: int | None, injected: bool) -> list[StepAccount]:
         switch(injected)
-        answers = self.call("step", number=number, injected=injected)
-        return [StepAccount(*one) for one in answers]
+        accounts = [StepAccount(*one) for one in self.call("step", number=number, injected=injected)]
+        self.fastest_chain_s = min(self.fastest_chain_s, *(one.chain_s for one in accounts))
+        return accounts
 
     def reduce_s(self, key: str, count: int = 7) -> float:
         """Return the median seconds of an all-reduce of the step's gradients, of the slowest rank."""

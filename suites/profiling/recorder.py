@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, IterableDataset
 
 from harness.instruments.timing.core_account import core_counts
-from harness.instruments.timing.dependent_chain import CoreSpeed
+from harness.instruments.timing.dependent_chain import chain_s
 from harness.instruments.timing.device_telemetry import DeviceSampler, state_reader, telemetry_means
 from suites.profiling.injection_on_rank import Sleeper
 from suites.training.trainer import Batch, Trainer
@@ -43,7 +43,7 @@ class StepAccount(NamedTuple):
     """One step: its seconds, those that an injector took, and what the system counted over it.
 
     `load_s` is the processor time of a competing process, `processor_s` that of this rank with its threads.
-    `relative_clock` is 1 where the core is as fast as when the rank began.
+    `chain_s` is the time of a chain of dependent operations after the step, inverse to the core's clock.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class StepAccount(NamedTuple):
     processor_s: float
     waited_for_core_s: float
     throttled_s: float
-    relative_clock: float
+    chain_s: float
 
 
 class Recorder:
@@ -61,10 +61,8 @@ class Recorder:
     `wait` and `launches` are called before batches and launches; `load` is a competing process's id, or 0.
     """
 
-    def __init__(
-        self, trainer: Trainer, speed: CoreSpeed, wait: Sleeper, launches: Sleeper, load: int, profiler: bool
-    ) -> None:
-        self._trainer, self._speed = trainer, speed
+    def __init__(self, trainer: Trainer, wait: Sleeper, launches: Sleeper, load: int, profiler: bool) -> None:
+        self._trainer = trainer
         self._wait, self._launches = wait, launches
         self._load = Path(f"/proc/{load}/schedstat") if load else None
         self._batches = iter(DataLoader(TextBatches(trainer, wait), batch_size=None))
@@ -101,7 +99,7 @@ class Recorder:
             processor_s,
             after.waited_s - before.waited_s,
             after.throttled_s - before.throttled_s,
-            self._speed.relative_clock(),
+            chain_s(),
         )
 
     def _slept_s(self) -> float:

@@ -13,25 +13,16 @@ import time
 ITERATIONS = 400
 """About 0.2 ms: far longer than the clock's resolution, far shorter than a training step."""
 
-CALIBRATIONS = 50
-
 READS = 3
 """Chains of one reading, of which the fastest counts: the first finds cold caches."""
 
 
 def chain_s() -> float:
-    """Return the seconds of one chain on the core."""
+    """Return the seconds of a chain on this thread's core now; a clock is inverse to it."""
+    return min(_one_chain_s() for _ in range(READS))
+
+
+def _one_chain_s() -> float:
     begin_s = time.thread_time()
     hashlib.pbkdf2_hmac("sha256", b"clock", b"chain", ITERATIONS)
     return time.thread_time() - begin_s
-
-
-class CoreSpeed:
-    """Clocks of the core relative to the fastest chain that this process saw when it was made."""
-
-    def __init__(self) -> None:
-        self._fastest_s = min(chain_s() for _ in range(CALIBRATIONS))
-
-    def relative_clock(self) -> float:
-        """Return the clock now, 1 where the core is as fast as at its fastest."""
-        return self._fastest_s / min(chain_s() for _ in range(READS))
