@@ -25,7 +25,7 @@ from harness.instruments.timing.device_telemetry import (
     telemetry_readings,
 )
 from harness.instruments.traces.segments import State
-from harness.instruments.traces.shares import Share
+from harness.instruments.traces.shares import TimeShare
 from harness.records import UNITS
 from suites.profiling import competing_process, injection_on_rank
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
