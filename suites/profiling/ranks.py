@@ -135,7 +135,8 @@ class RecordedRanks:
 
     def reduce_s(self, key: str, count: int = 7) -> float:
         """Return the median seconds of an all-reduce of the step's gradients, of the slowest rank."""
-        return median(max(one) for one in zip(*self.call("reduce_s", key=key, count=count), strict=True))
+        times_s = zip(*self.call("reduce_s", key=key, count=count), strict=True)
+        return float(median(max(one) for one in times_s))
 
 
 def backend_of(workload: Workload) -> str:
