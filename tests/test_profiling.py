@@ -209,7 +209,7 @@ def rank_of(number, rng, account=None, **longer_ms):
         for name, ms in STATES_MS.items()
     }
     order = rng.permuted(np.arange(2 * PAIRS).reshape(-1, 2), axis=1).ravel()  # of steps in time
-    shares = [Share(state, "", tuple(column[order] * 1e6)) for state, column in columns.items()]
+    shares = [TimeShare(state, "", tuple(column[order] * 1e6)) for state, column in columns.items()]
     found = SimpleNamespace(
         rank=number,
         shares=shares,
