@@ -28,6 +28,7 @@ python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, te
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
 python -m harness.compare A B                    what changed between two results folders?
 python -m harness.cost FOLDER [rate=2.5]         what do tokens cost at these results' throughput?
+python -m harness.profile TRACE [KEY=VALUE ...]  where does the time of a training step go?
 
 what to run
   suite=NAME             a suite, as suite=memory, or all of them: suite=all
@@ -53,6 +54,7 @@ your own workload
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
   suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
   suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/memory.md
+  suite.trace=PATH                       a trace of torch.profiler, or a folder of ranks: docs/traces.md
 
 flags
   --help, --version

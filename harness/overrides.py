@@ -30,7 +30,16 @@ from harness.validation import ConfigError, describe, shown, unknown
 WORKLOADS = ["suite", "workloads"]
 """Path of what `+` may add to and `~` may leave out of."""
 
-OF_SUITE = ("hf_defaults", "model", "optimizations", "sampling", "workload_from", "workloads")
+OF_SUITE = (
+    "hf_defaults",
+    "model",
+    "optimizations",
+    "sampling",
+    "trace",
+    "trace_defaults",
+    "workload_from",
+    "workloads",
+)
 """What a command may change of a suite; the rest decides what its results mean."""
 
 

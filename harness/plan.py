@@ -36,7 +36,7 @@ def plan(
 
     Reference workloads are planned once, for the baseline, and a variant only where it applies; `gpu`:
     whether the host has one. `environment` is the digest of the host, `code(variant)` the digest of the
-    sources that make a variant's readings, `own_code(workload)` that of the user's model code.
+    sources that make a variant's readings, `own_code(workload)` that of the user's model code or trace.
     """
     tails = [
         (variant, digest([variant.name, config_of(variant), code(variant), environment]))
@@ -70,7 +70,7 @@ def plan(
 def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     """Return whether the variant has cells of that workload on a host with or without a GPU."""
     fields = run.workloads[workload]
-    if workload in run.reference_workloads and variant.module != BASELINE:
+    if (workload in run.reference_workloads or fields.get("trace")) and variant.module != BASELINE:
         return False
     if not is_requested(run, variant, workload):
         return False
@@ -90,7 +90,7 @@ def _has_nothing_to_compare(run: Run, variant: Variant, workload: str, gpu: bool
     others = [one for one in run.variants if one.module not in BASELINES]
     if run.sampling is None or not others or variant.module not in BASELINES:
         return False
-    if workload in run.reference_workloads:
+    if workload in run.reference_workloads or run.workloads[workload].get("trace"):
         return False
     return not any(applies(one.applies_to, run.workloads[workload], gpu) for one in others)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 SCHEMA = 2
 """Version of the line that one record is; a reader refuses any other."""
 
-UNITS = frozenset({"B", "s", "Hz", "token/s", "FLOP/s", "B/s", "USD", "USD/h", "USD/token", "1"})
+UNITS = frozenset({"B", "s", "Hz", "token/s", "FLOP/s", "B/s", "USD", "USD/h", "USD/token", "W", "°C", "1"})
 """Base units. Values are converted for people in `harness.units` and nowhere else."""
 
 Json = Mapping[str, Any]

@@ -27,14 +27,15 @@ def select(name: str, config: Mapping[str, Any]) -> Selection:
     selection, quick = config["selection"], config["suite"]["quick"]
     if selection not in (FULL, QUICK):
         raise unknown(f"selection={selection}", str(selection), [FULL, QUICK])
-    if config["workloads"] and config["suite"]["workload_from"] is not None:
-        raise ConfigError("workloads: suite.workload_from names the only workload; leave out one of the two")
+    file = next((key for key in ("workload_from", "trace") if config["suite"][key] is not None), "")
+    if config["workloads"] and file:
+        raise ConfigError(f"workloads: suite.{file} names the only workload; leave out one of the two")
     if selection == FULL:
         return Selection(tuple(config["workloads"]), tuple(config["only"]))
     if not quick:
         raise ConfigError(f"selection=quick: suite {name} has no quick selection; allowed: full")
-    if config["suite"]["workload_from"] is not None:
-        raise ConfigError("selection=quick: suite.workload_from names the only workload; allowed: full")
+    if file:
+        raise ConfigError(f"selection=quick: suite.{file} names the only workload; allowed: full")
     for key in ("workloads", "only"):
         if config[key]:
             raise ConfigError(f"{key}: selection=quick chooses; leave out one of the two")

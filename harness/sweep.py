@@ -34,6 +34,7 @@ from harness.runner import pending, run
 from harness.slow_bf16 import fit_to_host
 from harness.store import RECORDS, Store, read_records
 from harness.techniques import PACKAGE
+from harness.trace_file import trace_digest
 from harness.units import counted
 from harness.validation import ConfigError
 
@@ -164,6 +165,8 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
         return source_digest(("harness.worker", package, f"{package}.{variant.module}", *techniques))
 
     def own_code(workload: Mapping[str, Any]) -> str:
+        if workload.get("trace"):
+            return trace_digest(workload["trace"])
         return model_digest(workload["model"]) if workload.get("model") else ""
 
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)

@@ -10,6 +10,7 @@ from harness.applicability import applies, checked_alternatives
 from harness.hf_config import FileWorkload, workload_from_file
 from harness.model_code import check_model
 from harness.optimizations import CONF, read_yaml
+from harness.trace_file import workload_from_trace
 from harness.transformers_source import has_size, unknown_model_type
 from harness.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
 
@@ -20,11 +21,13 @@ def workloads(
     """Return the chosen workloads and those they need, each field checked.
 
     They need the smaller ones that stand in for them where bf16 is slow, and the reference workloads whose
-    alternatives they meet, which come last. Where a file names the model, it is the only workload.
+    alternatives they meet, which come last. A file with a model, or a trace, is the only workload.
     """
     fields = suite["fields"]
     if suite["model"] is not None:
         suite = with_model(suite)
+    if suite["trace"] is not None:
+        return workload_from_trace(suite)
     if suite["workload_from"] is not None:
         return from_file(suite, device_memory_B)
     every: dict[str, Any] = suite["workloads"]

@@ -28,8 +28,8 @@ STARTS = {
         test_interconnect test_launcher test_memory_order
         test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
         test_offload_activations test_offload_bytes test_offload_host test_offload_largest
-        test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline test_ranks
-        test_ray_executor test_ring_reduce_scatter test_slurm_executor
+        test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline
+        test_profiling_ranks test_ranks test_ray_executor test_ring_reduce_scatter test_slurm_executor
         test_overlap test_overlap_bad_input test_real_cluster test_routing_rules test_run_queue
         test_symmetric test_tensor_parallel
         test_zero

@@ -21,6 +21,7 @@ SUITE = {
     "quick": {"first": ["b"], "workloads": ["a"], "only": ["fast"]},
     "workloads": {"a": {}, "b": {}, "c": {}},
     "workload_from": None,
+    "trace": None,
 }
 
 

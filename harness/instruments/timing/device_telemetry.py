@@ -1,0 +1,180 @@
+"""Clocks, power, temperature and throttle reasons of a device, sampled by a thread while it works.
+
+NVIDIA's by NVML (nvidia-ml-py), AMD's by amdsmi, a CPU's from the kernel's cpufreq and thermal zones where it
+exposes them; in most virtual machines it does not. Nothing is set, only read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.instruments.timing.clocks import CPU_CLOCKS, HARMLESS_REASONS
+from harness.records import Origin, Reading
+
+PERIOD_S = 0.02
+"""50 samples per second, as often as NVML renews its values or more often."""
+
+THERMAL_ZONES = Path("/sys/class/thermal")
+
+MICRO, MILLI = 1e-6, 1e-3
+
+
+class DeviceState(NamedTuple):
+    """One sample; None where the device does not report it. `throttled`: slowed for heat or power."""
+
+    clock_Hz: float | None = None
+    peak_clock_Hz: float | None = None
+    memory_clock_Hz: float | None = None
+    power_W: float | None = None
+    temperature_C: float | None = None
+    throttled: float | None = None
+
+
+METRICS = {
+    "clock_Hz": ("device_clock", "Hz"),
+    "peak_clock_Hz": ("peak_clock", "Hz"),
+    "memory_clock_Hz": ("memory_clock", "Hz"),
+    "power_W": ("power", "W"),
+    "temperature_C": ("temperature", "°C"),
+    "throttled": ("throttled_share", "1"),
+}
+"""Field -> metric and unit of its mean over the samples."""
+
+ReadState = Callable[[], DeviceState]
+
+
+class DeviceSampler:
+    """A context that samples a device from its start to its end; `samples` has what was read."""
+
+    def __init__(self, read: ReadState, period_s: float = PERIOD_S) -> None:
+        self.samples: list[DeviceState] = []
+        self._read, self._period_s = read, period_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> DeviceSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self.samples.append(self._read())
+            if self._ended.wait(self._period_s):
+                return
+
+
+def telemetry_means(samples: Sequence[DeviceState]) -> dict[str, float]:
+    """Return the mean of each field that was read, by its name."""
+    columns = {name: [getattr(one, name) for one in samples] for name in DeviceState._fields}
+    known = {name: [one for one in column if one is not None] for name, column in columns.items()}
+    return {name: sum(column) / len(column) for name, column in known.items() if column}
+
+
+def telemetry_readings(means: dict[str, float], method: str) -> Iterator[Reading]:
+    """Read the means of a device's samples."""
+    for name, value in means.items():
+        metric, unit = METRICS[name]
+        yield Reading(metric, unit, value, Origin.MEASURED, method)
+
+
+def state_reader(device: torch.device) -> ReadState | None:
+    """Return what samples the device; None where nothing does."""
+    if device.type != "cuda":
+        return cpu_reader(CPU_CLOCKS, THERMAL_ZONES)
+    return amd_reader(device) if torch.version.hip else nvidia_reader(device)
+
+
+def cpu_reader(clocks: Path, zones: Path) -> ReadState | None:
+    """Return what reads a CPU's clock and temperature from the kernel's files; None where it has neither."""
+    kHz = sorted(clocks.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    milli_C = sorted(zones.glob("thermal_zone*/temp"))
+    if not kHz and not milli_C:
+        return None
+
+    def read() -> DeviceState:
+        clock, heat = _mean(kHz), _mean(milli_C)
+        return DeviceState(
+            clock_Hz=None if clock is None else clock / MILLI,
+            temperature_C=None if heat is None else heat * MILLI,
+        )
+
+    return read
+
+
+def nvidia_reader(device: torch.device) -> ReadState | None:
+    """Return what reads an NVIDIA GPU by NVML; None without the library, or for a slice of a GPU."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        return nvml_reader(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError:
+        return None
+
+
+def nvml_reader(library: Any, handle: Any) -> ReadState:
+    """Return what reads a GPU by NVML (`library` is pynvml)."""
+    harmless = 0
+    for name in HARMLESS_REASONS:
+        harmless |= getattr(library, f"nvmlClocksThrottleReason{name}", 0)
+
+    def read() -> DeviceState:
+        reasons = library.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return DeviceState(
+            clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
+            peak_clock_Hz=library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM) / MICRO,
+            memory_clock_Hz=library.nvmlDeviceGetClockInfo(handle, library.NVML_CLOCK_MEM) / MICRO,
+            power_W=library.nvmlDeviceGetPowerUsage(handle) * MILLI,
+            temperature_C=float(library.nvmlDeviceGetTemperature(handle, library.NVML_TEMPERATURE_GPU)),
+            throttled=float(bool(reasons & ~harmless)),
+        )
+
+    return read
+
+
+def amd_reader(device: torch.device) -> ReadState | None:
+    """Return what reads an AMD GPU by amdsmi; None without the library, or where it does not know the GPU."""
+    try:
+        import amdsmi
+    except (ImportError, OSError, KeyError):
+        return None
+    try:
+        amdsmi.amdsmi_init()
+        handles = amdsmi.amdsmi_get_processor_handles()
+        return amdsmi_reader(amdsmi, handles[device.index or 0])
+    except (amdsmi.AmdSmiException, IndexError):
+        return None
+
+
+def amdsmi_reader(library: Any, handle: Any) -> ReadState:
+    """Return what reads a GPU by amdsmi (`library`), in its units: MHz, W and °C."""
+    kinds = library.AmdSmiClkType
+    heat = (library.AmdSmiTemperatureType.HOTSPOT, library.AmdSmiTemperatureMetric.CURRENT)
+
+    def read() -> DeviceState:
+        clock = library.amdsmi_get_clock_info(handle, kinds.GFX)
+        power = library.amdsmi_get_power_info(handle)["current_socket_power"]
+        return DeviceState(
+            clock_Hz=clock["clk"] / MICRO,
+            peak_clock_Hz=clock["max_clk"] / MICRO,
+            memory_clock_Hz=library.amdsmi_get_clock_info(handle, kinds.MEM)["clk"] / MICRO,
+            power_W=float(power) if isinstance(power, int | float) else None,
+            temperature_C=float(library.amdsmi_get_temp_metric(handle, *heat)),
+        )
+
+    return read
+
+
+def _mean(files: Sequence[Path]) -> float | None:
+    values = [int(file.read_text()) for file in files]
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,198 @@
+"""Where the time of a training step goes: shares and factors of each rank, and over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.instruments.traces.activity import Activity
+from harness.instruments.traces.collectives import Matching, match
+from harness.instruments.traces.error import TraceError
+from harness.instruments.traces.factors import Factors, factors, overlap_factor
+from harness.instruments.traces.intervals import covered_by_both_ns
+from harness.instruments.traces.segments import Segments, State, segments
+from harness.instruments.traces.shares import TimeShare, WorkShare, shares, work_shares
+from harness.instruments.traces.trace import RankTrace
+
+
+@dataclass(frozen=True)
+class RankBreakdown:
+    """One rank: its steps, and what they went to. `step_ns` is the length of each chosen step."""
+
+    rank: int
+    activity: Activity
+    segments: Segments
+    chosen: tuple[int, ...]  # positions of the steps that all ranks have
+    step_ns: tuple[int, ...]
+    shares: tuple[TimeShare, ...]
+    work: tuple[WorkShare, ...]
+    factors: Factors
+    overlapped_s: float  # of communication per step, while the rank computes
+    missing: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Return the mean time of a step in seconds."""
+        return float(np.mean(self.step_ns)) / 1e9
+
+    def share_of(self, state: State) -> float:
+        """Return which part of the step is spent in a state, from 0 to 1."""
+        return sum(share.mean_s for share in self.shares if share.state == state) / self.step_s
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """All ranks: `shares` are means over ranks. They sum to `step_s`, as the product of the factors does."""
+
+    ranks: tuple[RankBreakdown, ...]
+    step_numbers: tuple[int, ...]
+    step_s: float
+    shares: tuple[TimeShare, ...]
+    work: tuple[WorkShare, ...]
+    factors: Factors
+    matching: Matching
+    missing: tuple[str, ...]
+
+    def share_of(self, state: State) -> float:
+        """Return which part of the step is spent in a state, from 0 to 1, as a mean over ranks."""
+        return sum(share.mean_s for share in self.shares if share.state == state) / self.step_s
+
+
+def breakdown(
+    traces: Sequence[RankTrace],
+    *,
+    model_FLOP: float | None = None,
+    peak_FLOP_per_s: float | None = None,
+    known_factors: Mapping[str, float] | None = None,
+    align_clocks: bool | None = None,
+) -> Breakdown:
+    """Return where the time of the steps goes that all ranks have.
+
+    `model_FLOP` is per step and rank, `peak_FLOP_per_s` per rank. `known_factors` has what a trace cannot
+    have: instruction, utilisation, frequency; overlap overrides that of the trace. `align_clocks`: see
+    `collectives.match`. Raises TraceError, and ValueError for a factor that is unknown or not positive.
+    """
+    activities = [Activity(trace) for trace in traces]
+    numbers = _common_steps(activities)
+    matching = match(activities, align_clocks)
+    given = dict(known_factors or {})
+
+    def factors_of(found: Sequence[TimeShare], overlap: float | None) -> Factors:
+        known = given if overlap is None else {"overlap": overlap, **given}
+        return factors(found, model_FLOP=model_FLOP, peak_FLOP_per_s=peak_FLOP_per_s, known=known)
+
+    ranks, overlaps = [], []
+    for activity, waits in zip(activities, matching.waits, strict=True):
+        cut = segments(activity, waits)
+        chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
+        lengths_ns = tuple(activity.steps[i].end_ns - activity.steps[i].start_ns for i in chosen)
+        found = shares(activity, cut, chosen)
+        _check_computing(activity, found)
+        overlap = overlap_factor(activity)
+        overlaps.append(overlap)
+        ranks.append(
+            RankBreakdown(
+                rank=activity.trace.rank,
+                activity=activity,
+                segments=cut,
+                chosen=chosen,
+                step_ns=lengths_ns,
+                shares=found,
+                work=work_shares(activity, cut, chosen),
+                factors=factors_of(found, overlap[0] if overlap else None),
+                overlapped_s=_overlapped_s(activity, chosen),
+                missing=_missing(activity),
+            )
+        )
+    mean = tuple(_mean_shares([one.shares for one in ranks]))
+    mean_overlap = None if None in overlaps else float(np.mean([one[0] for one in overlaps if one]))
+    both = factors_of(mean, mean_overlap)
+    missing = dict.fromkeys([*both.missing, *matching.missing, *(m for one in ranks for m in one.missing)])
+    if len(traces) < traces[0].world_size:
+        missing[_absent_ranks(traces)] = None
+    return Breakdown(
+        ranks=tuple(ranks),
+        step_numbers=numbers,
+        step_s=float(np.mean([one.step_s for one in ranks])),
+        shares=mean,
+        work=tuple(_mean_work([one.work for one in ranks])),
+        factors=both,
+        matching=matching,
+        missing=tuple(missing),
+    )
+
+
+def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
+    sets = [{step.number for step in activity.steps} for activity in activities]
+    common = set.intersection(*sets)
+    if not common:
+        raise TraceError(
+            f"{activities[-1].trace.path}: has no step in common with the other ranks; record the same steps "
+            "on all ranks, with the same schedule"
+        )
+    return tuple(sorted(common))
+
+
+def _check_computing(activity: Activity, found: Sequence[TimeShare]) -> None:
+    if not any(share.state == State.COMPUTING for share in found):
+        raise TraceError(
+            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
+            "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
+        )
+
+
+def _overlapped_s(activity: Activity, chosen: Sequence[int]) -> float:
+    """Return the mean time per step in which the rank communicates and computes."""
+    compute, communicate = activity.pieces(activity.computing), activity.pieces(activity.communication)
+    edges = np.array([activity.steps[i][1:3] for i in chosen], np.int64)
+    both = covered_by_both_ns(compute, communicate, edges[:, 0], edges[:, 1])
+    return float(np.mean(both)) / 1e9
+
+
+def _missing(activity: Activity) -> tuple[str, ...]:
+    """Return what a rank's trace does not have."""
+    trace = activity.trace
+    found = []
+    if not trace.has_device:
+        found.append("launch gap, call: without a GPU an operator is called and starts at once")
+    elif np.any(trace.launch_of[activity.computing] < 0):
+        count = int(np.sum(trace.launch_of[activity.computing] < 0))
+        found.append(
+            f"launches of {count} kernels: idle time before them has an unknown cause; record with "
+            "ProfilerActivity.CPU, too"
+        )
+    return tuple(found)
+
+
+def _absent_ranks(traces: Sequence[RankTrace]) -> str:
+    there = f"{len(traces)} of {traces[0].world_size} ranks"
+    return f"waiting for ranks that are not there: {there} were given; give the folder of all ranks"
+
+
+def _mean_shares(by_rank: Sequence[Sequence[TimeShare]]) -> list[TimeShare]:
+    """Return the mean over ranks of each share; fractions of nanoseconds are kept, so the sum stays exact."""
+    table: dict[tuple[State, str], list[float]] = {}
+    for one in by_rank:
+        for share in one:
+            times = table.setdefault((share.state, share.detail), [0.0] * len(share.by_step_ns))
+            for i, time_ns in enumerate(share.by_step_ns):
+                times[i] += time_ns
+    count = len(by_rank)
+    found = [
+        TimeShare(state, detail, tuple(time / count for time in times))
+        for (state, detail), times in table.items()
+    ]
+    return sorted(found, key=lambda share: -sum(share.by_step_ns))
+
+
+def _mean_work(by_rank: Sequence[Sequence[WorkShare]]) -> list[WorkShare]:
+    table: dict[tuple[str, str, str, State], list[float]] = {}
+    for one in by_rank:
+        for share in one:
+            times = table.setdefault(share[:4], [0.0] * len(share.by_step_ns))
+            for i, time_ns in enumerate(share.by_step_ns):
+                times[i] += time_ns / len(by_rank)
+    found = [WorkShare(*key, tuple(times)) for key, times in table.items()]
+    return sorted(found, key=lambda share: -sum(share.by_step_ns))

@@ -1,0 +1,154 @@
+"""Factors from the datasheet's time to the observed one, after Chopper (arXiv 2512.08242).
+
+theoretical time = model FLOP / peak. Times instruction, utilisation, overlap and frequency it is the time of
+the kernels. Each further factor adds what the step spends without computing: (time so far + share) / time so
+far. So the product is the observed time. What nobody can give is merged into one factor that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.instruments.traces.activity import Activity
+from harness.instruments.traces.intervals import covered_ns
+from harness.instruments.traces.segments import State
+from harness.instruments.traces.shares import TimeShare
+
+OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")
+"""Factors of the kernels' time, in Chopper's order."""
+
+HOW_TO_GET = {
+    "theoretical": "give model_FLOP (per step and device) and the peak in FLOP/s",
+    "instruction": "executed over model FLOP, from hardware counters",
+    "utilisation": "from hardware counters, or kernels timed alone at a known clock",
+    "overlap": "kernels with sizes (record_shapes=True) that run both with and without communication",
+    "frequency": "peak over observed clock, sampled during the steps",
+}
+"""Factor -> what would give it."""
+
+ADDED = (
+    (State.COPYING, "copies"),
+    (State.COMMUNICATION, "exposed communication"),
+    (State.WAITING_FOR_RANK, "waiting for slower ranks"),
+    (State.PREPARING, "launch gap, prepare"),
+    (State.CALLING, "launch gap, call"),
+    (State.WAITING_FOR_DATA, "waiting for data"),
+    (State.IDLE, "idle, cause unknown"),
+)
+"""What is added to the kernels' time, in this order."""
+
+FREE, BUSY = 0.05, 0.5
+"""A kernel runs alone below the first share of overlap, and overlapped from the second on."""
+
+
+class Factor(NamedTuple):
+    """A factor; `time_s` is the time of the step up to and with it."""
+
+    name: str
+    value: float
+    time_s: float
+
+
+class Factors(NamedTuple):
+    """`base_s` times all factors is the observed time of the step."""
+
+    base_name: str
+    base_s: float
+    factors: tuple[Factor, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def observed_s(self) -> float:
+        """Return the product."""
+        return self.base_s * float(np.prod([factor.value for factor in self.factors]))
+
+
+def factors(
+    shares: Sequence[TimeShare],
+    *,
+    model_FLOP: float | None = None,
+    peak_FLOP_per_s: float | None = None,
+    known: Mapping[str, float] | None = None,
+) -> Factors:
+    """Return the factors of the mean step; `known` has those of `OF_KERNELS` that can be given.
+
+    The shares must have some computing. Raises ValueError for a factor of another name, or one that is not
+    positive.
+    """
+    known = dict(known or {})
+    for name, value in known.items():
+        if name not in OF_KERNELS or not value > 0:
+            raise ValueError(f"{name}={value}: expected a positive factor, one of {', '.join(OF_KERNELS)}")
+    computing_s = _mean_s(shares, State.COMPUTING)
+    given = {name: known[name] for name in OF_KERNELS if name in known}
+    missing = [name for name in OF_KERNELS if name not in known]
+    base_name = "theoretical"
+    if model_FLOP and peak_FLOP_per_s:
+        base_s = model_FLOP / peak_FLOP_per_s
+    else:
+        missing.insert(0, "theoretical")
+        base_s = computing_s / float(np.prod(list(given.values())))
+        base_name = f"computing, with {_listed(missing)}"
+    chain = list(_chain(shares, base_s, given, computing_s, missing))
+    named = tuple(f"{name}: {HOW_TO_GET[name]}" for name in missing)
+    return Factors(base_name, base_s, tuple(chain), named)
+
+
+def _chain(
+    shares: Sequence[TimeShare],
+    base_s: float,
+    given: Mapping[str, float],
+    computing_s: float,
+    missing: Sequence[str],
+) -> Iterator[Factor]:
+    time_s = base_s
+    for name, value in given.items():
+        time_s *= value
+        yield Factor(name, value, time_s)
+    if "theoretical" not in missing:
+        rest = f"not separated: {_listed(missing)}" if missing else "unexplained"
+        yield Factor(rest, computing_s / time_s, computing_s)
+    time_s = computing_s
+    for state, name in ADDED:
+        longer_s = time_s + _mean_s(shares, state)
+        yield Factor(name, longer_s / time_s, longer_s)
+        time_s = longer_s
+
+
+def _mean_s(shares: Sequence[TimeShare], state: State) -> float:
+    return sum(share.mean_s for share in shares if share.state == state)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+def overlap_factor(activity: Activity) -> tuple[float, float] | None:
+    """Return by how much communication slows kernels, and which share of the computing time that covers.
+
+    Chopper: the median duration at high overlap over that at the lowest overlap, at least 1, for kernels of
+    one name and size. None where no kernel runs both with and without communication.
+    """
+    trace = activity.trace
+    events = np.flatnonzero(activity.computing)
+    length_ns = trace.end_ns[events] - trace.start_ns[events]
+    communicate = activity.pieces(activity.communication)
+    if not len(communicate.start_ns):
+        return 1.0, 1.0
+    covered = covered_ns(communicate, trace.start_ns[events], trace.end_ns[events])
+    overlap = covered / np.maximum(length_ns, 1)
+    spent_ns = alone_ns = 0.0
+    same = np.stack([trace.name_of[events], trace.shape[events]], axis=1)
+    for name, shape in np.unique(same[same[:, 1] >= 0], axis=0):
+        one = (same[:, 0] == name) & (same[:, 1] == shape)
+        low, high = one & (overlap <= FREE), one & (overlap >= BUSY)
+        if low.any() and high.any():
+            slowed = float(np.median(length_ns[high]) / max(np.median(length_ns[low]), 1))
+            total = float(length_ns[one].sum())
+            share = float(length_ns[high].sum()) / total
+            spent_ns += total
+            alone_ns += total * (1 - share) + total * share / max(slowed, 1.0)
+    return (spent_ns / alone_ns, spent_ns / float(length_ns.sum())) if alone_ns else None

@@ -1,0 +1,120 @@
+"""One rank's trace as columns: an event is one position in every array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STEP = re.compile(r"^ProfilerStep#(\d+)$")
+
+
+class EventKind(IntEnum):
+    """What an event is, whatever its category is called in the version that wrote it."""
+
+    OP = 0  # an operator on the host
+    ANNOTATION = 1  # record_function on the host
+    LAUNCH = 2  # a call of the runtime or the driver: cuda*, cu*, hip*
+    KERNEL = 3
+    COPY = 4  # memcpy and memset on the device
+    DEVICE_ANNOTATION = 5
+    PYTHON = 6  # with_stack=True
+    OTHER = 7
+
+
+class Track(NamedTuple):
+    """A thread of the host, or a stream of a device."""
+
+    process: str
+    thread: str
+    name: str = ""
+
+
+class CollectiveCall(NamedTuple):
+    """What the trace reports of a collective: empty or -1 where it does not."""
+
+    operation: str
+    group: str = ""
+    ranks: str = ""
+    sequence: int = -1
+    elements: int = -1
+    dtype: str = ""
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The complete events of one rank, ordered by start, then longest first.
+
+    Times are nanoseconds since the epoch where the trace has its base time, else since an unknown origin.
+    `name_of` and `track_of` index `names` and `tracks`. `correlation` links a kernel or a copy with its
+    launch, `sequence` an operator of the backward pass with that of the forward pass. Events with the same
+    `shape` have the same grid or input sizes. -1 where there is none.
+    """
+
+    path: Path
+    rank: int
+    world_size: int
+    backend: str
+    host: str
+    devices: tuple[str, ...]
+    names: tuple[str, ...]
+    tracks: tuple[Track, ...]
+    start_ns: Ints
+    end_ns: Ints
+    name_of: Ints
+    track_of: Ints
+    kind: Ints
+    correlation: Ints
+    sequence: Ints
+    shape: Ints
+    collectives: Mapping[int, CollectiveCall]  # by event
+    process_groups: Mapping[str, tuple[int, ...]]  # name: its ranks
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.start_ns)
+
+    def name(self, event: int) -> str:
+        """Return the name of an event."""
+        return self.names[int(self.name_of[event])]
+
+    def of_kind(self, *kinds: EventKind) -> Mask:
+        """Return which events are of one of these kinds. [event]"""
+        return np.isin(self.kind, kinds)
+
+    def named(self, pattern: str) -> Mask:
+        """Return which events have a name in which the regular expression is found. [event]"""
+        search = re.compile(pattern).search
+        found = np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
+        return found[self.name_of] if len(self.names) else np.zeros(0, bool)
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Return whether any kernel of a GPU was recorded."""
+        return bool(np.any(self.of_kind(EventKind.KERNEL)))
+
+    @cached_property
+    def launch_of(self) -> Ints:
+        """Return the launch of each kernel and copy, -1 where there is none. [event]"""
+        launches = np.flatnonzero(self.of_kind(EventKind.LAUNCH) & (self.correlation >= 0))
+        launches = launches[np.argsort(self.correlation[launches], kind="stable")]
+        found = np.full(len(self), -1, np.int64)
+        on_device = self.of_kind(EventKind.KERNEL) | self.of_kind(EventKind.COPY)
+        events = np.flatnonzero(on_device & (self.correlation >= 0))
+        if not len(launches) or not len(events):
+            return found
+        known = self.correlation[launches]
+        at = np.minimum(np.searchsorted(known, self.correlation[events]), len(launches) - 1)
+        same = known[at] == self.correlation[events]
+        found[events[same]] = launches[at[same]]
+        return found

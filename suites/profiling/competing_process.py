@@ -1,0 +1,30 @@
+"""A process that keeps one core busy for a known share of the time, run by `ranks.competing`.
+
+It works until it has had its share of a period in processor time, then sleeps for the rest of the period. The
+line that it prints once it runs says that it does. It ends with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+def main(core: int, share: float, period_s: float) -> None:
+    """Take `share` of the core until this process is ended."""
+    os.sched_setaffinity(0, {core})
+    sys.stdout.write("busy\n")
+    sys.stdout.flush()
+    begin_s, parent = time.monotonic(), os.getppid()
+    had_s = time.thread_time()
+    while os.getppid() == parent:
+        had_s += share * period_s
+        while time.thread_time() < had_s:
+            pass
+        begin_s = max(begin_s + period_s, time.monotonic())
+        time.sleep(max(begin_s - time.monotonic(), 0.0))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,157 @@
+"""Take recordings of steps with and without what is injected, and read what they show."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from harness.instruments.timing.device_telemetry import telemetry_readings
+from harness.instruments.traces.breakdown import Breakdown
+from harness.instruments.traces.breakdown import breakdown as broken_down
+from harness.instruments.traces.kineto import read_traces
+from harness.instruments.traces.segments import State
+from harness.records import Origin, Reading
+from suites.profiling.diagnosis import ALL_RANKS, Recording, by_step_s, column, diagnose, middle, step_times_s
+from suites.profiling.ranks import RankRecord, RecordedRanks
+from suites.profiling.subject import Injection, Subject, Workload
+
+METRICS = {
+    State.COMPUTING: "computing",
+    State.COMMUNICATION: "exposed_communication",
+    State.COPYING: "copies",
+    State.PREPARING: "launch_gap_prepare",
+    State.CALLING: "launch_gap_call",
+    State.WAITING_FOR_DATA: "waiting_for_data",
+    State.WAITING_FOR_RANK: "waiting_for_rank",
+    State.IDLE: "idle",
+}
+"""State of a rank -> the metric of its seconds per step."""
+
+EVERY_RANK = "all ranks"
+"""The method of a mean over ranks."""
+
+
+def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) -> Recording:
+    """Record pairs of steps of all ranks under the profiler, and break their traces down."""
+    workload = subject.workload
+    with tempfile.TemporaryDirectory(dir=ranks.folder) as folder:
+        records = ranks.record(key, workload.recorded_pairs, subject.injection, order, folder)
+        clock = relative_clock(records, ranks.fastest_chain_s)
+        found = broken_down(
+            read_traces(Path(folder)),
+            model_FLOP=model_FLOP(workload),
+            peak_FLOP_per_s=workload.peak_FLOP_per_s or ranks.FLOP_per_s,
+            known_factors=None if clock is None else {"frequency": 1 / clock},
+        )
+        return Recording(found, records, ranks.fastest_chain_s)
+
+
+class PlainTimes(NamedTuple):
+    """The middle times of a step of the slowest rank without the profiler, and the difference in pairs."""
+
+    without_s: float
+    injected_s: float
+    rise_s: float
+
+
+def plain_times(ranks: RecordedRanks, key: str, subject: Subject, order: Random) -> PlainTimes:
+    """Time pairs of steps without the profiler."""
+    records = ranks.record(key, subject.workload.recorded_pairs, subject.injection, order)
+    without_s = np.max([column(one.without, "seconds") for one in records], axis=0)
+    injected_s = np.max([column(one.injected, "seconds") for one in records], axis=0)
+    return PlainTimes(middle(without_s), middle(injected_s), middle(injected_s - without_s))
+
+
+def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | None:
+    """Return the mean clock over its peak: of GPUs as sampled (None: it is not), of cores by the chain."""
+    telemetry = [record.telemetry for record in records]
+    if all("clock_Hz" in one and "peak_clock_Hz" in one for one in telemetry):
+        return float(np.mean([one["clock_Hz"] / one["peak_clock_Hz"] for one in telemetry]))
+    if torch.cuda.is_available():
+        return None
+    return fastest_s / middle(np.concatenate([column(one.accounts, "chain_s") for one in records]))
+
+
+def model_FLOP(workload: Workload) -> float:
+    """Return the FLOP of a rank's step: 6 per parameter and token, 12 T d per layer and token for attention.
+
+    Source: Kaplan et al., arXiv 2001.08361; half of the attention's scores are masked, and counted.
+    """
+    tokens = workload.sequences * workload.seq_len
+    attention = 12.0 * workload.num_hidden_layers * workload.hidden_size * workload.seq_len
+    return tokens * (6.0 * workload.shape.parameters + attention)
+
+
+def state_readings(found: Breakdown, origin: Origin, which: slice) -> Iterator[Reading]:
+    """Read the seconds per step in each state over some steps, of each rank and as the mean of ranks."""
+    step_s = float(np.mean([step_times_s(rank)[which].mean() for rank in found.ranks]))
+    for state, metric in METRICS.items():
+        times_s = [float(by_step_s(rank, state)[which].mean()) for rank in found.ranks]
+        mean_s = float(np.mean(times_s))
+        yield Reading(metric, "s", mean_s, origin, EVERY_RANK)
+        for rank, time_s in zip(found.ranks, times_s, strict=True):
+            yield Reading(metric, "s", time_s, origin, f"rank {rank.rank}")
+        yield Reading("share", "1", mean_s / step_s, origin, metric)
+
+
+def factor_readings(found: Breakdown, origin: Origin) -> Iterator[Reading]:
+    """Read the factors from the theoretical to the observed time, over all steps."""
+    for factor in found.factors.factors:
+        yield Reading("factor", "1", factor.value, origin, factor.name)
+    lost_s = losses_s(found)
+    if "frequency" in lost_s:
+        clock_s = lost_s.pop("frequency")
+        yield Reading("frequency_to_largest_other", "1", clock_s / max(lost_s.values()), origin)
+    yield Reading("product_error", "1", found.factors.observed_s / found.step_s - 1, origin)
+
+
+def losses_s(found: Breakdown) -> dict[str, float]:
+    """Return what each factor adds to the theoretical time, in seconds per step; nothing without it."""
+    factors = found.factors
+    if factors.base_name != "theoretical":
+        return {}
+    times_s = [factors.base_s, *(factor.time_s for factor in factors.factors)]
+    return {
+        factor.name: later - earlier
+        for factor, (earlier, later) in zip(factors.factors, pairwise(times_s), strict=True)
+    }
+
+
+def counted_readings(recording: Recording) -> Iterator[Reading]:
+    """Read what the system counted over the steps with what is injected, of each rank."""
+    for number, rank in enumerate(recording.found.ranks):
+        method = f"rank {rank.rank}"
+        for metric in ("waited_for_core", "throttled"):
+            value_s = recording.counted(number, f"{metric}_s")
+            yield Reading(metric, "s", value_s, Origin.MEASURED, method)
+        clock = recording.fastest_chain_s / recording.counted(number, "chain_s")
+        yield Reading("relative_clock", "1", clock, Origin.MEASURED, f"dependent chain, {method}")
+        yield from telemetry_readings(recording.records[number].telemetry, method)
+
+
+def naming_readings(recording: Recording, injection: Injection | None) -> Iterator[Reading]:
+    """Read whether what was injected was named, and whether anything else was, or anything at all."""
+    origin = Origin.MEASURED if injection is None else Origin.EMULATED
+    injected = None if injection is None else (injection.kind, injection.rank)
+    named = [found[:2] for found in diagnose(recording)]
+    others = [one for one in named if one != injected]
+    yield Reading("named_in_error", "1", float(bool(others)), origin)
+    for name, rank in others:
+        yield Reading("wrong_name", "1", 1.0, origin, name if rank == ALL_RANKS else f"{name}, rank {rank}")
+    if injected is not None:
+        yield Reading("named", "1", float(injected in named), origin)
+
+
+def recovery_readings(recording: Recording, injection: Injection, injected_s: float) -> Iterator[Reading]:
+    """Read the seconds per step that the trace recovers of what was injected, and their error."""
+    recovered_s = recording.rise_s(injection.kind, injection.rank)
+    yield Reading("injected", "s", injected_s, Origin.EMULATED)
+    yield Reading("recovered", "s", recovered_s, Origin.EMULATED)
+    yield Reading("recovery_error", "1", (recovered_s - injected_s) / recording.step_s, Origin.EMULATED)

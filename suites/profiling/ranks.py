@@ -1,0 +1,171 @@
+"""The ranks that all variants of a workload share, and what is injected from outside of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from itertools import combinations
+from random import Random
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
+from harness.records import Unavailable
+from suites.profiling import on_rank
+from suites.profiling.injector import Switch, injector
+from suites.profiling.recorder import StepAccount
+from suites.profiling.subject import Injection, Workload
+from suites.training import on_rank as training_on_rank
+from suites.training.step import TrainingStep
+
+ALONE = {"OMP_NUM_THREADS": "1"}
+
+
+class RankRecord(NamedTuple):
+    """A rank's accounts of steps without and with what is injected, by pair; its telemetry's means."""
+
+    without: list[StepAccount]
+    injected: list[StepAccount]
+    telemetry: dict[str, float]
+
+    @property
+    def accounts(self) -> list[StepAccount]:
+        """Return those of all steps."""
+        return [*self.without, *self.injected]
+
+
+class RecordedRanks:
+    """Ranks on this machine: one core each where there are enough, a GPU each where torch sees any."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.variants = 0
+        self.checked: set[str] = set()
+        self._made: set[str] = set()
+        self.backend = backend_of(workload)
+        self.network: Network | None = None
+        self.fastest_chain_s = math.inf
+        count = workload.dp_size
+        cores = sorted(os.sched_getaffinity(0))
+        self.cores = cores[:count] if len(cores) >= count else []
+        with ExitStack() as stack:
+            self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="traces"))
+            places, address = (
+                [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)],
+                "127.0.0.1",
+            )
+            if workload.linked:
+                self.network = stack.enter_context(Network(linked(count)))
+                places, address = located(self.network)
+            self.pool = stack.enter_context(RankPool(places, address, self.backend))
+            self.call("begin", cores=self.cores)
+            self.FLOP_per_s = self._matmul_rate()
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """End the ranks and remove what was made for them."""
+        self._stack.close()
+
+    def _matmul_rate(self) -> float | None:
+        """Return the mean rate of the ranks' cores; None on GPUs."""
+        rates = self.call("matmul_rate")
+        return None if None in rates else fmean(rates)
+
+    def enter(self, key: str, step: TrainingStep) -> None:
+        """Make a variant's step on the ranks, if none has made the same."""
+        self.variants += 1
+        if key not in self._made:
+            self.train("make", key=key, step=step.described)
+            self._made.add(key)
+
+    def leave(self) -> None:
+        """Count one variant less."""
+        self.variants -= 1
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the process of each rank."""
+        return self.pool.pids
+
+    def call(self, function: str, **arguments: Any) -> list[Any]:
+        """Return what `function` of `on_rank` returned on each rank."""
+        return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
+
+    def train(self, function: str, **arguments: Any) -> list[Any]:
+        """Return what `function` of `suites.training.on_rank` returned on each rank."""
+        return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
+
+    def record(
+        self, key: str, pairs: int, injection: Injection | None, order: Random, folder: str = ""
+    ) -> list[RankRecord]:
+        """Record pairs of steps, in random order with what is injected and without, after two left out.
+
+        The traces go to `folder`; without one, the profiler is off. In a trace step 4 n is that of pair n
+        without, 4 n + 2 with what is injected: no number follows another, so that steps end with their mark.
+        """
+        given = None if injection is None else asdict(injection)
+        with injector(self, injection) as (switch, load):
+            self.call("start", key=key, injection=given, load=load, profiler=bool(folder))
+            for injected in (False, True):
+                self._step(switch, None, injected)
+            steps = [self._pair(switch, number, order) for number in range(pairs)]
+            means = self.call("end", folder=folder)
+        return [
+            RankRecord([one[False][rank] for one in steps], [one[True][rank] for one in steps], means[rank])
+            for rank in range(len(means))
+        ]
+
+    def _pair(self, switch: Switch, number: int, order: Random) -> dict[bool, list[StepAccount]]:
+        both = [False, True]
+        order.shuffle(both)
+        return {injected: self._step(switch, 4 * number + 2 * injected, injected) for injected in both}
+
+    def _step(self, switch: Switch, number: int | None, injected: bool) -> list[StepAccount]:
+        switch(injected)
+        accounts = [StepAccount(*one) for one in self.call("step", number=number, injected=injected)]
+        self.fastest_chain_s = min(self.fastest_chain_s, *(one.chain_s for one in accounts))
+        return accounts
+
+    def reduce_s(self, key: str, count: int = 7) -> float:
+        """Return the median seconds of an all-reduce of the step's gradients, of the slowest rank."""
+        times_s = zip(*self.call("reduce_s", key=key, count=count), strict=True)
+        return float(median(max(one) for one in times_s))
+
+
+def backend_of(workload: Workload) -> str:
+    """Return NCCL where each rank has a GPU, gloo where none is; raises `Unavailable` for too few GPUs."""
+    seen = torch.cuda.device_count()
+    if seen == 0 or workload.linked:
+        return "gloo"
+    if seen < workload.dp_size:
+        raise Unavailable(f"{workload.dp_size} ranks need a GPU each, and there are {seen}")
+    return "nccl"
+
+
+def linked(count: int) -> Topology:
+    """Return the network: one link between two ranks, else a link each to a switch."""
+    hosts = tuple(f"rank{number}" for number in range(count))
+    if count == 2:
+        links = tuple(Link(*pair) for pair in combinations(hosts, 2))
+        return Topology(hosts, (), links, LARGEST_FRAME_B)
+    return Topology(hosts, ("switch",), tuple(Link(host, "switch") for host in hosts), LARGEST_FRAME_B)
+
+
+def located(network: Network) -> tuple[list[RankLocation], str]:
+    """Return where each rank runs, and the address of the first."""
+    hosts = network.topology.hosts
+    places = [
+        RankLocation(
+            network.command(host, []),
+            {"GLOO_SOCKET_IFNAME": network.interface(host), "CUDA_VISIBLE_DEVICES": ""} | ALONE,
+        )
+        for host in hosts
+    ]
+    return places, network.address(hosts[0])

@@ -1,0 +1,101 @@
+"""The profiling suite's types: a training step to record, and what is injected into it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Literal
+
+from harness.bounds import Bounds
+from suites.training import workload as training
+from suites.training.step import TrainingStep
+from suites.training.techniques import Techniques, apply_techniques, build_step
+from suites.training.workload import TextVocabulary
+
+InjectionKind = Literal["data_wait", "launch_sleep", "competing_load", "cpu_quota", "slow_link"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(training.Workload):
+    """A training step over ranks on one machine, recorded under torch's profiler.
+
+    `suite.model` sets `model`, `suite.trace` the trace of a run elsewhere, which is read and not run.
+    """
+
+    vocab_size: TextVocabulary
+    dp_size: Annotated[int, Bounds(at_least=2, at_most=8)] = (
+        2  # processes on this machine; a GPU each, if any
+    )
+    parallelism: Literal["ddp", "fsdp2"] = "ddp"  # how ranks share the model
+    # Of each recording: one step with what is injected and one without; two steps before are left out.
+    recorded_pairs: Annotated[int, Bounds(at_least=4)] = 14
+    recordings: Annotated[int, Bounds(at_least=1)] = 1  # in each round
+    linked: bool = False  # each rank in a network namespace of its own, over a link that can be shaped
+    device: Literal["any", "cuda"] = "any"  # cuda: sized for a GPU, not run elsewhere
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: mixed
+    # Of a device, from its datasheet; None: the CPU's, measured.
+    peak_FLOP_per_s: Annotated[float, Bounds(above=0)] | None = None
+    trace: str | None = None  # of a run elsewhere: a file, or a folder with one per rank
+    source: str = ""
+
+    @property
+    def training(self) -> training.Workload:
+        """Return the workload of `suites.training`."""
+        return training.Workload.of({**asdict(self), "optimizer_impl": "fused"})
+
+    @property
+    def shared_techniques(self) -> Techniques:
+        """Return the techniques that plain PyTorch has too where the step is compared with it."""
+        mixed = ["mixed_precision"] if self.precision == "bf16" else []
+        return [{"attention": {"kernel": "flash"}}, *mixed]
+
+    @property
+    def techniques(self) -> Techniques:
+        """Return the techniques of the baseline.
+
+        One bucket in DDP: nothing is reduced before the backward pass ends, so that communication is exposed.
+        """
+        own = (
+            {"ddp": {"buckets": 1, "gradient_as_bucket_view": True}}
+            if self.parallelism == "ddp"
+            else {"fsdp2": {}}
+        )
+        return [*self.shared_techniques, own]
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A known loss of time, in a rank or, of a link, between all.
+
+    `seconds`: of each sleep. `every`: n, before each n-th launch of a linear layer. `share`: of one core
+    that a competing load takes or that a quota leaves. `rate_B_per_s`: of the link, each way.
+    """
+
+    kind: InjectionKind
+    rank: int = 1
+    seconds: float = 0.0
+    every: int = 1
+    share: float = 0.0
+    rate_B_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One variant: a training step, and what is injected into it."""
+
+    workload: Workload
+    seed: int
+    step: TrainingStep
+    injection: Injection | None = None
+
+    def with_techniques(self, techniques: Techniques) -> Subject:
+        """Return the subject with the techniques of an optimization's list."""
+        return replace(self, step=apply_techniques(self.step, techniques))
+
+    def with_injection(self, **fields: Any) -> Subject:
+        """Return the subject with an injection."""
+        return replace(self, injection=Injection(**fields))
+
+
+def baseline(workload: Workload, seed: int) -> Subject:
+    """Return the baseline's subject: the step with nothing injected."""
+    return Subject(workload, seed, build_step(workload.training, workload.techniques, seed))

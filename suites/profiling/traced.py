@@ -1,0 +1,51 @@
+"""A trace of a run elsewhere, which is read and broken down as far as it allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.instruments.traces.breakdown import Breakdown, breakdown
+from harness.instruments.traces.causes import causes
+from harness.instruments.traces.kineto import read_traces
+from harness.records import Note, Origin, Reading
+from suites.profiling.measure import factor_readings, state_readings
+from suites.profiling.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class TracedElsewhere:
+    """The breakdown of the subject's trace."""
+
+    subject: Subject
+    found: Breakdown
+
+    @property
+    def conditions(self) -> Mapping[str, str]:
+        """Return what the trace reports of its run."""
+        trace = self.found.ranks[0].activity.trace
+        return {
+            "device": "cuda" if trace.has_device else "cpu",
+            "device_name": ", ".join(dict.fromkeys(trace.devices)) or "not in the trace",
+            "ranks": str(trace.world_size),
+            "recorded": "elsewhere",
+        }
+
+
+def read_elsewhere(subject: Subject) -> TracedElsewhere:
+    """Return the breakdown of the subject's trace; raises TraceError."""
+    assert subject.workload.trace is not None
+    return TracedElsewhere(subject, breakdown(read_traces(Path(subject.workload.trace))))
+
+
+def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
+    """Read the shares and factors, what is named, and what the trace does not have."""
+    found = session.found
+    yield Reading("profiled_time", "s", found.step_s, Origin.MEASURED)
+    yield from state_readings(found, Origin.MEASURED, slice(None))
+    yield from factor_readings(found, Origin.MEASURED)
+    for cause in causes(found):
+        yield Reading("named_share", "1", cause.share, Origin.MEASURED, cause.name)
+    for missing in found.missing:
+        yield Note(f"Missing: {missing}")
