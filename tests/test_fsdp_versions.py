@@ -34,9 +34,9 @@ def test_events_of_a_known_program():
     def work(step):
         first = torch.empty(1000)
         second = torch.empty(50 + step)
-        first.add_(1)
-        second.add_(1)
-        second.mul_(2)
+        first.sin_()
+        second.sin_()
+        second.cos_()
         del first  # two operations after its last use
         del second
 

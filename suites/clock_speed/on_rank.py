@@ -17,12 +17,12 @@ def watch_arrivals(state: RankState, key: str) -> None:
     trainer: Trainer = state[key]
     arrivals: list[float] = []
 
-    def hook(_: Any, bucket: Any) -> Any:
+    def noted(bucket: Any) -> Any:
         arrivals.append(time.monotonic())
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     model: Any = trainer.model
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(None, lambda _, bucket: noted(bucket))
     state[f"arrivals of {key}"] = arrivals
 
 

@@ -25,8 +25,8 @@ class AllocatorEvent(NamedTuple):
     """One allocation (`delta_B` > 0) or release, in the order in which they took place.
 
     `held_s` and `held_operations`: of a release, how long after the last use, and after how many further
-    operations; None where that is unknown. On CUDA `held_s` is from the request to the completion, which
-    waits for the streams that recorded the block.
+    operations, those that others call counted too; None where that is unknown. On CUDA `held_s` is from the
+    request to the completion, which waits for the streams that recorded the block.
     """
 
     step: int
