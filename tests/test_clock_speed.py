@@ -6,7 +6,10 @@ from random import Random
 from statistics import fmean
 
 import pytest
+from variants import tiny_run
 
+from harness.records import Unavailable
+from suites import clock_speed
 from suites.clock_speed import imposed_speed
 from suites.clock_speed.breakdown import mean_parts
 from suites.clock_speed.imposed_speed import ImposedSpeeds
@@ -116,6 +119,14 @@ def test_what_of_a_slow_ranks_loss_is_waiting(ranks):
     slow = mean_parts(instants([1.25] + [1.0] * (ranks - 1), 0.1, 5))
     share = (slow.waiting_s - full.waiting_s) / (slow.step_s - full.step_s)
     assert share == pytest.approx(loss_as_waiting(ranks))
+
+
+def test_a_quota_that_the_kernel_refuses_is_refused_in_one_line():
+    workload = tiny_run("clock_speed").workloads["ddp_4_ranks"]
+    with pytest.raises(
+        Unavailable, match=r"core_share × slow × quota_period_s = 0\.0008 s: expected at least"
+    ):
+        clock_speed.build({**workload, "core_share": 0.25, "quota_period_s": 0.004}, 1)
 
 
 class RecordedQuota:

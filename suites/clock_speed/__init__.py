@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
+from harness.instruments.cpu_quota import LEAST_QUOTA_S
 from harness.records import Json, Origin, Reading, Unavailable
 from suites.clock_speed.breakdown import MeanParts, mean_parts
 from suites.clock_speed.shared_ranks import Instants, PacedRanks, shared
@@ -33,7 +34,18 @@ def build(workload: Json, seed: int) -> Subject:
     head_size = given.hidden_size // given.num_attention_heads
     if head_size % 2:
         raise Unavailable(f"rotary positions need an even head size, not {head_size}")
+    validate_quota(given)
     return baseline(given, seed)
+
+
+def validate_quota(workload: Workload) -> None:
+    """Raise `Unavailable` where a slow rank's quota is below what the kernel allows."""
+    least_s = workload.core_share * workload.slow * workload.quota_period_s
+    if least_s < LEAST_QUOTA_S:
+        raise Unavailable(
+            f"core_share × slow × quota_period_s = {least_s:g} s: expected at least {LEAST_QUOTA_S:g} s, the "
+            "kernel's shortest quota"
+        )
 
 
 @dataclass(slots=True)
