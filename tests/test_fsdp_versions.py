@@ -176,3 +176,12 @@ def test_other_releases_are_never_late():
     timeline = Timeline(events, ["activations"] * 4, 0, 512)
     requested = replay([(one.storage, one.delta_B, 0) for one in events])
     assert reserved_by_step(timeline, 2, 3, 0) == [requested.peak_B] * 3
+
+
+def test_what_a_step_leaves_is_released_in_the_next_one():
+    """A loss lives until the next step has its own: one more than a step releases by itself."""
+    site = OpSite("forward 0", "mean", ())
+    before = [MemoryEvent(0, 30 * MiB, site)]
+    steady = [MemoryEvent(1, 30 * MiB, site), MemoryEvent(0, -30 * MiB, site)]
+    timeline = Timeline([*before, *steady], ["activations"] * 2, 1, 512)
+    assert reserved_by_step(timeline, 0, 3, 0) == [60 * MiB] * 3

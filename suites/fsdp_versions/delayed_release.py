@@ -10,7 +10,7 @@ communication buffers, drawn at random. torch's FSDP1 waits once two gathered un
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from harness.instruments.memory.cached_blocks import AllocatorBlock
@@ -31,12 +31,32 @@ def reserved_by_step(
     """
     model = DelayedAllocator(timeline.kinds, most, seed, settings)
     model.serve(timeline.events)
+    steady = timeline.events[timeline.since :]
+    inherited, kept = from_before(steady)
     reserved_B = []
     for _ in range(steps):
+        model.rename(dict(zip(kept, inherited, strict=True)))
         model.allocator.peak_reserved_B = model.allocator.reserved_B
-        model.serve(timeline.events[timeline.since :])
+        model.serve(steady)
         reserved_B.append(model.allocator.peak_reserved_B)
     return reserved_B
+
+
+def from_before(steady: Sequence[MemoryEvent]) -> tuple[list[int], list[int]]:
+    """Return the storages that a step releases without having allocated them, and those that it leaves.
+
+    The step after it releases the latter, such as its loss, where this one releases the former.
+    """
+    inherited: list[int] = []
+    kept: list[int] = []
+    for storage, delta_B, _, _ in steady:
+        if delta_B > 0:
+            kept.append(storage)
+        elif storage in kept:
+            kept.remove(storage)
+        else:
+            inherited.append(storage)
+    return inherited, kept
 
 
 class DelayedAllocator:
@@ -67,6 +87,11 @@ class DelayedAllocator:
                 self._late.append((self._gathered + delay, self._blocks.pop(storage)))
             else:
                 self.allocator.release(self._blocks.pop(storage))
+
+    def rename(self, numbers: Mapping[int, int]) -> None:
+        """Give live storages other numbers."""
+        blocks = {new: self._blocks.pop(old) for old, new in numbers.items()}
+        self._blocks.update(blocks)
 
     def _release_due(self) -> None:
         """Release what has waited for as many allocations as it should: before the next one is served."""
