@@ -72,7 +72,7 @@ def _words(word: str, typed: Mapping[str, str]) -> list[str]:
     key = key.lstrip("+~")
     sign = word[: len(word.partition("=")[0]) - len(key)]
     suite = typed.get("suite", "")
-    config = _config(suite)
+    config = _config(suite, typed.get("executor", ""))
     if not equals:
         matches = [f"{sign}{one}" for one in _keys(config, key)]
         return matches if "." in key else [*matches, "list", "from_results=", "preset="]
@@ -87,11 +87,11 @@ def _words(word: str, typed: Mapping[str, str]) -> list[str]:
     return [f"{sign}{key}={one}" for one in _values(config, key)]
 
 
-def _config(suite: str) -> DictConfig:
-    """Return the suite's configuration, or that of none where no suite is named yet."""
+def _config(suite: str, executor: str) -> DictConfig:
+    """Return the configuration of a suite with the executor's keys, or that of none where none is named."""
     if suite in names("suite"):
         try:
-            return compose_run(suite, {}, ())
+            return compose_run(suite, {"executor": executor} if executor in names("executor") else {}, ())
         except ConfigError:
             pass
     return cast("DictConfig", OmegaConf.structured(RunSchema))

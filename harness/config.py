@@ -100,7 +100,7 @@ class Run:
     builds_first: bool = False  # every cell is built before any is run: harness.input_check
 
 
-def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str) -> int:
+def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str = "local") -> int:
     """Return how many children run at once: as asked; else one, or one per core and `MEMORY_OF_CHILD_B`.
 
     Interleaved cells always run alone on this machine. Of a cluster's executor: how many jobs.

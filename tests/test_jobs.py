@@ -14,7 +14,7 @@ from harness.config_schema import SlurmSchema
 from harness.environment import describe
 from harness.executors import LOST, ExecutorError, jobs
 from harness.executors.job_folder import JOBS
-from harness.executors.jobs import JobsExecutor, QueueRefusal, Resources
+from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
 from harness.records import Status
@@ -64,7 +64,7 @@ class Processes:
 
 
 def sweep(folder, groups, queue, workers=2, groups_per_job=1):
-    executor = JobsExecutor(folder, queue, workers, groups_per_job, Resources("test", 0))
+    executor = JobsExecutor(folder, queue, workers, groups_per_job, JobResources("test", 0))
     with Store(folder) as store:
         run(groups, store, executor, LIMITS, executor.environment())
         return dict(store.records)
@@ -131,7 +131,7 @@ def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypat
             next(iter(queue.started.values())).kill()
             (tmp_path / "gate").touch()
 
-    executor = JobsExecutor(tmp_path / "out", queue, 1, 1, Resources("test", 0))
+    executor = JobsExecutor(tmp_path / "out", queue, 1, 1, JobResources("test", 0))
     with Store(tmp_path / "out") as store:
         run([group(one) for one in cells], store, executor, LIMITS, executor.environment(), kill_first)
         assert [record.status for record in store.records.values()] == ["unavailable", "ok"]

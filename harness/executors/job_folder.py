@@ -42,7 +42,7 @@ class JobSpec(NamedTuple):
     kind: str
 
 
-class Claim(NamedTuple):
+class JobClaim(NamedTuple):
     """Which job runs the folder's groups: Slurm's id or Ray's node, and the environment there."""
 
     by: str
@@ -86,11 +86,11 @@ class JobFolder:
         """Keep any job from claiming it; return False where one has already. Raises OSError."""
         return write_once(self.path / CLAIM, {"by": NOBODY}) or self.is_forbidden
 
-    def claimed(self) -> Claim | None:
+    def claimed(self) -> JobClaim | None:
         """Return who runs it; None where no job has begun yet."""
         try:
             data = json.loads((self.path / CLAIM).read_text())
-            return Claim(data["by"], from_dict(data["environment"]))
+            return JobClaim(data["by"], from_dict(data["environment"]))
         except (OSError, ValueError, LookupError, TypeError):
             return None
 

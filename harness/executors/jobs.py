@@ -71,7 +71,7 @@ class JobQueue(Protocol):
         """Release what `open` acquired."""
 
 
-class Resources(NamedTuple):
+class JobResources(NamedTuple):
     """What jobs get. `request` names it in words, for the identity of cells; `gpus` is a count per node."""
 
     request: str
@@ -82,7 +82,7 @@ class JobsExecutor:
     """Runs groups as jobs of `queue`, at most `workers` in it at once. `folder` is the sweep's."""
 
     def __init__(
-        self, folder: Path, queue: JobQueue, workers: int, groups_per_job: int, resources: Resources
+        self, folder: Path, queue: JobQueue, workers: int, groups_per_job: int, resources: JobResources
     ) -> None:
         self.ranks = resources.request
         self._folder = folder

@@ -15,7 +15,7 @@ from typing import Any
 from harness.config_schema import RaySchema
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JobFolder
-from harness.executors.jobs import JobsExecutor, QueueRefusal, Resources
+from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.submitted_job import JobEnd
 from harness.instruments.distributed.ray_session import NAMESPACE, RayError, RaySession
 from harness.records import Status
@@ -190,5 +190,5 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
     asked = {"cpus_per_job": ray.cpus_per_job, "gpus_per_job": ray.gpus_per_job, "exclusive": ray.exclusive}
     request = ", ".join(f"{key}={value}" for key, value in asked.items() if value)
     return JobsExecutor(
-        folder, RayQueue(ray), workers, ray.groups_per_job, Resources(f"ray: {request}", ray.gpus_per_job)
+        folder, RayQueue(ray), workers, ray.groups_per_job, JobResources(f"ray: {request}", ray.gpus_per_job)
     )

@@ -19,7 +19,7 @@ from typing import Any
 from harness.config_schema import SlurmSchema
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JobFolder
-from harness.executors.jobs import JobsExecutor, QueueRefusal, Resources
+from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.submitted_job import JobEnd
 from harness.records import Status
 
@@ -213,5 +213,5 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
     }
     words = [f"{key}={value}" for key, value in asked.items() if value]
     request = ", ".join([f"{slurm.nodes} x {slurm.ranks_per_node}", *words])
-    resources = Resources(f"slurm: {request}", slurm.gpus_per_node)
+    resources = JobResources(f"slurm: {request}", slurm.gpus_per_node)
     return JobsExecutor(folder, SlurmQueue(slurm), workers, slurm.groups_per_job, resources)

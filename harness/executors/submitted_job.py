@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from harness.executors import LOST, CellEnvironment, CellEvent, CellFinished, CellStarted, now
-from harness.executors.job_folder import Claim, JobFolder, JobSpec
+from harness.executors.job_folder import JobClaim, JobFolder, JobSpec
 from harness.records import Status
 
 
@@ -38,7 +38,7 @@ class SubmittedJob:
         self.cells: frozenset[str] = frozenset(cell.id for group in spec.groups for cell in group.cells)
         self.unasked = set(self.cells)  # that nobody has wanted yet
         self.end: JobEnd | None = None
-        self.claim: Claim | None = None
+        self.claim: JobClaim | None = None
         self._wanted: set[str] = set()
         self._begun: dict[str, str] = {}  # cells that run, and since when, ISO 8601
         self._kept: defaultdict[str, list[CellEvent]] = defaultdict(list)

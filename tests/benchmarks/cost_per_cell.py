@@ -18,6 +18,7 @@ import tempfile
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -38,8 +39,15 @@ COLUMNS += ["first tenth", "last tenth"]
 HEAD = f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}"
 
 
+class Ended(NamedTuple):
+    """How a cell ended, and its own time."""
+
+    status: str
+    duration_s: float
+
+
 def measured(given):
-    """Run the cells; return the wall time, when each cell ended, and the records."""
+    """Run the cells; return the wall time, when each cell ended, and how."""
     cells = [cell("nothing", repeat=i) for i in range(given.cells)]
     groups = [
         group(*cells[i : i + given.cells_per_group]) for i in range(0, len(cells), given.cells_per_group)
@@ -57,7 +65,8 @@ def measured(given):
 
         begin_s = time.monotonic()
         run(groups, store, executor, LIMITS, environment, note)
-        return time.monotonic() - begin_s, ends_s, list(store.records.values())
+        wall_s = time.monotonic() - begin_s
+        return wall_s, ends_s, [Ended(one.status, one.duration_s) for one in store.records.values()]
 
 
 def summary(given):
@@ -96,17 +105,22 @@ def rows(path):
 
 
 def ms(time_s):
-    """Return milliseconds with two digits or more."""
-    return f"{time_s * 1e3:.{0 if time_s >= 0.01 else 1 if time_s >= 0.001 else 2}f} ms"
+    """Return milliseconds with three digits."""
+    return f"{time_s * 1e3:.3g} ms"
 
 
-if __name__ == "__main__":
+def read(argv):
+    """Return the options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("executor", choices=["local", "ray"], nargs="?")
     parser.add_argument("--table")
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--cells-per-group", type=int, default=1)
     parser.add_argument("--groups-per-job", type=int, default=1, help="of ray")
-    chosen = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    chosen = read(sys.argv[1:])
     os.environ["PYTHONPATH"] = environ()["PYTHONPATH"]
     print(rows(chosen.table) if chosen.table else json.dumps(summary(chosen)))
