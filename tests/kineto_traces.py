@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 MAIN, AUTOGRAD, GLOO = 100, 101, 102
@@ -63,7 +64,6 @@ class Writer:
         self.annotation(f"gloo:{operation}", start, end, thread=thread)
 
     def _add(self, category, name, process, thread, start, end, args):
-        start, end = start + self.shift_ns, end + self.shift_ns
         if self.format == "1.10":
             category = OLD_CATEGORIES.get(category, category)
         event = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, "args": args}
@@ -72,7 +72,7 @@ class Writer:
     def document(self):
         base = EPOCH_NS if self.format in ("1.10", "2.1") else 0
         written = [
-            {**event, "ts": self._micros(start + base), "dur": self._micros(end - start)}
+            {**event, "ts": self._micros(start + self.shift_ns + base), "dur": self._micros(end - start)}
             for event, start, end in self.events
         ]
         at = {"pid": 7, "tid": MAIN, "ts": self._micros(base)}
@@ -94,11 +94,10 @@ class Writer:
 
     def _micros(self, time_ns):
         """Return a mark that `text` turns into a number of microseconds."""
-        whole = f"@{time_ns // 1000}@"
-        return whole if self.format == "1.10" else f"{whole[:-1]}.{time_ns % 1000:03d}@"
+        return f"@{time_ns // 1000}@" if self.format == "1.10" else f"@{Decimal(time_ns) / 1000:.3f}@"
 
     def text(self):
-        return re.sub(r'"@([\d.]+)@"', r"\1", json.dumps(self.document()))
+        return re.sub(r'"@(-?[\d.]+)@"', r"\1", json.dumps(self.document()))
 
     def write(self, folder: Path, *, gz=False, name="") -> Path:
         path = folder / (name or f"rank{self.rank}.json" + (".gz" if gz else ""))
