@@ -107,7 +107,7 @@ def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(None, "no such"), ("{", "trace"), ('{"traceEvents": []}', "record")],
+    [(None, "No such file"), ("{", "is truncated"), ('{"traceEvents": []}', "no operators")],
 )
 def test_a_trace_that_cannot_be_used_is_refused_in_one_line(tmp_path, capsys, content, says):
     path = tmp_path / "trace.json"
