@@ -21,8 +21,8 @@ class Workload(training.StepWorkload):
     core_share: Annotated[float, Bounds(at_least=0.25, at_most=1)]  # of one core, at full speed
     slow: Annotated[float, Bounds(at_least=0.25, below=1)] = 0.8  # speed of a slow rank, full speed being 1
     quota_period_s: Annotated[float, Bounds(at_least=0.004, at_most=0.1)] = 0.005
-    updates: PositiveInt = 32  # of a sample, at the imposed speeds
-    reference_updates: PositiveInt = 16  # before them, at full speed
+    updates: PositiveInt = 24  # of a sample, at the imposed speeds
+    reference_updates: PositiveInt = 8  # before them, at full speed
     source: str = ""
 
     @property
