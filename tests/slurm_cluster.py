@@ -20,6 +20,7 @@ PACKAGES = {
     "munged": "munge",
     "sbatch": "slurm-client",
     "srun": "slurm-client",
+    "setpriv": "util-linux",
 }
 """Debian's packages by a program that each has."""
 
@@ -166,9 +167,10 @@ class SlurmCluster:
         return f"SLURM_CONF={self.folder}/slurm.conf".encode()
 
     def _start(self, name, *command):
+        ending = ["setpriv", "--pdeathsig", "TERM"]  # the daemon ends with whoever started it, too
         with open(self.folder / f"{name}.out", "ab") as output:
             self._daemons[name] = subprocess.Popen(
-                command,
+                [*ending, *command],
                 env={**os.environ, **self.environ},
                 stdout=output,
                 stderr=output,
