@@ -93,8 +93,8 @@ def _collective(of: Breakdown, detail: str) -> str:
     elif operation == "all_reduce" and trace.named("^DistributedDataParallel").any():
         caller = " of DDP"
     hosts = {one.activity.trace.host for one in of.ranks} - {""}
-    between = len(hosts) > 1 or 0 < len(trace.devices) < trace.world_size
-    return operation.replace("_", "-") + caller + (" between nodes" if between else "")
+    between = " between nodes" if len(hosts) > 1 else ""
+    return operation.replace("_", "-") + caller + between
 
 
 def _advice(shown: Sequence[Part], gains: Mapping[str, str]) -> str:
