@@ -13,6 +13,7 @@ from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.layers import layer_names
 from harness.instruments.traces.perfetto import OWN_TRACKS, PER_RANK
 from harness.profile import main
+from harness.profile_gains import gains
 from harness.trace_file import trace_digest, workload_from_trace
 from harness.validation import ConfigError
 
@@ -226,3 +227,20 @@ def test_the_bytes_of_a_trace_are_part_of_a_cells_identity(tmp_path):
     trace_digest.cache_clear()
     (other / "rank1.json").write_bytes((folder / "rank0.json").read_bytes())
     assert trace_digest(str(other)) != before
+
+
+def test_gains_are_the_range_over_all_recorded_comparisons(tmp_path):
+    head = "workload,variant,metric,method,ratio,origin\n"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "effects.csv").write_text(
+        head + "w,hybrid_shard,time,,0.5,emulated\nw,hybrid_shard.two,time,,1.25,emulated\n"
+        "w,hybrid_shard,bytes,,0.1,emulated\nw,other,time,,0.2,measured\n"
+    )
+    assert gains(["hybrid_shard", "torch_compile"], tmp_path) == {
+        "hybrid_shard": "0.50 to 1.25 times the baseline's time in 2 comparisons, emulated, "
+        "results/reference/a"
+    }
+
+
+def test_gains_of_this_project_are_there():
+    assert "comparison" in gains(["hybrid_shard"])["hybrid_shard"]
