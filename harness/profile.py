@@ -123,8 +123,9 @@ def answer(command: ProfileCommand) -> list[str]:
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import causes
     from harness.instruments.traces.kineto import read_traces, together
-    from harness.instruments.traces.sentence import sentence
+    from harness.instruments.traces.sentence import TECHNIQUES, sentence
     from harness.instruments.traces.tables import tables
+    from harness.profile_gains import gains
 
     if len(command.traces) == 1:
         traces = read_traces(command.traces[0])
@@ -141,7 +142,7 @@ def answer(command: ProfileCommand) -> list[str]:
     if "against" in command.words:
         reference = breakdown(read_traces(Path(command.words["against"])), align_clocks=command.align_clocks)
     named = causes(found, reference)
-    lead = sentence(found, named)
+    lead = sentence(found, named, gains(technique for _, _, technique, _ in TECHNIQUES))
     notes = [
         *(
             f"Named: {one.name}, {100 * one.share:.1f} % of the step, at least {100 * one.at_least:.1f} %."

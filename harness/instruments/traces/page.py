@@ -55,7 +55,8 @@ svg text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #5b6675 }
   align-items: start }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
 td, th { text-align: right; padding: .2rem .4rem; border-bottom: 1px solid #e9edf2 }
-td:first-child, th:first-child { text-align: left } th { color: #5b6675 }
+td { white-space: nowrap } td:first-child, th:first-child { text-align: left; white-space: normal }
+.wide { grid-column: 1 / -1 } th { color: #5b6675 }
 """
 
 
@@ -214,4 +215,5 @@ def _table(table: PageTable) -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
     )
-    return f"<section><h2>{escape(table.title)}</h2><table><tr>{head}</tr>{rows}</table></section>"
+    wide = ' class="wide"' if len(table.head) > 4 else ""
+    return f"<section{wide}><h2>{escape(table.title)}</h2><table><tr>{head}</tr>{rows}</table></section>"

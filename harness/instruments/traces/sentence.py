@@ -21,7 +21,7 @@ TECHNIQUES: Sequence[tuple[State, str, str, str]] = (
 """State, what its part mentions, the technique that addresses it in this project, and how people call it."""
 
 
-class Part(NamedTuple):
+class SentencePart(NamedTuple):
     """One part of the sentence: a share of the step from 0 to 1, its state, and words for it."""
 
     share: float
@@ -52,7 +52,7 @@ def sentence(
     return "; ".join(filter(None, [", ".join(texts), ", ".join(why), advice])) + "."
 
 
-def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[Part]:
+def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[SentencePart]:
     """Return the parts of a step, largest first; they sum to 1."""
     waited = {f"rank {cause.rank}" for cause in named if cause.state == State.WAITING_FOR_RANK}
     table: dict[tuple[State, str], float] = {}
@@ -61,7 +61,7 @@ def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[Part]:
         if share.state == State.CALLING:
             key = State.PREPARING, "launch gaps"
         table[key] = table.get(key, 0.0) + share.mean_s / of.step_s
-    found = [Part(share, state, words) for (state, words), share in table.items()]
+    found = [SentencePart(share, state, words) for (state, words), share in table.items()]
     return sorted(found, key=lambda part: -part.share)
 
 
@@ -93,11 +93,11 @@ def _collective(of: Breakdown, detail: str) -> str:
     elif operation == "all_reduce" and trace.named("^DistributedDataParallel").any():
         caller = " of DDP"
     hosts = {one.activity.trace.host for one in of.ranks} - {""}
-    between = len(hosts) > 1 or 0 < len(trace.devices) < trace.world_size
-    return operation.replace("_", "-") + caller + (" between nodes" if between else "")
+    between = " between nodes" if len(hosts) > 1 else ""
+    return operation.replace("_", "-") + caller + between
 
 
-def _advice(shown: Sequence[Part], gains: Mapping[str, str]) -> str:
+def _advice(shown: Sequence[SentencePart], gains: Mapping[str, str]) -> str:
     """Return which technique addresses the largest part that one addresses."""
     for i, part in enumerate(shown):
         for state, mentioned, technique, called in TECHNIQUES:
