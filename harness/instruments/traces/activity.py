@@ -167,10 +167,6 @@ class Activity:
         operator = int(self.operator_of[event])
         return self.trace.name(operator if operator >= 0 else event)
 
-    def layer_names(self, event: int) -> str:
-        """Return the layer of an event, "" where the trace has none."""
-        return ""
-
     def operation(self, event: int) -> str:
         """Return the collective of a communication event, as PyTorch calls it."""
         call = self.trace.collectives.get(event)
@@ -184,3 +180,12 @@ class Activity:
         """Return the process group of a communication event; "" where the trace does not have it."""
         call = self.trace.collectives.get(event)
         return call.group if call else ""
+
+    def collective(self, event: int) -> str:
+        """Return the operation and the process group of a communication event."""
+        group = self.group(event)
+        return f"{self.operation(event)} of {group}" if group else self.operation(event)
+
+    def copy_name(self, event: int) -> str:
+        """Return the kind of a copy: "Memcpy HtoD"."""
+        return self.trace.name(event).partition("(")[0].strip()

@@ -47,6 +47,7 @@ ON_DEVICE = (EventKind.KERNEL, EventKind.COPY)
 SUFFIXES = (".json", ".json.gz")
 
 
+_Plain = str | int | float | None
 _NO_RAW = msgspec.Raw(b"")
 
 
@@ -64,19 +65,19 @@ class _Args(msgspec.Struct, gc=False):
     dtype: Any = None
     dims: msgspec.Raw = msgspec.field(default=_NO_RAW, name="Input Dims")
     grid: msgspec.Raw = _NO_RAW
-    device: Any = None
-    stream: Any = None
+    device: _Plain = None
+    stream: _Plain = None
     name: Any = None
 
 
 class _Event(msgspec.Struct, gc=False):
     """One entry of traceEvents."""
 
-    ph: Any = ""
-    name: Any = ""
-    cat: Any = ""
-    pid: Any = ""
-    tid: Any = ""
+    ph: _Plain = ""
+    name: _Plain = ""
+    cat: _Plain = ""
+    pid: _Plain = ""
+    tid: _Plain = ""
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: _Args | None = None
@@ -199,7 +200,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         backend=backend,
         host=_text(document.host_name),
         devices=_devices(document.deviceProperties),
-        names=tuple(table.names),
+        names=tuple(map(_text, table.names)),
         tracks=tuple(table.named_tracks()),
         start_ns=start_ns[order],
         end_ns=end_ns[order],
@@ -240,8 +241,9 @@ class _Table:
     """Columns while they grow, as Python lists."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.tracks: dict[tuple[str, str], int] = {}
+        self.kinds: dict[Any, int] = {}  # by category
+        self.names: dict[Any, int] = {}
+        self.tracks: dict[tuple[Any, Any], int] = {}
         self.track_names: dict[tuple[str, str], str] = {}
         self.start_ns: list[int] = []
         self.end_ns: list[int] = []
@@ -262,27 +264,36 @@ class _Table:
             return
         if event.ts is None:
             return
-        kind = KINDS.get(_text(event.cat).lower(), EventKind.OTHER)
+        category, name = event.cat, event.name
+        kind = self.kinds.get(category)
+        if kind is None:
+            kind = self.kinds[category] = int(KINDS.get(_text(category).lower(), EventKind.OTHER))
         start_ns = int(event.ts * 1000)
         self.start_ns.append(start_ns)
-        self.end_ns.append(start_ns + (0 if event.dur is None else int(event.dur * 1000)))
-        self.name_of.append(self.names.setdefault(_text(event.name), len(self.names)))
-        process, thread = event.pid, event.tid
-        if args is not None and kind in ON_DEVICE and args.stream is not None:
-            process = process if args.device is None else args.device
-            thread = args.stream
-        self.track_of.append(self.tracks.setdefault((_text(process), _text(thread)), len(self.tracks)))
+        self.end_ns.append(start_ns if event.dur is None else start_ns + int(event.dur * 1000))
+        self.name_of.append(self.names.setdefault(name, len(self.names)))
         self.kind.append(kind)
-        self.correlation.append(-1 if args is None else _integer(args.correlation, -1))
-        self.sequence.append(-1 if args is None else _integer(args.sequence, -1))
-        shape = b"" if args is None else bytes(args.grid if kind == EventKind.KERNEL else args.dims)
-        self.shape.append(self.shapes.setdefault(shape, len(self.shapes)) if shape else -1)
-        if args is not None and (args.collective or args.group):
-            self.collectives[len(self.kind) - 1] = _collective(args)
+        process, thread = event.pid, event.tid
+        if args is None:
+            self.correlation.append(-1)
+            self.sequence.append(-1)
+            self.shape.append(-1)
+        else:
+            if kind in ON_DEVICE and args.stream is not None:
+                process, thread = (process if args.device is None else args.device), args.stream
+            if args.collective or args.group:
+                self.collectives[len(self.kind) - 1] = _collective(args)
+            correlation, sequence = args.correlation, args.sequence
+            self.correlation.append(-1 if correlation is None else _integer(correlation, -1))
+            self.sequence.append(-1 if sequence is None else _integer(sequence, -1))
+            shape = bytes(args.grid if kind == EventKind.KERNEL else args.dims)
+            self.shape.append(self.shapes.setdefault(shape, len(self.shapes)) if shape else -1)
+        self.track_of.append(self.tracks.setdefault((process, thread), len(self.tracks)))
 
     def named_tracks(self) -> Iterator[Track]:
         for process, thread in self.tracks:
-            yield Track(process, thread, self.track_names.get((process, thread), ""))
+            track = _text(process), _text(thread)
+            yield Track(*track, self.track_names.get(track, ""))
 
 
 def _collective(args: _Args) -> CollectiveCall:
