@@ -1,0 +1,192 @@
+"""clock_speed: closed formulas against a walk through schedules, and the parts of a step."""
+
+import time
+from itertools import islice, pairwise
+from random import Random
+from statistics import fmean
+
+import pytest
+from variants import tiny_run
+
+from harness.records import Unavailable
+from suites import clock_speed
+from suites.clock_speed import imposed_speed
+from suites.clock_speed.breakdown import mean_parts
+from suites.clock_speed.imposed_speed import ImposedSpeeds
+from suites.clock_speed.speed_model import (
+    Dwell,
+    computed_s,
+    dwells,
+    loss_as_waiting,
+    slowdowns,
+    step_ends_s,
+)
+from suites.clock_speed.subject import Speeds
+
+RANKS, SLOW = 4, 0.8
+
+
+def schedule(how, count, seed=1):
+    return [
+        Dwell(index * how.dwell_s, speeds)
+        for index, speeds in enumerate(islice(dwells(how, RANKS, SLOW, seed), count))
+    ]
+
+
+def step_s(how, count, steps, work_s=1.0):
+    ends_s = step_ends_s(schedule(how, count), 0.0, [work_s] * RANKS, 0.0, steps)
+    assert ends_s[-1] < count * max(how.dwell_s, 1e9 if count == 1 else 0)
+    return ends_s[-1] / steps
+
+
+@pytest.mark.parametrize("pattern", ["full", "one_slow", "steady"])
+def test_the_walk_at_constant_speeds_is_the_closed_formula(pattern):
+    how = Speeds(pattern)
+    assert step_s(how, 1, 10) == pytest.approx(slowdowns(how, RANKS, SLOW)["closed formula"])
+
+
+def test_alternating_together_is_as_good_as_steady():
+    how = Speeds("alternating", 7.3, together=True)
+    closed = slowdowns(how, RANKS, SLOW)["closed formula"]
+    assert closed == slowdowns(Speeds("steady"), RANKS, SLOW)["closed formula"]
+    assert step_s(how, 2_000, 8_000) == pytest.approx(closed, rel=1e-2)
+
+
+def test_alternating_apart_is_between_its_limits():
+    """Dwells of a thousandth and of a hundred steps are near the closed formulas, one of a step between."""
+    limits = slowdowns(Speeds("alternating", 1.0), RANKS, SLOW)
+    short = step_s(Speeds("alternating", 0.001), 20_000, 15)
+    equal = step_s(Speeds("alternating", 1.0), 4_000, 3_000)
+    long = step_s(Speeds("alternating", 100.0), 1_000, 70_000)
+    assert short == pytest.approx(limits["short dwells"], rel=0.01)
+    assert long == pytest.approx(limits["long dwells"], rel=0.02)
+    assert limits["short dwells"] * 1.02 < equal < limits["long dwells"] * 0.98
+
+
+def test_the_long_limit_is_the_mean_of_the_slowest_speed():
+    """Counted over all 2^4 states of four ranks."""
+    states = [[SLOW if state >> rank & 1 else 1.0 for rank in range(RANKS)] for state in range(2**RANKS)]
+    rate = fmean(min(speeds) for speeds in states)
+    assert slowdowns(Speeds("alternating", 1.0), RANKS, SLOW)["long dwells"] == pytest.approx(1 / rate)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_every_two_dwells_have_the_mean_speed(together):
+    speeds = list(islice(dwells(Speeds("alternating", 1.0, together), RANKS, SLOW, 3), 40))
+    for rank in range(RANKS):
+        assert all(a[rank] + b[rank] == 1 + SLOW for a, b in zip(speeds[::2], speeds[1::2], strict=True))
+    assert any(len(set(one)) > 1 for one in speeds) != together
+
+
+def test_work_is_the_integral_of_speed():
+    """Compared with a sum over short slices of time."""
+    random = Random(5)
+    speeds = [Dwell(0.3 * index, (random.choice((0.5, 0.8, 1.0)),)) for index in range(20)]
+    for begin_s, work_s in ((0.0, 0.1), (0.25, 1.7), (1.9, 0.001), (5.0, 9.0)):
+        now_s, done_s, slice_s = begin_s, 0.0, 1e-4
+        while done_s < work_s:
+            done_s += slice_s * [one.speeds[0] for one in speeds if one.begin_s <= now_s + slice_s / 2][-1]
+            now_s += slice_s
+        assert computed_s(speeds, 0, begin_s, work_s) == pytest.approx(now_s, abs=5e-4)
+
+
+def instants(works_s, communication_s, steps):
+    """Return what ranks would report that compute for `works_s` each, and wait for the slowest."""
+    found = [{"ready": [], "averaged": [], "cpu_s": []} for _ in works_s]
+    now_s = 10.0
+    for step in range(steps):
+        for one, work_s in zip(found, works_s, strict=True):
+            one["ready"].append(now_s + work_s)
+            one["averaged"].append(now_s + max(works_s) + communication_s)
+            one["cpu_s"].append(0.4 * (step + 1))
+        now_s += max(works_s) + communication_s
+    return found
+
+
+def test_parts_add_up_to_the_step():
+    parts = mean_parts(instants([1.25, 1.0, 1.1, 0.9], 0.05, 6))
+    assert parts.step_s == pytest.approx(1.30)
+    for one in parts.ranks:
+        assert one.computing_s + one.waiting_s + one.communication_s == pytest.approx(parts.step_s)
+    assert parts.ranks[0].waiting_s == pytest.approx(0)
+    assert parts.ranks[3].waiting_s == pytest.approx(0.35)
+    assert parts.ranks[1].cpu_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_what_of_a_slow_ranks_loss_is_waiting(ranks):
+    full = mean_parts(instants([1.0] * ranks, 0.1, 5))
+    slow = mean_parts(instants([1.25] + [1.0] * (ranks - 1), 0.1, 5))
+    share = (slow.waiting_s - full.waiting_s) / (slow.step_s - full.step_s)
+    assert share == pytest.approx(loss_as_waiting(ranks))
+
+
+def test_a_quota_that_the_kernel_refuses_is_refused_in_one_line():
+    workload = tiny_run("clock_speed").workloads["ddp_4_ranks"]
+    with pytest.raises(
+        Unavailable, match=r"core_share × slow × quota_period_s = 0\.0008 s: expected at least"
+    ):
+        clock_speed.build({**workload, "core_share": 0.25, "quota_period_s": 0.004}, 1)
+
+
+class RecordedQuota:
+    """In place of a kernel's group: what was set, in order."""
+
+    def __init__(self):
+        self.shares, self.pids, self.closed = [], [], False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.closed = True
+
+    def enter(self, pid):
+        self.pids.append(pid)
+
+    def limit(self, share, period_s):
+        self.shares.append(share)
+
+
+@pytest.fixture
+def quotas(monkeypatch):
+    made = []
+
+    def make():
+        made.append(RecordedQuota())
+        return made[-1]
+
+    monkeypatch.setattr(imposed_speed, "CpuQuota", make)
+    return made
+
+
+def test_speeds_are_set_once_and_removed_at_the_end(quotas):
+    speeds = ImposedSpeeds([7, 8], 0.5, 0.005)
+    with speeds.following(iter([(0.8, 1.0)]), 0.0) as imposed:
+        pass
+    assert [one.speeds for one in imposed] == [(0.8, 1.0)]
+    assert [one.shares for one in quotas] == [[0.4, None], [0.5, None]]
+    assert [one.pids for one in quotas] == [[7], [8]]
+    speeds.close()
+    assert all(one.closed for one in quotas)
+
+
+def test_dwell_follows_dwell_until_the_block_ends(quotas):
+    given = [(0.8, 1.0), (1.0, 1.0), (0.8, 0.8)]
+    with ImposedSpeeds([7, 8], 0.5, 0.005).following(iter(given), 0.02) as imposed:
+        while len(imposed) < len(given):
+            time.sleep(0.001)
+    assert [one.speeds for one in imposed] == given
+    assert all(b.begin_s - a.begin_s > 0.01 for a, b in pairwise(imposed))
+    assert quotas[0].shares == [0.4, 0.5, 0.4, None]
+    assert quotas[1].shares == [0.5, 0.4, None], "the same speed is not set again"
+
+
+def test_what_fails_while_speeds_are_followed_is_raised(quotas):
+    def failing():
+        yield (1.0, 1.0)
+        raise OSError("the group is gone")
+
+    speeds = ImposedSpeeds([7, 8], 0.5, 0.005)
+    with pytest.raises(OSError, match="the group is gone"), speeds.following(failing(), 0.005):
+        time.sleep(0.05)
