@@ -17,8 +17,8 @@ from suites.profiling.subject import Injection
 PERIOD_S = 0.01
 """Of a competing load: short, so that a step spans many."""
 
-Switch = Callable[[bool], None]
-"""Switches what is injected on or off."""
+Toggle = Callable[[bool], None]
+"""Turns what is injected on or off."""
 
 
 class InjectedRanks(Protocol):
@@ -33,7 +33,7 @@ class InjectedRanks(Protocol):
 
 
 @contextmanager
-def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Switch, int]]:
+def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
     """Give the switch of what is injected from outside, and the id of a competing process, else 0.
 
     It is off at first and at the end. A rank's own sleeps are switched on the rank.
@@ -68,13 +68,13 @@ def competing(core: int, share: float) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def stopped_or_not(process: subprocess.Popen[str]) -> Switch:
+def stopped_or_not(process: subprocess.Popen[str]) -> Toggle:
     """Return what continues and stops a process."""
     return lambda on: process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
 
 
 @contextmanager
-def slowed(network: Network, rate_B_per_s: float) -> Iterator[Switch]:
+def slowed(network: Network, rate_B_per_s: float) -> Iterator[Toggle]:
     """Give what sets every link to this rate, and back to what the machine carries."""
     links = range(len(network.topology.links))
 

@@ -19,7 +19,7 @@ from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from harness.records import Unavailable
 from suites.profiling import on_rank
-from suites.profiling.injector import Switch, injector
+from suites.profiling.injector import Toggle, injector
 from suites.profiling.recorder import StepAccount
 from suites.profiling.subject import Injection, Workload
 from suites.training import on_rank as training_on_rank
@@ -122,12 +122,12 @@ class RecordedRanks:
             for rank in range(len(means))
         ]
 
-    def _pair(self, switch: Switch, number: int, order: Random) -> dict[bool, list[StepAccount]]:
+    def _pair(self, switch: Toggle, number: int, order: Random) -> dict[bool, list[StepAccount]]:
         both = [False, True]
         order.shuffle(both)
         return {injected: self._step(switch, 4 * number + 2 * injected, injected) for injected in both}
 
-    def _step(self, switch: Switch, number: int | None, injected: bool) -> list[StepAccount]:
+    def _step(self, switch: Toggle, number: int | None, injected: bool) -> list[StepAccount]:
         switch(injected)
         accounts = [StepAccount(*one) for one in self.call("step", number=number, injected=injected)]
         self.fastest_chain_s = min(self.fastest_chain_s, *(one.chain_s for one in accounts))

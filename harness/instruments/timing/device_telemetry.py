@@ -49,7 +49,7 @@ ReadState = Callable[[], DeviceState]
 
 
 class DeviceSampler:
-    """A context that samples a device from its start to its end; `samples` has what was read."""
+    """A context that reads a device again and again until its end; `samples` has what was read."""
 
     def __init__(self, read: ReadState, period_s: float = PERIOD_S) -> None:
         self.samples: list[DeviceState] = []
@@ -87,7 +87,7 @@ def telemetry_readings(means: dict[str, float], method: str) -> Iterator[Reading
 
 
 def state_reader(device: torch.device) -> ReadState | None:
-    """Return what samples the device; None where nothing does."""
+    """Return what reads the state of the device; None where nothing does."""
     if device.type != "cuda":
         return cpu_reader(CPU_CLOCKS, THERMAL_ZONES)
     return amd_reader(device) if torch.version.hip else nvidia_reader(device)
