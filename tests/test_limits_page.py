@@ -1,0 +1,71 @@
+"""docs/limits.md states what the reference records of the limits suite have."""
+
+from __future__ import annotations
+
+from harness.code_fingerprint import ROOT
+from harness.store import read_records
+
+SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+RUNS = "three_months"
+WALLS = ("wall_begins", "wall_ends")
+
+Key = tuple[str, str, str, str]
+
+
+def recorded() -> dict[Key, list[float]]:
+    """Return the samples of each workload, variant, metric and method."""
+    found: dict[Key, list[float]] = {}
+    for record in read_records(ROOT / "results/reference/limits"):
+        for one in record.measurements:
+            key = (record.cell.workload, record.cell.optimization, one.metric, one.method)
+            found.setdefault(key, []).extend(one.samples)
+    return found
+
+
+def power(value: float) -> str:
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits} × 10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+
+
+def test_the_page_states_what_the_records_have() -> None:
+    """Each wall of its first table, its band and each measured step, as the page writes them."""
+    found = recorded()
+    page = " ".join((ROOT / "docs/limits.md").read_text().split())
+    walls = [
+        "| " + " | ".join(power(found[RUNS, name, wall, ""][0]) for wall in WALLS) + " |"
+        for name in (
+            "baseline",
+            "larger_batch",
+            "combined.wider_batch",
+            "overlap",
+            "combined.hidden_batch",
+            "combined.hidden_wider_batch",
+        )
+    ]
+    bands = [found[RUNS, "baseline", metric, "band"] for metric in WALLS]
+    walls += ["| " + " | ".join(f"{power(min(ends))} to {power(max(ends))}" for ends in bands) + " |"]
+    published = [key for key in found if key[1:] == ("baseline", "sequences", "published")]
+    gate = [workload for workload, *_ in published if not workload.startswith("meta")]
+    steps = [
+        f"| {found[workload, 'baseline', 'sequences', 'published'][0]:,.0f} | "
+        f"{found[workload, 'baseline', 'time', 'published'][0]:g} s |"
+        for workload in gate
+    ]
+    assert len(gate) == 9
+    assert not [one for one in (*walls, *steps) if one not in page]
+
+
+def test_every_step_that_opens_the_page_is_predicted() -> None:
+    """The page's first line may speak of larger runs only where each published step is within 15 %."""
+    found = recorded()
+    errors = [
+        value
+        for (workload, _, metric, method), (value, *_) in found.items()
+        if (metric, method) == ("relative_error", "exposed") and not workload.startswith("meta")
+    ]
+    scaling = [value[0] for key, value in found.items() if key[2:] == ("scaling_error", "exposed")]
+    assert max(abs(error) for error in (*errors, *scaling)) < 0.15
+    hidden = [value[0] for key, value in found.items() if key[2:] == ("relative_error", "hidden")]
+    within = sum(abs(error) < 0.15 for error in hidden)
+    first = (ROOT / "docs/limits.md").read_text().partition("\n|")[0]
+    assert f"{ {0: 'none', 1: 'one'}[within] } of nine" in " ".join(first.split())
