@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import causes
 from harness.instruments.traces.kineto import read_traces
+from harness.instruments.traces.sentence import sentence
 from harness.records import Note, Origin, Reading
 from suites.profiling.measure import factor_readings, state_readings
 from suites.profiling.subject import Subject
@@ -45,7 +46,9 @@ def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
     yield Reading("profiled_time", "s", found.step_s, Origin.MEASURED)
     yield from state_readings(found, Origin.MEASURED, slice(None))
     yield from factor_readings(found, Origin.MEASURED)
-    for cause in causes(found):
+    named = causes(found)
+    for cause in named:
         yield Reading("named_share", "1", cause.share, Origin.MEASURED, cause.name)
+    yield Note(sentence(found, named))
     for missing in found.missing:
         yield Note(f"Missing: {missing}")
