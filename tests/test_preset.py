@@ -38,7 +38,7 @@ def on(monkeypatch, tmp_path):
         gpus = (Gpu(name, SIZES_B[name]),) * count
         here = describe()._replace(gpus=gpus, driver="made up", memory_B=int(host_memory_B))
         monkeypatch.setattr("harness.programme.describe", lambda: here)
-        monkeypatch.setattr("harness.sweep.describe", lambda ranks="": here)
+        monkeypatch.setattr("harness.executors.local.describe", lambda ranks="": here)
         monkeypatch.setattr("harness.programme.visible_gpus", lambda: gpus)
         monkeypatch.setattr("harness.history.RESULTS", tmp_path / "none")
         return planned_programme(PresetRequest("gpu", budget_min, tmp_path / "gpu", False))
