@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
 import itertools
 import json
@@ -20,6 +21,8 @@ import psutil
 import pytest
 
 from harness.executors.child import kill_by_tmpdir
+from harness.records import Unavailable
+from suites.dataloader import worker_processes
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -34,11 +37,13 @@ from suites.dataloader.batch import (
 from suites.dataloader.disaggregation import source_reader
 from suites.dataloader.disaggregation.actors import start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
+from suites.dataloader.disaggregation.calls import answer
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import BalanceSettings, Pieces, plan_steps
 from suites.dataloader.disaggregation.registry import ended, found
 from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
+from suites.dataloader.loader_ranks import LoaderRanks
 
 SIZES = (40, 7, 23)
 FIRST = RankPlace(0, 0)
@@ -489,3 +494,38 @@ def test_nothing_is_left_after_a_session_that_is_killed(length: int, tmp_path: P
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive
     assert not Path(folder).exists()
+
+
+def test_a_full_object_store_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ray.exceptions.ObjectStoreFullError(
+            "Failed to put object 00ff\n in object store because it is full"
+        )
+
+    monkeypatch.setattr(ray, "get", full)
+    with pytest.raises(LoaderError, match=r"^constructor 0: ObjectStoreFullError: .*it is full.*$") as caught:
+        answer(None, "constructor 0", 1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_ray_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(
+        Unavailable, match=r"^ray cannot be imported .*: pip install throughput-harness\[dataloader\]"
+    ):
+        LoaderRanks("disaggregated", specification(corpus(tmp_path)))
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.parametrize(
+    "peer", ["spdl", "grain_map_mix", "webdataset", "torchdata_nodes", "ray_data", "mosaicml_streaming"]
+)
+def test_a_missing_peer_is_named(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_processes, "find_spec", lambda name: None)
+    module = importlib.import_module(f"suites.dataloader.{peer}")
+    assert "is not installed: " in module.unavailable(None)
