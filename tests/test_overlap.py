@@ -165,9 +165,17 @@ def test_the_pairwise_bound_adds_what_each_collectives_own_products_cannot_hide(
     hidden, exposed, alone = (150.0, 4.0), (450.0, 1.0), (250.0, 0.0)  # sent in 1, 4 and 2 s
     # Hidden: all but the first of 16 chunks. Exposed: all but the products, with the first of 2 x 16 of them.
     expected_s = 10 + 1 / 16 + (4 - 1 + 1 / 32) + 2
-    found_s = overlap.pairwise_bound_s(10.0, [hidden, exposed, alone], cluster, ranks=2)
+
+    def bound_s(products_s: float, sent_s: float) -> float:
+        return overlap.overlapped_s(products_s, sent_s, 2, overlap.FIRST_CHUNK)
+
+    found_s = overlap.pairwise_s(10.0, [hidden, exposed, alone], cluster, bound_s)
     assert found_s == pytest.approx(expected_s)
-    assert overlap.pairwise_bound_s(10.0, [(40.0, 0.0)], cluster, ranks=2) == 10  # the link sends it at once
+    in_sequence_s = overlap.pairwise_s(
+        10.0, [hidden, exposed, alone], cluster, lambda products_s, sent_s: products_s + sent_s
+    )
+    assert in_sequence_s == pytest.approx(10 + 1 + 4 + 2)
+    assert overlap.pairwise_s(10.0, [(40.0, 0.0)], cluster, bound_s) == 10  # the link sends it at once
 
 
 def test_a_wrong_result_is_no_time() -> None:
@@ -181,3 +189,20 @@ def test_a_wrong_result_is_no_time() -> None:
     session: Any = overlap.Session(Subject(Workload(operation="ag_gemm"), 0), Wrong(), "key")  # type: ignore[arg-type]
     with pytest.raises(WrongResult, match="rank 1 is off by nan"):
         overlap.check(session)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "chosen"),
+    [
+        ({1: [1.0, 1.0, 1.0, 1.0], 8: [0.9, 0.9, 0.8, 0.9]}, 8),
+        ({1: [1.0, 1.0, 1.0], 2: [0.8, 0.8, 1.3], 8: [0.9, 0.9, 0.9]}, 2),
+        ({1: [1.0, 1.0, 1.0], 8: [1.1, 1.2, 1.1]}, 1),
+        ({1: [1.0, 2.0, 1.0, 0.5], 4: [0.9, 0.9, 0.9, 0.9]}, 1),
+    ],
+    ids=["faster in every round", "faster in two of three", "slower", "faster in the median alone"],
+)
+def test_more_chunks_are_used_only_if_they_were_faster_in_most_rounds(
+    times_s: dict[int, list[float]], chosen: int
+) -> None:
+    """At 8 % of communication, chunks of gloo's collectives gain nothing; noise once chose four to eight."""
+    assert overlap.fastest_chunks(times_s) == chosen

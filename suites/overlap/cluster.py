@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations
 from typing import Any
@@ -19,6 +20,13 @@ CALIBRATIONS = 7
 
 ENOUGH_S = 0.5
 """How long these take together, where one does not take longer."""
+
+LEAST_ROUNDS = 3
+"""In which numbers of chunks are compared, however long a run takes."""
+
+MEDIANS = 8
+AGREE = 0.03
+"""Two medians of the computation alone, by which the links' rate is chosen, must agree this closely."""
 
 RUNS = 2
 
@@ -71,6 +79,23 @@ class OverlapCluster:
         count = min(max(round(ENOUGH_S / (first_s * calls)), 1), CALIBRATIONS)
         return statistics.median(self.slowest_s(key, what, chunks, count, calls))
 
+    def rounds_s(self, key: str, what: str, chunks: Sequence[int]) -> dict[int, list[float]]:
+        """Return seconds of a few runs with each number of chunks, interleaved, after a first one."""
+        first_s = {one: self.slowest_s(key, what, one)[0] for one in chunks}
+        count = min(max(round(ENOUGH_S * len(chunks) / sum(first_s.values())), LEAST_ROUNDS), CALIBRATIONS)
+        rounds = [{one: self.slowest_s(key, what, one)[0] for one in chunks} for _ in range(count)]
+        return {one: [times[one] for times in rounds] for one in chunks}
+
+    def settled_s(self, key: str, what: str) -> float:
+        """Return the median of a few runs as soon as two medians in a row agree; the last after `MEDIANS`."""
+        before_s = self.median_s(key, what, 1)
+        for _ in range(MEDIANS):
+            after_s = self.median_s(key, what, 1)
+            if abs(after_s / before_s - 1) < AGREE:
+                break
+            before_s = after_s
+        return after_s
+
     def shape(self, subject: Subject) -> None:
         """Shape the links, once, so that communication takes its multiple of the computation alone."""
         network = self._network
@@ -78,7 +103,7 @@ class OverlapCluster:
             return
         self.enter("scale", subject.changed(algorithm="symmetric", experts_by="grouped"))
         try:
-            computed_s = self.median_s("scale", "compute", 1)
+            computed_s = self.settled_s("scale", "compute")
             self.sent_B = max(self.call("sent_B", key="scale"))
         finally:
             self.leave("scale")
