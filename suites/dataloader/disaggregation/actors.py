@@ -92,7 +92,7 @@ def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
         start_loader(number, spec, settings)
 
 
-Route = Mapping[int, int]
+LoaderOfSource = Mapping[int, int]
 """The source loader of each source."""
 
 
@@ -100,14 +100,14 @@ class GroupPlan(NamedTuple):
     """A group's pieces in each of some steps, and the source loaders that have read them, per step."""
 
     steps: Sequence[Pieces]
-    routes: Sequence[Route]
+    routes: Sequence[LoaderOfSource]
 
 
 class StepPlan(NamedTuple):
     """A step's pieces of each group, and the source loaders that read them as it was planned."""
 
     groups: Sequence[Pieces]
-    route: Route
+    route: LoaderOfSource
 
 
 class Planner(LoaderActor):
@@ -145,7 +145,7 @@ class Planner(LoaderActor):
         """Return what identifies the order of the data."""
         return digest_of(self._spec, self._settings)
 
-    def failed(self, loader: int) -> Route:
+    def failed(self, loader: int) -> LoaderOfSource:
         """Give the sources of a source loader that died to a shadow, if there is one; return the route."""
         with self._lock:
             self._failed(loader)
