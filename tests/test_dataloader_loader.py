@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import ipaddress
+import itertools
 import json
 import os
 import random
@@ -19,6 +21,8 @@ import psutil
 import pytest
 
 from harness.executors.child import kill_by_tmpdir
+from harness.records import Unavailable
+from suites.dataloader import worker_processes
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -30,13 +34,16 @@ from suites.dataloader.batch import (
     pack,
     tokenize,
 )
+from suites.dataloader.disaggregation import source_reader
 from suites.dataloader.disaggregation.actors import start_loader
-from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler
+from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
+from suites.dataloader.disaggregation.calls import answer
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
-from suites.dataloader.disaggregation.plan import BalanceSettings, plan_steps
+from suites.dataloader.disaggregation.plan import BalanceSettings, Pieces, plan_steps
 from suites.dataloader.disaggregation.registry import ended, found
 from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.disaggregation.source_reader import SourceReader
+from suites.dataloader.loader_ranks import LoaderRanks
 
 SIZES = (40, 7, 23)
 FIRST = RankPlace(0, 0)
@@ -162,6 +169,52 @@ def test_any_document_can_be_read_again_and_after_others(tmp_path: Path) -> None
         (length,) = reader.lengths({source: (number, 1)}, {source: number})[source]
         expected = tokenize(text_of(source, number % SIZES[source]))
         assert length == len(expected)
+
+
+def test_documents_taken_do_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
+    mixture = Mixture(specification(corpus(tmp_path), mixture=CHANGING))
+    steps = [*range(1490, 1530), 3, 1500, 1499, BLOCK + 5, BLOCK, 2 * BLOCK + 1, *range(40)]
+    for step in steps:
+        assert (mixture.taken(step) == mixture.counts(0, step).sum(axis=0)).all()
+
+
+def test_pieces_are_cut_from_the_text_and_its_end(tmp_path: Path) -> None:
+    reader = SourceReader(specification(corpus(tmp_path)))
+    whole = tokenize(text_of(1, 4))
+    cuts = [(0, 5), (5, len(whole) - 6), (len(whole) - 1, 1)]
+    columns = [np.array(one) for one in zip(*[(1, 4, first, length) for first, length in cuts], strict=True)]
+    assert (reader.tokens(Pieces(*columns)) == whole).all()
+
+
+def test_opening_a_source_counts_for_all_documents_up_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()  # each look takes a second, so each document does
+    monkeypatch.setattr(source_reader.time, "perf_counter", lambda: next(clock))
+    reader = SourceReader(specification(corpus(tmp_path)))
+    reader.lengths({1: (0, 3)}, {})
+    assert reader.read_s[1] == (1 / SIZES[1] + 2, 3)
+
+
+def test_readers_of_sources_that_are_read_elsewhere_are_closed(tmp_path: Path) -> None:
+    reader = SourceReader(specification(corpus(tmp_path)))
+    reader.lengths({0: (0, 1), 1: (0, 1), 2: (0, 1)}, {})
+    reader.keep_only({1})
+    assert set(reader._open) == {1}
+    (length,) = reader.lengths({0: (1, 1)}, {})[0]
+    assert length == len(tokenize(text_of(0, 1)))
+
+
+def test_few_sources_move_where_the_number_of_source_loaders_changes() -> None:
+    load_s = np.array([4.0, 3.0, 3.0, 2.0, 0.0, 0.0])
+    two = moved([0] * 6, load_s, 2)
+    assert Counter(two) == {0: 4, 1: 2}  # as few as make both busy for 5 to 7 s; unread ones stay
+    busy_s = np.bincount(two, load_s)
+    assert busy_s.max() <= 7.0
+    assert moved(two, load_s, 2) == two
+    assert moved(two, load_s, 1) == [0] * 6
+    three = moved(two, load_s, 3)
+    assert sum(a != b for a, b in zip(two, three, strict=True)) <= 2
 
 
 def test_a_failed_loader_gives_its_sources_to_a_shadow_once() -> None:
@@ -440,3 +493,38 @@ def test_nothing_is_left_after_a_session_that_is_killed(length: int, tmp_path: P
     _, alive = psutil.wait_procs(started, timeout=30)
     assert not alive
     assert not Path(folder).exists()
+
+
+def test_a_full_object_store_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ray.exceptions.ObjectStoreFullError(
+            "Failed to put object 00ff\n in object store because it is full"
+        )
+
+    monkeypatch.setattr(ray, "get", full)
+    with pytest.raises(LoaderError, match=r"^constructor 0: ObjectStoreFullError: .*it is full.*$") as caught:
+        answer(None, "constructor 0", 1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_ray_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(
+        Unavailable, match=r"^ray cannot be imported .*: pip install throughput-harness\[dataloader\]"
+    ):
+        LoaderRanks("disaggregated", specification(corpus(tmp_path)))
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+@pytest.mark.parametrize(
+    "peer", ["spdl", "grain_map_mix", "webdataset", "torchdata_nodes", "ray_data", "mosaicml_streaming"]
+)
+def test_a_missing_peer_is_named(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_processes, "find_spec", lambda name: None)
+    module = importlib.import_module(f"suites.dataloader.{peer}")
+    assert "is not installed: " in module.unavailable(None)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, 
 from suites.dataloader.corpus import CorpusSettings, write
 from suites.dataloader.peers import in_one_line, refuse_slow_storage
 from suites.dataloader.ray_data import BLOCK_DOCUMENTS, ROUND_DOCUMENTS, SHUFFLED_BLOCKS, files_repeated
+from suites.dataloader.readers import BadSample, read
 
 LIBRARY = {
     "webdataset": "webdataset",
@@ -332,3 +334,20 @@ def test_errors_are_one_line_and_slow_storage_is_refused() -> None:
     spec = LoaderSpec(sources=(), mixture=(), context_length=CONTEXT, documents_per_step=2, read_delay_s=0.1)
     with pytest.raises(Unavailable, match="library opens files itself"):
         refuse_slow_storage(spec, "library")
+
+
+def test_spdl_serves_all_groups_from_a_source_with_fewer_documents(tmp_path: Path) -> None:
+    pytest.importorskip("spdl.pipeline")
+    from suites.dataloader.spdl import _documents
+
+    spec = spec_of(tmp_path, "jsonl", texts_of([2, 7]), (0.5, 0.5), dp_size=3)
+
+    def numbers(source: int, group: int, count: int) -> list[int]:
+        in_order = [
+            one.tolist() for one in read(spec.sources[source], spec) if not isinstance(one, BadSample)
+        ]
+        got = islice(_documents(spec.sources[source], spec, RankPlace(group, 0)), count)
+        return [in_order.index(one.tolist()) for one in got]
+
+    assert [numbers(0, group, 4) for group in range(3)] == [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert [numbers(1, group, 4) for group in range(3)] == [[0, 1, 0, 1], [2, 3, 2, 3], [4, 5, 6, 4]]

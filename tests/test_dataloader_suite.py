@@ -1,6 +1,7 @@
 """The dataloader suite: its training step, its checks of batches, and the memory of several processes."""
 
 import base64
+import itertools
 import json
 import math
 import mmap
@@ -8,8 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import types
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import fed_on_rank
@@ -37,6 +40,7 @@ from suites.dataloader.fed_flop import flop_of_model
 from suites.dataloader.fed_step import DocumentModel, joined
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import plain, specified
+from suites.dataloader.memory_sampler import MemorySampler
 from suites.training.balance import cost
 
 MIB = 1 << 20
@@ -515,3 +519,43 @@ def test_the_baseline_is_right_and_is_measured(kind, tmp_path, monkeypatch):
     idle_B = got[("memory", "all processes and shared memory")] - got[("memory", "above idle ranks")]
     assert 0 < idle_B < got[("memory", "all processes")]
     assert {one.origin for one in readings} <= {Origin.MEASURED, Origin.CALCULATED}
+
+
+def test_memory_is_sampled_until_the_sampler_is_closed():
+    counted = itertools.count()
+    second = threading.Event()
+
+    def sample():
+        number = next(counted)
+        if number == 1:
+            second.set()
+        return number
+
+    with closing(MemorySampler(sample)) as sampler:
+        sampler.take()
+        assert second.wait(60)
+        sampler.take()
+    assert sampler.samples == list(range(len(sampler.samples)))
+    assert len(sampler.samples) >= 3
+
+
+def test_what_ends_a_memory_sampler_is_raised():
+    failed = threading.Event()
+
+    def sample():
+        failed.set()
+        raise PermissionError("not ours")
+
+    with closing(MemorySampler(sample)) as sampler:
+        assert failed.wait(60)
+        with pytest.raises(PermissionError, match="not ours"):
+            sampler.take()
+
+
+def test_batches_that_were_read_ahead_are_not_timed(monkeypatch):
+    spec = LoaderSpec(sources=(), mixture=(), context_length=16, documents_per_step=64, dp_size=2, workers=8)
+    assert suite.untimed("baseline_loader", spec) == 24
+    monkeypatch.setattr(
+        suite, "loader_module", lambda name: types.SimpleNamespace(read_ahead=lambda spec: 4001)
+    )
+    assert suite.untimed("any", spec) == 24 + 126  # 32 documents of a group in each

@@ -21,6 +21,7 @@ from suites.dataloader.disaggregation.settings import ActorSettings
 from suites.dataloader.loaded_text import check_steps, piece_index
 from suites.dataloader.loader_modules import loader_module
 from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
+from suites.dataloader.memory_sampler import MemorySampler
 from suites.dataloader.subject import Subject, Workload
 
 GENERATED_DOCUMENTS = 40
@@ -120,7 +121,7 @@ def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
     even = (1 / len(corpus.sources),) * len(corpus.sources)
     by_size = tuple(one.text_B / corpus.text_B for one in corpus.sources)
     if workload.mixture == "changing":
-        before = untimed(PREFETCH, workload.workers) + WARM_UP_STEPS
+        before = ahead(PREFETCH, workload.workers) + WARM_UP_STEPS
         return MixturePhase(0, even), MixturePhase(before + workload.steps // 2, by_size)
     return (MixturePhase(0, by_size if workload.mixture == "by_size" else even),)
 
@@ -131,7 +132,7 @@ def check(session: Session) -> None:
         return  # the batches are compared after they were taken
     index = piece_index(session.documents, session.spec.context_length)
     ranks = started(session)
-    ranks.first_batch()
+    ranks.first_batch(session.subject.workload.first_batch_within_s)
     batches = ranks.call("rows", count=CHECKED)
     check_steps(session.spec, index, batches)
     session.libraries = sorted({name for one in ranks.call("libraries") for name in one})
@@ -172,10 +173,13 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     ranks = started(session)
     if ranks.ray_start_s:
         yield Reading("ray_start", "s", ranks.ray_start_s, Origin.MEASURED)
-    yield Reading("time_to_first_batch", "s", ranks.first_batch(), origin)
-    memory = [ranks.memory()]
-    yield from trained(session, ranks, memory) if workload.trains else loaded(session, ranks, memory)
-    yield from memory_readings(memory, ranks.idle_B, origin)
+    with closing(MemorySampler(ranks.memory)) as memory:
+        first_s = ranks.first_batch(workload.first_batch_within_s)
+        yield Reading("time_to_first_batch", "s", first_s, origin)
+        memory.take()
+        yield from trained(session, ranks) if workload.trains else loaded(session, ranks)
+        memory.take()
+    yield from memory_readings(memory.samples, ranks.idle_B, origin)
     close(session)
 
 
@@ -193,27 +197,26 @@ def of_actors(session: Session) -> Iterator[Reading]:
             yield from failures.run(session.spec, settings, ray.address, pace)
 
 
-def loaded(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:
-    """Take batches as fast as they come, after those that were loaded ahead; add to `memory`."""
-    origin, steps = origin_of(session.subject.workload), session.subject.workload.steps
-    taken = ranks.call("take", first=untimed(session.spec.prefetch, session.spec.workers), count=steps)
-    memory.append(ranks.memory())
-    slowest_s = max(one["seconds"] for one in taken)
+def loaded(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:
+    """Take batches as fast as they come, after those that were loaded or read ahead."""
+    workload = session.subject.workload
+    origin, first = origin_of(workload), untimed(session.subject.loader, session.spec)
+    taken = ranks.call("take", first=first, count=workload.steps, least_s=workload.timed_s)
+    slowest_s, steps = max(one["seconds"] for one in taken), int(taken[0]["batches"])
     own = of_groups(taken, session.spec)
     yield Reading("throughput", "token/s", total(own, "tokens") / slowest_s, origin)
     yield Reading("time_per_batch", "s", slowest_s / steps, origin)
     yield from contents(own, steps)
 
 
-def trained(session: Session, ranks: LoaderRanks, memory: list[LoaderMemory]) -> Iterator[Reading]:
-    """Train on batches, after those that were loaded ahead and some steps; add to `memory`."""
+def trained(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:
+    """Train on batches, after those that were loaded ahead and some steps."""
     workload = session.subject.workload
     names = {"hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
     model = {name: getattr(workload, field) for name, field in names.items()}
     ranks.call("begin_training", model=model, seed=session.subject.seed)
-    first = untimed(session.spec.prefetch, session.spec.workers)
+    first = ahead(session.spec.prefetch, session.spec.workers)
     steps_of_ranks = ranks.call("train", first=first, warm_up=WARM_UP_STEPS, count=workload.steps)
-    memory.append(ranks.memory())
     yield from step_readings(steps_of_ranks, session.spec, origin_of(workload))
     own = [step for steps in of_groups(steps_of_ranks, session.spec) for step in steps]
     yield from contents(own, workload.steps)
@@ -258,12 +261,13 @@ def contents(batches: Sequence[Mapping[str, float]], steps: int) -> Iterator[Rea
 
 
 def memory_readings(taken: Sequence[LoaderMemory], idle_B: int, origin: Origin) -> Iterator[Reading]:
-    """Read the peak of samples between batches: over all processes, and beyond ranks that load nothing."""
+    """Read the peak of the samples: over all processes, and beyond ranks that load nothing."""
     peak_B = max(one.pss_B + one.unmapped_B for one in taken)
     yield Reading("memory", "B", peak_B, origin, "all processes and shared memory")
     yield Reading("memory", "B", max(one.pss_B for one in taken), origin, "all processes")
     yield Reading("memory", "B", peak_B - idle_B, origin, "above idle ranks")
     yield Reading("temporary_files", "B", max(one.files_B for one in taken), origin)
+    yield Reading("memory_samples", "1", len(taken), Origin.MEASURED)
 
 
 def started(session: Session) -> LoaderRanks:
@@ -273,9 +277,20 @@ def started(session: Session) -> LoaderRanks:
     return session.ranks
 
 
-def untimed(prefetch: int, workers: int) -> int:
-    """Return the batches that a loader may have ready, which are taken before any is timed."""
+def ahead(prefetch: int, workers: int) -> int:
+    """Return the batches that a loader may have ready, which are taken before any training step."""
     return max(prefetch * workers, LEAST_AHEAD)
+
+
+def untimed(loader: str, spec: LoaderSpec) -> int:
+    """Return the batches that a loader may have ready or have read, taken before any is timed.
+
+    They were loaded at another time, and would count as throughput. A module's `read_ahead` returns the
+    documents that the loader reads ahead per rank, besides batches.
+    """
+    read_ahead = getattr(loader_module(loader), "read_ahead", None)
+    documents = read_ahead(spec) if read_ahead else 0
+    return ahead(spec.prefetch, spec.workers) + -(-documents // spec.documents_per_group)
 
 
 def origin_of(workload: Workload) -> Origin:

@@ -113,28 +113,38 @@ def pack(documents: Sequence[Tokens], context_length: int) -> tuple[Tokens, NDAr
 
     No document may be longer than a row: `split` divides them. Documents of equal length keep their order.
     """
-    order = sorted(range(len(documents)), key=lambda one: -len(documents[one]))
-    rows: list[list[int]] = []
-    free: list[int] = []
-    for one in order:
-        size = len(documents[one])
-        if size > context_length:
-            raise ValueError(f"a document of {size} tokens is longer than a row of {context_length}")
-        row = next((row for row, left in enumerate(free) if left >= size), len(rows))
-        if row == len(rows):
-            rows.append([])
-            free.append(context_length)
-        rows[row].append(one)
-        free[row] -= size
-    tokens = np.full((len(rows), context_length), PADDING, np.uint16)
-    segments = np.zeros((len(rows), context_length), np.uint16)
-    for row, members in enumerate(rows):
-        at = 0
-        for number, one in enumerate(members, 1):
-            end = at + len(documents[one])
-            tokens[row, at:end], segments[row, at:end] = documents[one], number
-            at = end
+    sizes = np.array([len(one) for one in documents], np.int64)
+    order = np.argsort(-sizes, kind="stable")
+    if len(order) and (longest := int(sizes[order[0]])) > context_length:
+        raise ValueError(f"a document of {longest} tokens is longer than a row of {context_length}")
+    row_of, used = first_fit(sizes[order], context_length)
+    tokens = np.empty((len(used), context_length), np.uint16)
+    segments = np.empty((len(used), context_length), np.uint16)
+    at, numbers = [0] * len(used), [0] * len(used)
+    for one, row in zip(order.tolist(), row_of, strict=True):
+        begin, end = at[row], at[row] + len(documents[one])
+        at[row], numbers[row] = end, numbers[row] + 1
+        tokens[row, begin:end], segments[row, begin:end] = documents[one], numbers[row]
+    for row, end in enumerate(used):
+        tokens[row, end:], segments[row, end:] = PADDING, 0
     return tokens, segments
+
+
+def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int], list[int]]:
+    """Return the row of each document, of descending sizes, and the tokens in each row.
+
+    Each goes to the first row with room for it. Full ones need no search: they are the first rows.
+    """
+    full = int((sizes == context_length).sum())
+    row_of, rows = list(range(full)), full
+    free = np.full(len(sizes), context_length, np.int64)  # of rows, also those that are not used yet
+    free[:full] = 0
+    for size in sizes[full:].tolist():
+        row = full + int((free[full : rows + 1] >= size).argmax())
+        rows = max(rows, row + 1)
+        free[row] -= size
+        row_of.append(row)
+    return row_of, (context_length - free[:rows]).tolist()
 
 
 def split(document: Tokens, context_length: int) -> list[Tokens]:

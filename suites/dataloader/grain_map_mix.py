@@ -59,6 +59,11 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     return batched(grain, mixed.to_iter_dataset(read_options(grain, spec)), spec, place)
 
 
+def read_ahead(spec: LoaderSpec) -> int:
+    """Return the documents that a rank's processes have read before these are tokenized and packed."""
+    return max(spec.workers, 1) * int(read_options(imported(), spec).prefetch_buffer_size)
+
+
 def imported() -> Any:
     """Return Grain; its flags count as parsed, as in a program that does not start with `absl.app.run`."""
     grain, flags = library("grain"), library("absl.flags").FLAGS

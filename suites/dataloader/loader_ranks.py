@@ -25,9 +25,6 @@ ON_RANK = "suites.dataloader.on_rank"
 TIMEOUT_S = 400.0
 """Of one call on the ranks."""
 
-FIRST_BATCH_WITHIN_S = 240.0
-"""A loader that takes longer is given up; the slowest baseline took a minute to its first batch."""
-
 ENDED_WITHIN_S = 10.0
 """Processes of a loader that live longer than its ranks by this are killed."""
 
@@ -71,12 +68,12 @@ class LoaderRanks:
         """Return what `function` of `on_rank` returned on each rank."""
         return self.pool.call(f"{ON_RANK}:{function}", **arguments)
 
-    def first_batch(self) -> float:
-        """Return the seconds to the first batch of the slowest rank; raises `RankTimeout` after a while."""
+    def first_batch(self, within_s: float) -> float:
+        """Return the seconds to the slowest rank's first batch; raises `RankTimeout` after `within_s`."""
         try:
-            taken: list[float] = self.pool.call(f"{ON_RANK}:first_batch", FIRST_BATCH_WITHIN_S)
+            taken: list[float] = self.pool.call(f"{ON_RANK}:first_batch", within_s)
         except RankTimeout as error:
-            raise RankTimeout(f"{self._loader}: no first batch in {FIRST_BATCH_WITHIN_S:g} s") from error
+            raise RankTimeout(f"{self._loader}: no first batch in {within_s:g} s") from error
         return max(taken)
 
     def pids(self) -> list[int]:
@@ -85,7 +82,7 @@ class LoaderRanks:
         if self._ray is not None:
             found |= set(tree(os.getpid())) - self._before
         for pid in found - self._started.keys():
-            if psutil.pid_exists(pid):
+            with suppress(psutil.NoSuchProcess):
                 self._started[pid] = psutil.Process(pid)
         return sorted(found)
 

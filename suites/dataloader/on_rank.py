@@ -73,17 +73,28 @@ def rows(state: RankState, count: int) -> list[dict[str, Any]]:
     return taken
 
 
-def take(state: RankState, first: int, count: int) -> dict[str, float]:
-    """Load `first` and then `count` batches, which nobody uses.
+def take(state: RankState, first: int, count: int, least_s: float = 0.0) -> dict[str, float]:
+    """Load `first` and then `count` batches, which nobody uses, and `count` more until `least_s` have passed.
 
-    Return the seconds of the last `count`, and what was in their full rows.
+    All ranks load equally many, without a pause before those that are timed. Return the timed batches, their
+    seconds until the last rank has its last one, and what was in their full rows.
     """
     dist.barrier()
     for _ in range(first):
         _next(state)
+    dist.barrier()
     begin_s = time.perf_counter()
     contents = [counted(state, _next(state)) for _ in range(count)]
-    return {"seconds": time.perf_counter() - begin_s, **summed(contents)}
+    while (taken_s := slowest_s(begin_s)) < least_s:
+        contents += [counted(state, _next(state)) for _ in range(count)]
+    return {"seconds": taken_s, "batches": len(contents), **summed(contents)}
+
+
+def slowest_s(begin_s: float) -> float:
+    """Return the most seconds that any rank has spent since its `begin_s`."""
+    taken_s = torch.tensor(time.perf_counter() - begin_s, dtype=torch.float64)
+    dist.all_reduce(taken_s, dist.ReduceOp.MAX)
+    return float(taken_s)
 
 
 def counted(state: RankState, batch: PackedBatch) -> dict[str, float]:

@@ -49,6 +49,13 @@ def read(
     return _decoded(source, _numbered(source, spec, first, spool), _tokens)
 
 
+def read_text(
+    source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
+) -> Iterator[bytes | BadSample]:
+    """Return the documents' text as UTF-8, checked, as `read` does: half of the memory of its tokens."""
+    return _decoded(source, _numbered(source, spec, first, spool), _utf8)
+
+
 def read_bytes(source: Source, spec: LoaderSpec, first: int = 0) -> Iterator[bytes | BadSample]:
     """Return the documents' bytes, as `read` does; they may be images or text of any encoding."""
     return _decoded(source, _numbered(source, spec, first), bytes)
@@ -149,11 +156,15 @@ def _decoded(
 
 
 def _tokens(data: bytes) -> Tokens:
+    return tokenize(_utf8(data))
+
+
+def _utf8(data: bytes) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError as error:
         raise CorruptSample(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
-    return tokenize(data)
+    return data
 
 
 def _arrow_B() -> int:

@@ -2,14 +2,15 @@
 
 Stages: the draw of each step's sources, the reading of its documents by several threads, and packing. The
 readers are this suite's (`readers`): spdl brings none for text. Each data-parallel group has its own range of
-each source's documents.
+each source's documents; of a source with fewer documents than groups, every dp_size-th one over all epochs.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -142,14 +143,19 @@ class _Cursor:
 
 
 def _documents(source: Source, spec: LoaderSpec, place: RankPlace) -> Iterator[Tokens]:
-    """Return the documents of the group's range of the source, epoch after epoch."""
-    begin = source.samples * place.dp_rank // spec.dp_size
-    end = source.samples * (place.dp_rank + 1) // spec.dp_size
-    if begin == end:
-        raise LoaderError(f"source {source.name}: {source.samples} documents for {spec.dp_size} groups")
-    while True:
+    """Return the group's documents of the source, epoch after epoch."""
+    for begin, end in _ranges(source, spec.dp_size, place.dp_rank):
         for document in islice(read(source, spec, begin), end - begin):
             if isinstance(document, BadSample):
                 at = f"source {source.name}, file {document.file}, document {document.sample}"
                 raise LoaderError(f"{at}: {document.reason}")
             yield document
+
+
+def _ranges(source: Source, groups: int, group: int) -> Iterator[tuple[int, int]]:
+    """Return begin and end of the group's documents, range after range, without end."""
+    size = source.samples
+    if size >= groups:
+        yield from repeat((size * group // groups, size * (group + 1) // groups))
+    for number in itertools.count(group, groups):
+        yield number % size, number % size + 1

@@ -38,6 +38,10 @@ class Workload:
     mixture: Literal["even", "by_size", "changing"] = "even"
     # Batches, or training steps, that are timed.
     steps: PositiveInt = 32
+    # And for at least this long: of a short time, batches that were loaded before it are a large part.
+    timed_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("loading",))] = 0.0
+    # A loader that has no batch by then is given up: timed_out.
+    first_batch_within_s: Annotated[float, Bounds(above=0)] = 240.0
     # Of the emulated storage: before each read of a file, and the rate of one file (0: as fast as it is).
     read_delay_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("slow_storage",))] = 0.0
     read_B_per_s: Annotated[float, Bounds(at_least=0), OnlyWith("kind", ("slow_storage",))] = 0.0

@@ -10,10 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, Tokens, context_slice, pack
@@ -21,6 +24,7 @@ from suites.dataloader.disaggregation.autoscaler import Autoscaler
 from suites.dataloader.disaggregation.calls import ActorCalls
 from suites.dataloader.disaggregation.mixture import Mixture
 from suites.dataloader.disaggregation.plan import Lengths, Pieces, Wanted, plan_steps
+from suites.dataloader.disaggregation.process_heap import reuse_memory
 from suites.dataloader.disaggregation.registry import ended, started
 from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 from suites.dataloader.disaggregation.source_reader import SourceReader
@@ -28,9 +32,12 @@ from suites.dataloader.readers import BadSample
 
 
 class LoaderReport(NamedTuple):
-    """What a source loader returns: lengths, bad samples met, and seconds and documents read per source."""
+    """What a source loader returns: lengths, bad samples met, and seconds and documents read per source.
 
-    lengths: Lengths
+    `lengths` are those of all documents wanted, in their order: one array is sent faster than many.
+    """
+
+    lengths: NDArray[np.int64]
     bad: Sequence[BadSample]
     read_s: Mapping[int, tuple[float, int]]
 
@@ -47,14 +54,21 @@ class SourceLoader(LoaderActor):
     """Reads, decodes and tokenizes the documents of the sources that are routed to it."""
 
     def __init__(self, spec: LoaderSpec) -> None:
+        reuse_memory()
         self._reader = SourceReader(spec)
         self._lock = threading.Lock()
 
     def lengths(self, wanted: Wanted, low: Mapping[int, int]) -> LoaderReport:
         """Read ahead what is wanted and report on it; release what lies before `low`."""
         with self._lock:
-            lengths = self._reader.lengths(wanted, low)
-            return LoaderReport(lengths, self._reader.bad_samples(), dict(self._reader.read_s))
+            lengths = np.concatenate(list(self._reader.lengths(wanted, low).values()))
+            read_s = {source: self._reader.read_s[source] for source in wanted}
+            return LoaderReport(lengths, self._reader.bad_samples(), read_s)
+
+    def keep_only(self, sources: Sequence[int]) -> None:
+        """Close the files of all other sources: another source loader reads them from now on."""
+        with self._lock:
+            self._reader.keep_only(frozenset(sources))
 
     def tokens(self, pieces: Pieces) -> Tokens:
         """Return the pieces' tokens, one after another."""
@@ -78,11 +92,22 @@ def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
         start_loader(number, spec, settings)
 
 
+LoaderOfSource = Mapping[int, int]
+"""The source loader of each source."""
+
+
 class GroupPlan(NamedTuple):
-    """A group's pieces in each of some steps, and the source loader that has each source."""
+    """A group's pieces in each of some steps, and the source loaders that have read them, per step."""
 
     steps: Sequence[Pieces]
-    route: Mapping[int, int]
+    routes: Sequence[LoaderOfSource]
+
+
+class StepPlan(NamedTuple):
+    """A step's pieces of each group, and the source loaders that read them as it was planned."""
+
+    groups: Sequence[Pieces]
+    route: LoaderOfSource
 
 
 class Planner(LoaderActor):
@@ -92,7 +117,7 @@ class Planner(LoaderActor):
         self._spec, self._settings = spec, settings
         self._mixture = Mixture(spec)
         self._lock = threading.Lock()
-        self._plans: dict[int, list[Pieces]] = {}
+        self._plans: dict[int, StepPlan] = {}
         self._asked: dict[int, int] = {}  # the first step that each group has asked for last
         self._ends: dict[int, int] = {}  # the end of those steps
         self._bad: dict[tuple[str, int], BadSample] = {}
@@ -113,14 +138,14 @@ class Planner(LoaderActor):
             self._scaler.asked(group, first, time.monotonic())
             self._extend(first, first + count)
             self._more.set()
-            steps = [self._plans[step][group] for step in range(first, first + count)]
-            return GroupPlan(steps, self._scaler.route)
+            plans = [self._plans[step] for step in range(first, first + count)]
+            return GroupPlan([one.groups[group] for one in plans], [one.route for one in plans])
 
     def specification(self) -> str:
         """Return what identifies the order of the data."""
         return digest_of(self._spec, self._settings)
 
-    def failed(self, loader: int) -> Mapping[int, int]:
+    def failed(self, loader: int) -> LoaderOfSource:
         """Give the sources of a source loader that died to a shadow, if there is one; return the route."""
         with self._lock:
             self._failed(loader)
@@ -160,8 +185,18 @@ class Planner(LoaderActor):
         more, fewer = self._scaler.scale(counts_TS.mean(axis=0))
         for loader in more:
             start_loader(loader, self._spec, self._settings)
+        if more:
+            self._release_moved()
         for loader in fewer:
             ended(self._settings.job, f"loader-{loader}")
+
+    def _release_moved(self) -> None:
+        """Let each source loader close what another one reads from now on."""
+        route = self._scaler.route
+        for loader in set(route.values()):
+            own = [source for source, reader in route.items() if reader == loader]
+            with suppress(ValueError):  # it is not there yet
+                self._calls.handle(f"loader-{loader}").keep_only.remote(own)
 
     def _extend(self, first: int, end: int) -> None:
         """Plan what is not planned of these steps; forget those that nobody asks for again."""
@@ -172,7 +207,8 @@ class Planner(LoaderActor):
         if missing:
             begin, count = missing[0], missing[-1] + 1 - missing[0]
             plans = plan_steps(self._spec, self._mixture, self._settings.balance, begin, count, self._lengths)
-            self._plans.update(enumerate(plans, begin))
+            route = self._scaler.route
+            self._plans.update((step, StepPlan(plan, route)) for step, plan in enumerate(plans, begin))
 
     def _lengths(self, wanted: Wanted) -> Lengths:
         low = self._mixture.taken(max(min(self._asked.values()) - self._settings.plan_ahead, 0))
@@ -190,8 +226,9 @@ class Planner(LoaderActor):
                     for loader, part in calls.items()
                 }
             )
-            for report in answers.values():
-                got |= report.lengths
+            for loader, report in answers.items():
+                ends = np.cumsum([count for _, count in calls[loader].values()])[:-1]
+                got.update(zip(calls[loader], np.split(report.lengths, ends), strict=True))
                 self._note(report)
             for loader in dead:
                 limit(loader)
@@ -210,65 +247,94 @@ class Planner(LoaderActor):
             )
 
 
+class BuiltStep(NamedTuple):
+    """Full rows of a step (R, C), and the pieces in them."""
+
+    tokens: Tokens
+    segments: NDArray[np.uint16]
+    pieces: Pieces
+
+
 class Constructor(LoaderActor):
-    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks."""
+    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks.
+
+    While one call waits for tokens, another one packs.
+    """
 
     def __init__(self, spec: LoaderSpec, settings: ActorSettings, group: int) -> None:
+        reuse_memory()
         self._spec, self._group = spec, group
         self._calls = ActorCalls(settings)
         self._lock = threading.Lock()
-        self._rows: dict[tuple[int, int], list[tuple[Any, Any, Pieces]]] = {}
+        self._rows: dict[tuple[int, int], Future[list[BuiltStep]]] = {}
 
     def batches(self, first: int, count: int, cp_rank: int) -> list[PackedBatch]:
         """Return a rank's batches of `count` steps from step `first` on."""
+        alone = self._spec.cp_size == 1
+        rows = self._built(first, count) if alone else self._shared(first, count)
+        return [self._slice(one, cp_rank) for one in rows]
+
+    def _shared(self, first: int, count: int) -> list[BuiltStep]:
+        """Return what the first of the group's ranks that asks for it builds; it is kept for the others."""
+        key = (first, count)
         with self._lock:
-            key = (first, count)
-            if key not in self._rows:
+            is_first = key not in self._rows
+            if is_first:
                 while len(self._rows) >= 2 * self._spec.prefetch + 2:
                     del self._rows[min(self._rows)]
-                self._rows[key] = self._built(first, count)
-            rows = self._rows[key]
-            if self._spec.cp_size == 1:
-                del self._rows[key]
-        return [self._slice(*one, cp_rank) for one in rows]
+                self._rows[key] = Future()
+            built = self._rows[key]
+        if is_first:
+            try:
+                built.set_result(self._built(first, count))
+            except BaseException as error:
+                with self._lock:
+                    self._rows.pop(key, None)  # who asks again lets it be built again
+                built.set_exception(error)
+        return built.result()
 
-    def _slice(self, tokens: Any, segments: Any, pieces: Pieces, cp_rank: int) -> PackedBatch:
-        size = self._spec.cp_size
+    def _slice(self, built: BuiltStep, cp_rank: int) -> PackedBatch:
+        size, pieces = self._spec.cp_size, built.pieces
         return PackedBatch(
-            context_slice(tokens, size, cp_rank),
-            context_slice(segments, size, cp_rank),
+            context_slice(built.tokens, size, cp_rank),
+            context_slice(built.segments, size, cp_rank),
             int((pieces.firsts == 0).sum()),
             int(pieces.lengths.sum()),
             np.stack(pieces, axis=1),
         )
 
-    def _built(self, first: int, count: int) -> list[tuple[Any, Any, Pieces]]:
+    def _built(self, first: int, count: int) -> list[BuiltStep]:
         plan: GroupPlan = self._calls.planner("plan", self._group, first, count)
         every = Pieces(*(np.concatenate(parts) for parts in zip(*plan.steps, strict=True)))
-        parts = self._tokens(every, plan.route)
-        built, at = [], 0
-        for pieces in plan.steps:
-            mine = parts[at : at + len(pieces.lengths)]
-            at += len(mine)
-            built.append((*pack(mine, self._spec.context_length), pieces))
-        return built
+        sizes = [len(one.lengths) for one in plan.steps]
+        loaders = [
+            np.array([route[one] for one in step.sources.tolist()], np.int64)
+            for step, route in zip(plan.steps, plan.routes, strict=True)
+        ]
+        parts = iter(self._tokens(every, np.concatenate(loaders)))
+        return [
+            BuiltStep(*pack(list(islice(parts, size)), self._spec.context_length), pieces)
+            for size, pieces in zip(sizes, plan.steps, strict=True)
+        ]
 
-    def _tokens(self, pieces: Pieces, route: Mapping[int, int]) -> list[Tokens]:
+    def _tokens(self, pieces: Pieces, loader_of: NDArray[np.int64]) -> list[Tokens]:
         """Return the tokens of each piece, from the source loaders that have them."""
         parts: list[Tokens] = [np.empty(0, np.uint16)] * len(pieces.lengths)
         missing, limit = np.arange(len(parts)), self._calls.limit()
         while len(missing):
-            loader_of = np.array([route[int(source)] for source in pieces.sources[missing]])
-            asked = {int(loader): missing[loader_of == loader] for loader in np.unique(loader_of)}
+            own = loader_of[missing]
+            asked = {int(loader): missing[own == loader] for loader in np.unique(own)}
             answers, dead = self._calls.call_all(
                 {loader: ("tokens", (pieces.chosen(which),)) for loader, which in asked.items()}
             )
             for loader, joined in answers.items():
-                ends = np.cumsum(pieces.lengths[asked[loader]])[:-1]
-                for one, tokens in zip(asked[loader], np.split(joined, ends), strict=True):
-                    parts[one] = tokens
+                ends = np.cumsum(pieces.lengths[asked[loader]]).tolist()
+                for one, begin, end in zip(asked[loader].tolist(), [0, *ends], ends, strict=False):
+                    parts[one] = joined[begin:end]
             missing = np.concatenate([asked[loader] for loader in dead]) if dead else missing[:0]
             for loader in dead:
                 limit(loader)
                 route = self._calls.planner("failed", loader)
+                for one in asked[loader].tolist():
+                    loader_of[one] = route[int(pieces.sources[one])]
         return parts

@@ -8,12 +8,10 @@ reading one takes, as source loaders report. As many source loaders are used as 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-from suites.training.balance import assign
 
 TARGET = 0.5
 """Share of a step for which a source loader may be busy."""
@@ -93,5 +91,31 @@ class Autoscaler:
         more, fewer = self._slots[self.used : needed], self._slots[needed : self.used]
         self.used, self._waited = needed, 0
         self.changes += 1
-        self._owner = [int(one) for one in assign(load_s, needed, "greedy", 0)]
+        self._owner = moved(self._owner, load_s, needed)
         return more, fewer
+
+
+def moved(owner: Sequence[int], load_s: NDArray[np.float64], loaders: int) -> list[int]:
+    """Return the source loader of each source, where there are `loaders` now: as few as can be move.
+
+    What moves is opened anew. Sources of source loaders that end, and the largest of those that have more
+    than the mean, go to the one that has least, as long as that makes the most loaded one less so.
+    """
+    new = list(owner)
+    busy_s = np.zeros(loaders)
+    for source, one in enumerate(new):
+        if one < loaders:
+            busy_s[one] += load_s[source]
+    for source in sorted(range(len(new)), key=lambda one: -load_s[one]):
+        least = int(busy_s.argmin())
+        if new[source] >= loaders:
+            busy_s[least] += load_s[source]
+        elif load_s[source] and busy_s[new[source]] > max(
+            load_s.sum() / loaders, busy_s[least] + load_s[source]
+        ):
+            busy_s[new[source]] -= load_s[source]
+            busy_s[least] += load_s[source]
+        else:
+            continue
+        new[source] = least
+    return new

@@ -16,6 +16,9 @@ GOLDEN = (5**0.5 - 1) / 2
 BLOCK = 1024
 """Steps whose counts are computed at once."""
 
+KNOWN_STEPS = 16
+"""Steps of one block whose results are kept: the next ones that are asked for lie near to them."""
+
 SUM_TOLERANCE = 1e-6
 
 
@@ -55,6 +58,8 @@ class Mixture:
         self._bounds_PS = bounds * self._documents  # of each phase, the end of each source's share
         self._offset = np.random.default_rng(spec.seed).random()
         self._before: list[NDArray[np.int64]] = [np.zeros(len(spec.sources), np.int64)]  # per block
+        self._block = 0
+        self._within = {0: self._before[0]}  # of one block: by step
 
     def counts(self, first: int, count: int) -> NDArray[np.int64]:
         """Return the documents of each step and source (T, S).
@@ -72,9 +77,15 @@ class Mixture:
 
     def taken(self, step: int) -> NDArray[np.int64]:
         """Return how many documents of each source all steps before this one take (S)."""
-        block, rest = divmod(step, BLOCK)
+        block = step // BLOCK
         while len(self._before) <= block:
             done = (len(self._before) - 1) * BLOCK
             self._before.append(self._before[-1] + self.counts(done, BLOCK).sum(axis=0))
-        taken_S: NDArray[np.int64] = self._before[block] + self.counts(block * BLOCK, rest).sum(axis=0)
+        if block != self._block:
+            self._block, self._within = block, {block * BLOCK: self._before[block]}
+        known = max(one for one in self._within if one <= step)
+        taken_S: NDArray[np.int64] = self._within[known] + self.counts(known, step - known).sum(axis=0)
+        while len(self._within) > KNOWN_STEPS:
+            del self._within[sorted(self._within)[1]]  # the first one is the block's
+        self._within[step] = taken_S
         return taken_S

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.dataloader.batch import LoaderError, LoaderSpec, Tokens
+from suites.dataloader.batch import END, LoaderError, LoaderSpec, Tokens
 from suites.dataloader.disaggregation.plan import Pieces, Wanted
-from suites.dataloader.readers import BadSample, read
+from suites.dataloader.readers import BadSample, read_text
 
 OPEN_READERS = 512
 """Readers that are open at most; the least recently used one is closed, and opened again where it was."""
@@ -21,14 +21,15 @@ class SourceReader:
     """Reads documents of any source, each once where they are asked for in order.
 
     A document of epoch e has number e * samples + its place in the files. What was read and not yet released
-    is kept. Any document can be asked for again: it is then read again.
+    is kept as text, which takes half of its tokens' memory. Any document can be asked for again: it is then
+    read again.
     """
 
     def __init__(self, spec: LoaderSpec, open_readers: int = OPEN_READERS) -> None:
         self._spec, self._most_open = spec, open_readers
-        self._open: OrderedDict[int, Iterator[Tokens | BadSample]] = OrderedDict()
+        self._open: OrderedDict[int, Iterator[bytes | BadSample]] = OrderedDict()
         self._next: dict[int, int] = {}  # the number of the document that an open reader gives next
-        self._kept: dict[int, dict[int, Tokens]] = {}
+        self._kept: dict[int, dict[int, bytes | None]] = {}  # None: a bad sample
         self._bad: dict[tuple[int, int], BadSample] = {}  # of the documents that are kept
         self.read_s: dict[int, tuple[float, int]] = {}  # seconds and documents of each source so far
         self.reading = ""  # the name of the source that is read now
@@ -41,7 +42,7 @@ class SourceReader:
                 del kept[number]
                 self._bad.pop((source, number), None)
         return {
-            source: np.array([len(self._document(source, first + one)) for one in range(count)], np.int64)
+            source: np.array([_length(self._document(source, first + one)) for one in range(count)], np.int64)
             for source, (first, count) in wanted.items()
         }
 
@@ -50,32 +51,51 @@ class SourceReader:
         joined = np.empty(int(pieces.lengths.sum()), np.uint16)
         at = 0
         for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
-            joined[at : at + length] = self._document(source, sample)[first : first + length]
+            text = self._document(source, sample) or b""
+            data = np.frombuffer(text, np.uint8)[first : first + length]
+            joined[at : at + len(data)] = data
+            joined[at + len(data) : at + length] = END
             at += length
         return joined
+
+    def keep_only(self, sources: Collection[int]) -> None:
+        """Close the readers of all other sources, which are read elsewhere now."""
+        for source in self._open.keys() - sources:
+            self._close(source)
 
     def bad_samples(self) -> list[BadSample]:
         """Return the bad samples among the documents that are kept."""
         return list(self._bad.values())
 
-    def _document(self, source: int, number: int) -> Tokens:
+    def _document(self, source: int, number: int) -> bytes | None:
         kept = self._kept.setdefault(source, {})
         if number not in kept:
             begin_s = time.perf_counter()
             self.reading = self._spec.sources[source].name
+            shared_by = self._opened(source, number)
             kept[number] = self._read(source, number)
             self.reading = ""
             taken_s, count = self.read_s.get(source, (0.0, 0))
-            self.read_s[source] = (taken_s + time.perf_counter() - begin_s, count + 1)
+            self.read_s[source] = (taken_s + (time.perf_counter() - begin_s) / shared_by, count + 1)
         return kept[number]
 
-    def _read(self, source: int, number: int) -> Tokens:
+    def _opened(self, source: int, number: int) -> int:
+        """Open the source at a document, unless it is there; return how many documents share what that costs.
+
+        A reader may decode all documents of a file before it returns the first one.
+        """
+        if source in self._open and self._next.get(source) == number:
+            self._open.move_to_end(source)
+            return 1
         size = self._spec.sources[source].samples
-        if self._next.get(source) != number or source not in self._open:
-            self._open[source] = read(self._spec.sources[source], self._spec, number % size, spool=True)
-            if len(self._open) > self._most_open:
-                self._close(next(iter(self._open)))
+        self._open[source] = read_text(self._spec.sources[source], self._spec, number % size, spool=True)
         self._open.move_to_end(source)
+        if len(self._open) > self._most_open:
+            self._close(next(iter(self._open)))
+        return size - number % size
+
+    def _read(self, source: int, number: int) -> bytes | None:
+        size = self._spec.sources[source].samples
         got = next(self._open[source], None)
         if got is None:
             given = self._spec.sources[source]
@@ -85,7 +105,7 @@ class SourceReader:
             self._close(source)
         if isinstance(got, BadSample):
             self._bad[source, number] = got
-            return np.empty(0, np.uint16)
+            return None
         return got
 
     def _close(self, source: int) -> None:
@@ -93,3 +113,8 @@ class SourceReader:
         close = getattr(reader, "close", None)
         if close is not None:
             close()
+
+
+def _length(text: bytes | None) -> int:
+    """Return the tokens of a document: its bytes and END; a bad one has none."""
+    return 0 if text is None else len(text) + 1
