@@ -117,7 +117,12 @@ def counted(count: int, one: str, more: str = "") -> str:
 
 
 def times(value: float) -> str:
-    """Return a ratio above zero with three significant digits, `1.41×`; near one to the thousandth."""
+    """Return a ratio above zero with three significant digits, `1.41×`; near one to the thousandth.
+
+    Above 10¹⁵ it is a count, such as FLOP of a run, and has no `×` behind it.
+    """
+    if value > LARGE:
+        return number(value)
     if 0.9 < value < 1.1:
         return f"{value:.3f}×"
     return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}×"

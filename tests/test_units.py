@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.units import human, in_unit, number, without_unit
+from harness.units import human, in_unit, number, times, without_unit
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,8 @@ def test_a_signed_percentage_keeps_sign_and_size(share: float) -> None:
 def test_a_unit_that_is_none_of_the_metrics_is_refused() -> None:
     with pytest.raises(ValueError, match="allowed: B, kB"):
         in_unit(1.0, "B", "s")
+
+
+def test_a_number_too_large_for_a_ratio_is_a_power_of_ten() -> None:
+    assert times(2.54) == "2.54×"
+    assert times(2.03e28) == "2.0\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}10²⁸"
