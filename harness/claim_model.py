@@ -115,7 +115,7 @@ class Verdict:
     )
     processes: int = 0
     samples: int = 0
-    noise: tuple[float, float] | None = None  # of the baseline against itself, where our value lies in it
+    noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
     steps: tuple[AdjacentRatio, ...] = ()  # of an order; ours is the smallest
 
     @property
