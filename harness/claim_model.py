@@ -21,7 +21,7 @@ class Interpretation(NamedTuple):
     method: str
     text: str = ""  # in words; the value follows it
     divide_by: str = ""  # a metric of the same cell: bytes per parameter
-    relative_to: str = ""  # a variant: the value is its metric over this one's, in pairs: a speed-up
+    relative_to: str = ""  # a variant: the value is its metric over `variant`'s, in pairs
     stat: str = "median"  # of all samples: median | mean | min | max | bounds
     order: tuple[str, ...] = ()  # variants, the metric increasing from each to the next
     requires: Mapping[str, Any] = {}  # fields of the workload, with the values that the claim speaks of
@@ -115,7 +115,7 @@ class Verdict:
     )
     processes: int = 0
     samples: int = 0
-    noise: tuple[float, float] | None = None  # of the baseline against itself, where our value lies in it
+    noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
     steps: tuple[AdjacentRatio, ...] = ()  # of an order; ours is the smallest
 
     @property

@@ -29,7 +29,7 @@ class ClaimValue(NamedTuple):
     basis: str  # see `claim_model.Verdict`
     processes: int
     samples: int
-    noise: tuple[float, float] | None = None  # of the reference against itself, where our value lies in it
+    noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
 
 
 RecordsByVariant = Mapping[str, Sequence[Record]]
@@ -76,7 +76,10 @@ def _value(claim: Claim, interpretation: Interpretation, records: Sequence[Recor
 
 
 def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant) -> ClaimValue:
-    """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`."""
+    """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`.
+
+    The noise is that of the side that ran twice, of both the reference's.
+    """
     reference = interpretation.relative_to
     usable = usable_of(interpretation, cells.get(interpretation.variant, ()))
     base = usable_of(interpretation._replace(variant=reference), cells.get(reference, ()))
@@ -93,6 +96,9 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
             f"too few repeats in which both variants have as many rounds of {interpretation.metric} by "
             f"{interpretation.method}; more repeats give an interval"
         )
+    twice, first = reference, base
+    if interpretation.variant + AGAIN in cells and reference + AGAIN not in cells:
+        twice, first = interpretation.variant, usable
     worst = _worst(usable)
     other = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
     return ClaimValue(
@@ -105,7 +111,7 @@ def _speed_up(claim: Claim, interpretation: Interpretation, cells: RecordsByVari
         basis=ratio.basis,
         processes=ratio.processes,
         samples=ratio.rounds,
-        noise=noise_around(interpretation, ratio.value, base, cells.get(reference + AGAIN, ())),
+        noise=noise_around(interpretation, ratio.value, first, cells.get(twice + AGAIN, ())),
     )
 
 

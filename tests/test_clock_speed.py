@@ -1,11 +1,11 @@
 """clock_speed: closed formulas against a walk through schedules, and the parts of a step."""
 
-import time
-from itertools import islice, pairwise
+from itertools import chain, islice, repeat
 from random import Random
 from statistics import fmean
 
 import pytest
+from marked import wait_for
 from variants import tiny_run
 
 from harness.records import Unavailable
@@ -91,14 +91,19 @@ def test_work_is_the_integral_of_speed():
 
 
 def instants(works_s, communication_s, steps):
-    """Return what ranks would report that compute for `works_s` each, and wait for the slowest."""
-    found = [{"ready": [], "averaged": [], "cpu_s": []} for _ in works_s]
+    """Return what ranks would report that compute for `works_s` each, and wait for the slowest.
+
+    They use 0.4 of a core while they compute, and 0.1 s of processor time from there to the average.
+    """
+    names = ("ready", "ready_cpu_s", "averaged", "averaged_cpu_s")
+    found = [{name: [] for name in names} for _ in works_s]
     now_s = 10.0
     for step in range(steps):
         for one, work_s in zip(found, works_s, strict=True):
             one["ready"].append(now_s + work_s)
             one["averaged"].append(now_s + max(works_s) + communication_s)
-            one["cpu_s"].append(0.4 * (step + 1))
+            one["ready_cpu_s"].append(0.4 * work_s * (step + 1) + 0.1 * step)
+            one["averaged_cpu_s"].append((0.4 * work_s + 0.1) * (step + 1))
         now_s += max(works_s) + communication_s
     return found
 
@@ -110,7 +115,14 @@ def test_parts_add_up_to_the_step():
         assert one.computing_s + one.waiting_s + one.communication_s == pytest.approx(parts.step_s)
     assert parts.ranks[0].waiting_s == pytest.approx(0)
     assert parts.ranks[3].waiting_s == pytest.approx(0.35)
-    assert parts.ranks[1].cpu_s == pytest.approx(0.4)
+
+
+def test_the_share_of_a_core_is_of_the_time_in_which_a_rank_computes():
+    parts = mean_parts(instants([1.25, 1.0], 0.05, 6))
+    assert [one.computing_cpu_s for one in parts.ranks] == pytest.approx([0.5, 0.4])
+    readings = clock_speed.of_parts(parts, parts, Speeds())
+    shares = {one.method: one.value for one in readings if one.metric == "core_share"}
+    assert shares == pytest.approx({"rank 0": 0.4, "other ranks": 0.4})
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -172,12 +184,12 @@ def test_speeds_are_set_once_and_removed_at_the_end(quotas):
 
 
 def test_dwell_follows_dwell_until_the_block_ends(quotas):
-    given = [(0.8, 1.0), (1.0, 1.0), (0.8, 0.8)]
-    with ImposedSpeeds([7, 8], 0.5, 0.005).following(iter(given), 0.02) as imposed:
-        while len(imposed) < len(given):
-            time.sleep(0.001)
-    assert [one.speeds for one in imposed] == given
-    assert all(b.begin_s - a.begin_s > 0.01 for a, b in pairwise(imposed))
+    first = [(0.8, 1.0), (1.0, 1.0), (0.8, 0.8)]
+    with ImposedSpeeds([7, 8], 0.5, 0.005).following(chain(first, repeat((0.8, 0.8))), 0.02) as imposed:
+        wait_for(lambda: len(imposed) >= len(first))
+    assert [one.speeds for one in imposed[:3]] == first
+    begins_s = [one.begin_s for one in imposed]
+    assert begins_s == sorted(begins_s)
     assert quotas[0].shares == [0.4, 0.5, 0.4, None]
     assert quotas[1].shares == [0.5, 0.4, None], "the same speed is not set again"
 
@@ -188,5 +200,6 @@ def test_what_fails_while_speeds_are_followed_is_raised(quotas):
         raise OSError("the group is gone")
 
     speeds = ImposedSpeeds([7, 8], 0.5, 0.005)
-    with pytest.raises(OSError, match="the group is gone"), speeds.following(failing(), 0.005):
-        time.sleep(0.05)
+    given = failing()
+    with pytest.raises(OSError, match="the group is gone"), speeds.following(given, 0.005):
+        wait_for(lambda: given.gi_frame is None)  # a generator that has raised has no frame

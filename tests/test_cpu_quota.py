@@ -130,6 +130,49 @@ def test_version_2_is_one_file(tmp_path, monkeypatch):
     quota.close()
 
 
+@pytest.fixture
+def group_files(tmp_path, monkeypatch):
+    """Return what a group lists in turn, and what was moved out; both in place of the kernel's files."""
+    monkeypatch.setattr(
+        module, "quota_hierarchy", lambda: module.QuotaHierarchy(2, tmp_path, tmp_path, tmp_path)
+    )
+    listed, moved, read_text, write_text = [], [], Path.read_text, Path.write_text
+
+    def read(path, *given, **named):
+        return listed.pop(0) if path.name == "cgroup.procs" else read_text(path, *given, **named)
+
+    def write(path, text, *given, **named):
+        if path.name != "cgroup.procs":
+            return write_text(path, text, *given, **named)
+        if text == "1":
+            raise PermissionError(text)
+        moved.append(text)
+        return len(text)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(Path, "write_text", write)
+    return listed, moved
+
+
+def test_processes_that_are_forked_while_the_group_is_emptied_leave_it_too(group_files):
+    listed, moved = group_files
+    listed += ["7\n8\n", "9\n", ""]
+    quota = CpuQuota()
+    quota.close()
+    assert moved == ["7", "8", "9"]
+    assert not quota.path.exists()
+
+
+def test_the_guard_ends_where_a_process_cannot_be_moved(group_files):
+    listed, _ = group_files
+    listed += ["1\n"]
+    quota = CpuQuota()
+    with pytest.raises(PermissionError):
+        quota.close()
+    assert quota._guard.wait(10) is not None
+    assert not quota.path.exists()
+
+
 @pytest.mark.parametrize(
     ("own", "mountinfo", "reason"),
     [

@@ -89,6 +89,9 @@ def test_a_speed_up_within_the_noise_is_reported_as_such() -> None:
     assert outside.noise is None
     unknown = one(speed_up(1.0, 1.5), *BASE, *times("fast", (0.99,) * 4))
     assert unknown.noise is None
+    own = times("fast_again", (1.03, 0.97, 1.04, 0.98))
+    turned = one(speed_up(1.0, 1.1), *BASE, *own, *times("fast", (1.0,) * 4))
+    assert turned.noise == pytest.approx(inside.noise)
 
 
 def test_only_repeats_in_which_both_variants_ended_well_are_pairs() -> None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +19,8 @@ from typing import NamedTuple
 from harness.records import Unavailable
 
 PERIOD_S = 0.01
-"""The period. Short, so that a step spans many. At 4 and 10 ms a core's share was the one asked for within
-1 % over 0.25 s. The kernel allows 1 ms to 1 s (Documentation/scheduler/sched-bwc.rst)."""
+"""The period. Short, so that a step spans many. The kernel allows 1 ms to 1 s
+(Documentation/scheduler/sched-bwc.rst)."""
 
 LEAST_QUOTA_S = 1e-3
 """The kernel's least (kernel/sched/core.c, min_cfs_quota_period)."""
@@ -123,16 +124,27 @@ class CpuQuota:
 
     def close(self) -> None:
         """Move its processes to its maker's group and remove it; raises OSError where it cannot be."""
-        with suppress(FileNotFoundError):
-            for pid in (self.path / "cgroup.procs").read_text().split():
-                with suppress(ProcessLookupError):
-                    (self._own / "cgroup.procs").write_text(pid)
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._guard.wait(GRACE_S)
+        try:
+            self._move_out()
+        finally:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(GRACE_S)
         with suppress(FileNotFoundError):
             self.path.rmdir()  # in case that the guard is no more
+
+    def _move_out(self) -> None:
+        """Move processes to the maker's group until none is left, since a process may fork meanwhile."""
+        deadline_s = time.monotonic() + GRACE_S
+        with suppress(FileNotFoundError):
+            while pids := (self.path / "cgroup.procs").read_text().split():
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        (self._own / "cgroup.procs").write_text(pid)
+                if time.monotonic() > deadline_s:
+                    return  # removing the group then raises
+                time.sleep(0.001)
 
     def _period_us(self) -> int:
         return int((self.path / "cpu.cfs_period_us").read_text())

@@ -129,7 +129,7 @@ def sample(session: Session) -> Iterator[Reading]:
 
 
 def of_parts(parts: MeanParts, before: MeanParts, speeds: Speeds) -> Iterator[Reading]:
-    """Return the parts of a step, the share of a core that ranks got, and what of a loss is waiting."""
+    """Return a step's parts, the share of a core while computing, and what of a loss is waiting."""
     first, others = parts.ranks[0], parts.ranks[1:]
     for name in ("computing_s", "waiting_s", "communication_s"):
         metric = name.removesuffix("_s")
@@ -138,7 +138,7 @@ def of_parts(parts: MeanParts, before: MeanParts, speeds: Speeds) -> Iterator[Re
             metric, "s", fmean(getattr(one, name) for one in others), Origin.EMULATED, "other ranks"
         )
     for method, some in (("rank 0", [first]), ("other ranks", others)):
-        share = sum(one.cpu_s for one in some) / sum(one.computing_s for one in some)
+        share = sum(one.computing_cpu_s for one in some) / sum(one.computing_s for one in some)
         yield Reading("core_share", "1", share, Origin.MEASURED, method)
     lost_s = parts.step_s - before.step_s
     if speeds.pattern == "one_slow":

@@ -14,7 +14,7 @@ class StepParts(NamedTuple):
     computing_s: float
     waiting_s: float
     communication_s: float
-    cpu_s: float  # processor time in all three
+    computing_cpu_s: float  # processor time used while computing
 
 
 class MeanParts(NamedTuple):
@@ -41,7 +41,7 @@ def mean_parts(ranks: Sequence[Mapping[str, Sequence[float]]]) -> MeanParts:
     for one in ranks:
         parts = []
         for step, (before_s, averaged_s) in enumerate(pairwise(one["averaged"]), start=1):
-            ready_s, cpu_s = one["ready"][step], one["cpu_s"][step] - one["cpu_s"][step - 1]
+            ready_s, cpu_s = one["ready"][step], one["ready_cpu_s"][step] - one["averaged_cpu_s"][step - 1]
             waiting_s, communication_s = last_ready_s[step] - ready_s, averaged_s - last_ready_s[step]
             parts.append(StepParts(ready_s - before_s, waiting_s, communication_s, cpu_s))
             steps_s.append(averaged_s - before_s)

@@ -13,12 +13,12 @@ from suites.training.trainer import Trainer
 
 
 def watch_arrivals(state: RankState, key: str) -> None:
-    """Note when the trainer's gradients are ready to be averaged, by time.monotonic."""
+    """Note when the trainer's gradients are ready to be averaged, and the processor time used until then."""
     trainer: Trainer = state[key]
-    arrivals: list[float] = []
+    arrivals: list[tuple[float, float]] = []
 
     def noted(bucket: Any) -> Any:
-        arrivals.append(time.monotonic())
+        arrivals.append((time.monotonic(), time.process_time()))
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     model: Any = trainer.model
@@ -29,20 +29,22 @@ def watch_arrivals(state: RankState, key: str) -> None:
 def instants(state: RankState, key: str, count: int) -> dict[str, list[float]]:
     """Run updates one after the other; return, for each, when gradients were ready and when averaged.
 
-    Times are by time.monotonic, which all processes of a machine share. `cpu_s`: processor time of this
-    process until gradients were averaged. Between two updates there is no barrier.
+    Times are by time.monotonic, which all processes of a machine share. `ready_cpu_s` and `averaged_cpu_s`:
+    processor time of this process until then. Between two updates there is no barrier.
     """
     trainer: Trainer = state[key]
-    arrivals: list[float] = state[f"arrivals of {key}"]
+    arrivals: list[tuple[float, float]] = state[f"arrivals of {key}"]
     batches = [trainer.text_batches() for _ in range(count)]
-    found: dict[str, list[float]] = {"ready": [], "averaged": [], "cpu_s": []}
+    found: dict[str, list[float]] = {"ready": [], "ready_cpu_s": [], "averaged": [], "averaged_cpu_s": []}
     dist.barrier()
     found["begin"] = [time.monotonic()]
     found["begin_cpu_s"] = [time.process_time()]
     for batch in batches:
         trainer.accumulate(batch, len(batch))  # returns once gradients are averaged
         found["averaged"].append(time.monotonic())
-        found["cpu_s"].append(time.process_time())
-        found["ready"].append(arrivals[-1])
+        found["averaged_cpu_s"].append(time.process_time())
+        ready_s, ready_cpu_s = arrivals[-1]
+        found["ready"].append(ready_s)
+        found["ready_cpu_s"].append(ready_cpu_s)
         trainer.update()
     return found
