@@ -2,9 +2,11 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,14 +28,14 @@ from harness.instruments.timing.device_telemetry import (
 )
 from harness.instruments.traces.segments import State
 from harness.instruments.traces.shares import TimeShare
-from harness.records import UNITS
+from harness.records import UNITS, Unavailable
 from suites.profiling import competing_process, injection_on_rank
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.injection_on_rank import Sleeper, before_launches
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
-from suites.profiling.subject import Workload, baseline
+from suites.profiling.subject import Subject, Workload, baseline
 
 SIZES = {
     "num_hidden_layers": 2,
@@ -72,19 +74,37 @@ def test_launches_are_those_of_linear_layers_and_hooks_are_removed():
     assert len(calls) == 4
 
 
-def test_a_competing_process_ends_with_its_parent():
+@pytest.mark.parametrize("last_signal", ["CONT", "STOP"])
+def test_a_competing_process_ends_with_its_parent_even_while_stopped(tmp_path, last_signal):
+    out = tmp_path / "out"
     child = f"{sys.executable} {competing_process.__file__} {min(os.sched_getaffinity(0))} 0.1 0.01"
+    until_busy = f"until grep -q busy {out}; do sleep 0.01; done"
     parent = subprocess.run(
-        ["sh", "-c", f"{child} & echo $!; read -r line < /proc/self/cmdline; sleep 0.3"],
+        ["sh", "-c", f"{child} > {out} & {until_busy}; kill -{last_signal} $!; echo $!"],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
+        timeout=60,
     )
-    pid = int(parent.stdout.split()[0])
+    pid = int(parent.stdout)
     until_s = time.monotonic() + 20
     while Path(f"/proc/{pid}").exists() and time.monotonic() < until_s:
         time.sleep(0.01)
-    assert not Path(f"/proc/{pid}").exists()
+    try:
+        assert not Path(f"/proc/{pid}").exists()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["data_wait", "launch_sleep", "competing_load", "cpu_quota"])
+def test_a_rank_that_there_is_not_is_refused_in_one_line(kind):
+    subject = Subject(Workload(**SIZES), 0, None)
+    assert subject.with_injection(kind=kind, rank=1).injection.rank == 1
+    with pytest.raises(Unavailable, match="into rank 2: ranks are 0 to 1") as refused:
+        subject.with_injection(kind=kind, rank=2)
+    assert "\n" not in str(refused.value)
+    assert subject.with_injection(kind="slow_link", rank=-1).injection.kind == "slow_link"
 
 
 # -- what is counted

@@ -1,6 +1,7 @@
 """Recordings of real ranks: what was injected is in their traces, and nothing else is."""
 
 import json
+import os
 from contextlib import ExitStack
 from random import Random
 
@@ -90,7 +91,7 @@ def test_a_quota_is_taken_away_after_the_recording(ranks):
     except Unavailable as reason:
         pytest.skip(str(reason))
     record(ranks, injection)
-    assert not list(quota_hierarchy().parent.glob(f"{PREFIX}*"))
+    assert not list(quota_hierarchy().parent.glob(f"{PREFIX}{os.getpid()}-*"))
 
 
 def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):

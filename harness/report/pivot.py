@@ -18,8 +18,10 @@ def pivot(block: ReportBlock, spec: Spec, index: ResultIndex, claims: Sequence[C
     fields, notes = block.fields, Footnotes()
     key = fields["rows"]
     fixed = {"workload": fields["where"]["workload"]} if fields["workload"] else {}
+    only = fields["where"].get("workload", "")
+    only = only if isinstance(only, str) else ""
     columns = [
-        {**one, **fixed}
+        {**one, "workload": one["workload"] or only, **fixed}
         for column in fields["columns"]
         for one in _spread(column, spec, index, fields["where"])
     ]

@@ -351,7 +351,7 @@ COLUMN: _Fields = {
     "by": {"type": "str", "default": "", "one_of": ["", *KEYS], "doc": "a column for each value of this key"},
     "metric": _text("the metric; either this, `claim` or `condition`"),
     "method": _text("its method"),
-    "workload": _text("the workload, where the rows do not name it"),
+    "workload": _text("the workload, where the rows do not name it; by default the one that `where` names"),
     "optimization": _text("the variant, where the rows do not name it"),
     "unit": {"type": "str", "default": "1", "doc": "the unit to show it in; `auto` chooses"},
     "statistic": {

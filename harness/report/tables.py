@@ -117,9 +117,11 @@ def percent(share: float, signed: bool = False) -> str:
 
 
 def divided(value: Value, index: ResultIndex, per: str) -> Value | None:
-    """Return the value over another metric of its cell; None where that is missing."""
+    """Return the value over another metric of its cell, a share where units are alike; None without that."""
     by = index.first(value.workload, value.optimization, per)
-    return None if by is None or by.median == 0 else value._replace(median=value.median / by.median)
+    if by is None or by.median == 0:
+        return None
+    return value._replace(median=value.median / by.median, unit="1" if by.unit == value.unit else value.unit)
 
 
 def show(value: Value, unit: str, signed: bool = False) -> str:

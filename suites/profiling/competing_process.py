@@ -1,24 +1,32 @@
 """A process that keeps one core busy for a known share of the time, run by `ranks.competing`.
 
 It works until it has had its share of a period in processor time, then sleeps for the rest of the period. The
-line that it prints once it runs says that it does. It ends with its parent.
+line that it prints once it runs says that it does. The kernel ends it with its parent, even while it is
+stopped.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 import time
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets once the thread that started it is gone."""
 
 
 def main(core: int, share: float, period_s: float) -> None:
     """Take `share` of the core until this process is ended."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.sched_setaffinity(0, {core})
     sys.stdout.write("busy\n")
     sys.stdout.flush()
-    begin_s, parent = time.monotonic(), os.getppid()
+    begin_s = time.monotonic()
     had_s = time.thread_time()
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # it may have gone before the kernel was asked
         had_s += share * period_s
         while time.thread_time() < had_s:
             pass

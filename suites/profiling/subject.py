@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds
+from harness.records import Unavailable
 from suites.training import workload as training
 from suites.training.step import TrainingStep
 from suites.training.techniques import Techniques, apply_techniques, build_step
@@ -92,8 +93,14 @@ class Subject:
         return replace(self, step=apply_techniques(self.step, techniques))
 
     def with_injection(self, **fields: Any) -> Subject:
-        """Return the subject with an injection."""
-        return replace(self, injection=Injection(**fields))
+        """Return the subject with an injection; raises `Unavailable` for a rank that there is not."""
+        injection = Injection(**fields)
+        count = self.workload.dp_size
+        if injection.rank >= count:
+            raise Unavailable(
+                f"a loss cannot be injected into rank {injection.rank}: ranks are 0 to {count - 1}"
+            )
+        return replace(self, injection=injection)
 
 
 def baseline(workload: Workload, seed: int) -> Subject:

@@ -1,0 +1,79 @@
+"""The profiling page and report: values are those of the committed records, and no block is left empty."""
+
+from statistics import median
+
+import pytest
+
+from harness.code_fingerprint import ROOT
+from harness.records import measurement
+from harness.report import gather
+from harness.store import read_records
+
+FOLDER = ROOT / "results/reference/profiling"
+RECORDS = read_records(FOLDER)
+PAGE = (ROOT / "docs/profiling.md").read_text()
+STEPS = {"ddp_2_ranks": "DDP", "fsdp2_2_ranks": "FSDP2", "ddp_2_ranks_linked": "DDP"}
+INJECTED = [one for one in RECORDS if measurement(one, "injected", "")]
+
+
+def samples(record, metric):
+    return measurement(record, metric, "").samples
+
+
+def percent(value):
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
+
+
+def spread(values):
+    return f"{percent(median(values))} % ({percent(min(values))} … {percent(max(values))})"
+
+
+def test_every_injected_loss_is_a_row():
+    assert len(INJECTED) == 9
+    assert sum(len(samples(one, "named")) for one in INJECTED) == 36
+    assert all(set(samples(one, "named")) == {1.0} for one in INJECTED)
+
+
+@pytest.mark.parametrize("record", INJECTED, ids=lambda one: f"{one.cell.workload}-{one.cell.optimization}")
+def test_a_row_of_the_page_is_what_its_record_has(record):
+    injected_s, recovered_s = samples(record, "injected"), samples(record, "recovered")
+    errors = [there / given - 1 for given, there in zip(injected_s, recovered_s, strict=True)]
+    amounts = (f"{1e3 * median(one):.1f}" for one in (injected_s, recovered_s))
+    shares = (spread(errors), spread(samples(record, "recovery_error")))
+    assert f"| {' | '.join((STEPS[record.cell.workload], *amounts, *shares))} |" in PAGE
+
+
+@pytest.mark.parametrize("workload", STEPS)
+def test_the_profilers_cost_is_that_of_all_recordings_with_nothing_injected(workload):
+    costs = [
+        cost
+        for one in RECORDS
+        if one.cell.workload == workload and one.cell.optimization in ("baseline", "baseline_again")
+        for cost in samples(one, "profiler_overhead")
+    ]
+    assert len(costs) == 8
+    page = " ".join(PAGE.split())
+    assert f"{percent(median(costs)).removeprefix('+')} %" in page
+    assert f"{percent(min(costs))} to {percent(max(costs))} %" in page
+
+
+@pytest.mark.parametrize(
+    ("id", "workload"),
+    [
+        ("recovered", "ddp_2_ranks"),
+        ("recovered_fsdp2", "fsdp2_2_ranks"),
+        ("recovered_link", "ddp_2_ranks_linked"),
+    ],
+)
+def test_a_table_of_one_workload_has_the_values_of_its_records(id, workload):
+    data = gather("profiling", RECORDS, [], FOLDER)
+    table = data.table(next(one for one in data.blocks if one.id == id))
+    assert len(table.rows) == sum(one.cell.workload == workload for one in INJECTED)
+    for _, *cells in table.rows:
+        assert all(cell.cell for cell in cells)
+
+
+def test_a_table_of_a_workload_that_was_not_run_is_empty():
+    data = gather("profiling", RECORDS, [], FOLDER)
+    assert not data.table(next(one for one in data.blocks if one.id == "recovered_4_ranks")).rows
