@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 import pytest
-from toy.jobs_sweep import begun, gated
+from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.code_fingerprint import ROOT
 from harness.config_schema import SlurmSchema
 from harness.environment import describe, from_dict
 from harness.executors import LOST, ExecutorError, jobs
-from harness.executors.job_folder import JOBS, alike
+from harness.executors.job_folder import JOBS, JobFolder, JobSpec, alike
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
@@ -195,6 +195,18 @@ def test_a_job_that_the_queue_still_does_not_know_is_ended(tmp_path, monkeypatch
     )
     assert queue.asked > 1
     assert queue.cancelled == list(queue.started)
+
+
+def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
+    kind = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment().host
+    spec = JobSpec(tuple(groups), LIMITS, "test", kind)
+    queue.submit(JobFolder.create(tmp_path / "out", spec), timed=False)
+    wait_for(lambda: begun(tmp_path))
+    records = sweep(tmp_path / "out", groups, queue)
+    assert [record.status for record in records.values()] == ["ok"]
+    assert set(begun(tmp_path).values()) == {1}
 
 
 def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch):
