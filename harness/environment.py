@@ -119,23 +119,6 @@ def hosts(folder: Path) -> dict[str, str]:
     return found
 
 
-def alike(folder: Path, environment: Environment) -> frozenset[str]:
-    """Return the digests of the nodes on which cells of `environment` ran, as kept in a results folder.
-
-    Empty for this machine's own environment, whose digest is known.
-    """
-    if not environment.elsewhere:
-        return frozenset()
-    software = ("python", "versions", "commit", "dirty", "ranks")
-    found = set()
-    for path in folder.glob("environment-*.json"):
-        with suppress(OSError, ValueError, LookupError, TypeError):
-            node = from_dict(json.loads(path.read_text()))
-            if all(getattr(node, name) == getattr(environment, name) for name in software):
-                found.add(node.digest)
-    return frozenset(found)
-
-
 def cpu_model() -> str:
     """Return the CPU's name, "unknown" where the system does not report it."""
     try:

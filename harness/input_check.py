@@ -23,7 +23,10 @@ TIMEOUT_S = 60.0
 
 
 def refuse_bad_inputs(groups: Sequence[Group]) -> None:
-    """Raise ConfigError, one line that names workload and variant, where a cell cannot be built."""
+    """Raise ConfigError where a cell cannot be built: one line that names workload and variant.
+
+    Also where building fails in another way, or takes longer than `TIMEOUT_S`.
+    """
     cells = [
         (f"{group.package}.{cell.suite}", cell.workload, cell.optimization, cell.module, cell.config)
         for group in groups
@@ -31,17 +34,22 @@ def refuse_bad_inputs(groups: Sequence[Group]) -> None:
         if cell.repeat == 0
     ]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, "-m", "harness.input_check"],
-        env={**os.environ, "PYTHONPATH": path},
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness.input_check"],
+            env={**os.environ, "PYTHONPATH": path},
+            input=json.dumps(cells),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"the suite did not build its cells within {TIMEOUT_S:g} s") from None
     if done.returncode:
-        raise RuntimeError(f"harness.input_check: {done.stderr}")
+        last = [line.strip() for line in done.stderr.splitlines() if line.strip()][-1:]
+        reason = last[0] if last else f"exit status {done.returncode} without a message"
+        raise ConfigError(f"the suite cannot build its cells: {reason}")
     if reason := done.stdout.strip():
         raise ConfigError(reason)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from harness.environment import Environment, alike, from_dict
+from harness.environment import Environment, from_dict
 from harness.executors import (
     LOST,
     CellEnvironment,
@@ -27,6 +27,7 @@ from harness.executors import (
     Executor,
     now,
 )
+from harness.executors.job_folder import alike
 from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
 from harness.skip_rules import NOT_TRIED, SkipRules
 from harness.store import Store

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from harness.code_fingerprint import source_digest
 from harness.config import Run
-from harness.environment import Environment, alike
+from harness.environment import Environment
 from harness.estimate import SweepEstimate, about, at_least, estimate
 from harness.executors import Executor
+from harness.executors.job_folder import alike
 from harness.history import earlier_cells
 from harness.host_probe import (
     HostProbe,

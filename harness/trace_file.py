@@ -1,6 +1,7 @@
 """The user's own trace, `suite.trace=PATH`, as the only workload of a suite that reads traces.
 
-The parent reads it once, so that a file that cannot be used is refused before a run.
+The parent reads it once and breaks it down as the worker does, so that a file that cannot be used is refused
+before a run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from harness.validation import ConfigError, check_fields, check_relations, unkno
 def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the workload whose field `trace` is the path, completed from `suite.trace_defaults`.
 
-    Raises ConfigError, also for a trace that cannot be used.
+    The path is made absolute, because a worker may have another working directory. Raises ConfigError, also
+    for a trace that cannot be used.
     """
     fields, path = suite["fields"], Path(suite["trace"])
     if "trace" not in fields:
@@ -32,7 +34,7 @@ def workload_from_trace(suite: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
             raise unknown(f"suite.trace_defaults.{name}", name, fields)
     _check(path)
     source = {"source": f"the trace {path.name}"} if "source" in fields else {}
-    given = {**suite["workload_defaults"], **source, **suite["trace_defaults"], "trace": str(path)}
+    given = {**suite["workload_defaults"], **source, **suite["trace_defaults"], "trace": str(path.absolute())}
     values = check_fields("suite.trace_defaults", given, fields)
     check_relations("suite.trace_defaults", values, fields)
     return {_name(path): values}
@@ -62,12 +64,11 @@ def _name(path: Path) -> str:
 
 
 def _check(path: Path) -> None:
+    from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.error import TraceError
     from harness.instruments.traces.kineto import read_traces
-    from harness.instruments.traces.steps import steps
 
     try:
-        for trace in read_traces(path):
-            steps(trace)
+        breakdown(read_traces(path))
     except TraceError as error:
         raise ConfigError(f"suite.trace: {error}") from None

@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 import pytest
-from toy.jobs_sweep import begun, gated
+from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.code_fingerprint import ROOT
 from harness.config_schema import SlurmSchema
-from harness.environment import describe
+from harness.environment import describe, from_dict
 from harness.executors import LOST, ExecutorError, jobs
-from harness.executors.job_folder import JOBS
+from harness.executors.job_folder import JOBS, JobFolder, JobSpec, alike
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
@@ -55,7 +55,7 @@ class Processes:
         }
 
     def cancel(self, names):
-        for name in names:
+        for name in self.started.keys() & names:
             self.started[name].kill()
             self.started[name].wait()
 
@@ -136,6 +136,114 @@ def test_a_lost_job_ends_its_cells_and_skips_no_other_repeat(tmp_path, monkeypat
         run([group(one) for one in cells], store, executor, LIMITS, executor.environment(), kill_first)
         assert [record.status for record in store.records.values()] == ["unavailable", "ok"]
         assert store.records[cells[0].id].reason == "its job ended"
+
+
+class Forgetful(Processes):
+    """A queue that does not know its jobs in its first `times` answers; at the next one, a gate opens."""
+
+    def __init__(self, gate, times):
+        super().__init__()
+        self.gate, self.times, self.asked, self.cancelled = gate, times, 0, []
+
+    def ends(self, jobs):
+        self.asked += 1
+        if self.asked <= self.times:
+            return {}
+        self.gate.touch()
+        return super().ends(jobs)
+
+    def cancel(self, names):
+        super().cancel(names)
+        self.cancelled += names
+
+
+class Waiting(Forgetful):
+    """A queue whose jobs wait; it keeps whether they could still begin when they were cancelled."""
+
+    def __init__(self, gate):
+        super().__init__(gate, 100)
+        self.jobs = {}
+
+    def submit(self, job, timed):
+        self.jobs[job.name] = job
+
+    def cancel(self, names):
+        self.cancelled += [self.jobs[name].is_forbidden for name in names]
+
+
+def quick(monkeypatch):
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.5)
+    monkeypatch.setattr(jobs, "ASK_S", (0.2, 1.0))
+
+
+def test_a_job_that_the_queue_knows_again_goes_on(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Forgetful(tmp_path / "gate", times=2)
+    records = sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 1)], queue)
+    assert [record.status for record in records.values()] == ["ok"]
+    assert queue.cancelled == []
+    assert set(begun(tmp_path).values()) == {1}
+
+
+def test_a_job_that_the_queue_still_does_not_know_is_ended(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Forgetful(tmp_path / "gate", times=100)
+    (record,) = sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 1)], queue).values()
+    assert (record.status, record.reason) == (
+        "unavailable",
+        f"{LOST}is not known to processes any more",
+    )
+    assert queue.asked > 1
+    assert queue.cancelled == list(queue.started)
+
+
+def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
+    kind = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment().host
+    spec = JobSpec(tuple(groups), LIMITS, "test", kind)
+    queue.submit(JobFolder.create(tmp_path / "out", spec), timed=False)
+    wait_for(lambda: begun(tmp_path))
+    records = sweep(tmp_path / "out", groups, queue)
+    assert [record.status for record in records.values()] == ["ok"]
+    assert set(begun(tmp_path).values()) == {1}
+
+
+def test_a_job_that_has_not_begun_and_is_not_known_cannot_begin_any_more(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Waiting(tmp_path / "gate")
+    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
+    assert record.status == "unavailable"
+    assert queue.cancelled == [True]
+
+
+def test_a_queue_that_cannot_cancel_now_does_not_end_the_sweep(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Waiting(tmp_path / "gate")
+
+    def cancel(names):
+        raise OSError("no answer")
+
+    monkeypatch.setattr(queue, "cancel", cancel)
+    (record,) = sweep(tmp_path / "out", [group(cell("nothing"))], queue).values()
+    assert record.status == "unavailable"
+
+
+def test_nodes_with_other_libraries_than_the_submitter_answer_for_unavailable_cells(tmp_path):
+    """As in a container: a cell that was unavailable on the first node is not submitted again."""
+    one = cell("unavailable_here")
+    queue = Processes()
+    sweep(tmp_path, [group(one)], queue)
+    (first,) = (tmp_path / JOBS).glob("nodes-*.json")
+    node = from_dict(json.loads(first.read_text()))
+    changed = node._replace(python="3.0.0", commit="", dirty=False)
+    first.write_text(json.dumps(changed.to_dict()))
+    (tmp_path / f"environment-{changed.digest}.json").write_text(json.dumps(changed.to_dict()))
+    (tmp_path / f"environment-{node.digest}.json").unlink()
+    here = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment()
+    assert alike(tmp_path, here) == {changed.digest}
+    first.write_text(json.dumps(node.to_dict()))
+    assert alike(tmp_path, here) == set()
 
 
 def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):

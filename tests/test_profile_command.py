@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
 from kineto_traces import Writer, write_large
 
+from harness.code_fingerprint import ROOT
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
@@ -215,6 +218,51 @@ def test_a_suite_refuses_a_trace_that_it_cannot_use(tmp_path, changed, expected)
     with pytest.raises(ConfigError) as error:
         workload_from_trace({**SUITE, "trace": str(path), **changed})
     assert expected in str(error.value)
+
+
+def steps_without_kernels(folder):
+    one = Writer(rank=0)
+    one.step(0, 0, 1_000)
+    one.kernel("gemm", 2_000, 3_000, called=1_500)
+    one.write(folder)
+
+
+def steps_of_one_rank_alone(folder):
+    for rank in range(2):
+        one = Writer(rank=rank, world_size=2)
+        one.step(rank, 0, 1_000)
+        one.kernel("gemm", 200, 300, called=100)
+        one.write(folder)
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (steps_without_kernels, "no kernel and no operator runs within the steps"),
+        (steps_of_one_rank_alone, "no step in common with the other ranks"),
+    ],
+)
+def test_a_trace_that_cannot_be_broken_down_is_refused_before_the_run(tmp_path, write, expected):
+    write(tmp_path)
+    with pytest.raises(ConfigError, match=f"suite.trace: .*{expected}"):
+        workload_from_trace({**SUITE, "trace": str(tmp_path)})
+
+
+def test_a_relative_path_of_a_trace_is_made_absolute(tmp_path, monkeypatch):
+    """A worker on a cluster has another working directory."""
+    path = two_ranks(tmp_path) / "rank0.json"
+    monkeypatch.chdir(path.parent)
+    (workload,) = workload_from_trace({**SUITE, "trace": path.name}).values()
+    assert workload["trace"] == str(path)
+
+
+def test_the_parent_checks_a_trace_without_torch(tmp_path):
+    path = two_ranks(tmp_path) / "rank0.json"
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom harness import trace_file\n"
+        f"trace_file._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_bytes_of_a_trace_are_part_of_a_cells_identity(tmp_path):

@@ -245,7 +245,20 @@ def test_clocks_that_contradict_each_other_are_aligned_by_the_ends(tmp_path, shi
 def test_clocks_of_one_host_are_compared_as_recorded(tmp_path):
     found = breakdown(late_ranks(tmp_path, [0, 200], shifts=[0, 30], hosts=["a", "a"]))
     assert "one host" in found.matching.clocks
+    assert not any("contradict" in one for one in found.missing)
     assert waits_of(found) == {(0, "rank 1"): (230,) * 4}
+
+
+def test_contradictions_between_clocks_of_one_host_are_missing(tmp_path):
+    """As after a wrong `host_name`: the clocks are compared as recorded, and the answer names it."""
+    traces = late_ranks(tmp_path, [0, 200], shifts=[0, 1_500], hosts=["a", "a"])
+    found = breakdown(traces)
+    assert "All ranks ran on one host" in found.matching.clocks
+    assert "contradict each other in 4 of 4 collectives" in found.matching.clocks
+    assert any("contradict each other in 4 of 4" in one and "clocks=aligned" in one for one in found.missing)
+    aligned = breakdown(traces, align_clocks=True)
+    assert aligned.matching.offsets_ns == (0, 1_500)
+    assert not any("contradict" in one for one in aligned.missing)
 
 
 def test_small_shifts_are_seen_only_where_alignment_is_asked_for(tmp_path):

@@ -29,7 +29,7 @@ from harness.executors.start import executor_context
 from harness.records import Status
 
 DECISIVE = ("cpu", "cores", "gpus", "driver", "python", "versions")
-"""Fields of an environment, besides its memory, by which figures of two nodes may differ."""
+"""Fields of an environment, besides its memory, by which the values of two nodes may differ."""
 
 
 def run_job(path: Path, by: str) -> None:
@@ -58,7 +58,7 @@ def _difference(job: JobFolder, spec: JobSpec, environment: Environment) -> str:
 
     Reports pool the repeats of a cell, so that those of unlike nodes must not be in one folder.
     """
-    path = nodes_file(job, spec.kind)
+    path = nodes_file(job.path.parent, spec.kind)
     if write_once(path, environment.to_dict()):
         return ""
     first = from_dict(json.loads(path.read_text()))

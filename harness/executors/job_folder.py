@@ -1,5 +1,6 @@
 """The files of one job in the sweep's folder, which the submitting process and the job's node share.
 
+    .jobs/nodes-<kind>.json     the environment of the first node, which later ones must have too
     .jobs/<name>/job.json       what to run; written before the job is submitted
     .jobs/<name>/claim.json     which job runs it, on what node; written once, by the job
     .jobs/<name>/events.jsonl   the events of its cells, appended as they come
@@ -171,9 +172,40 @@ def job_folders(sweep: Path) -> list[JobFolder]:
     return [JobFolder(path) for path in jobs.iterdir() if path.is_dir()] if jobs.is_dir() else []
 
 
-def nodes_file(job: JobFolder, kind: str) -> Path:
+def nodes_file(jobs: Path, kind: str) -> Path:
     """Return where the first job of a kind keeps its node's environment, which later ones must have too."""
-    return job.path.parent / f"nodes-{kind}.json"
+    return jobs / f"nodes-{kind}.json"
+
+
+def alike(folder: Path, environment: Environment) -> frozenset[str]:
+    """Return the digests of the nodes on which cells of `environment` ran, as kept in a results folder.
+
+    The first node's libraries count, because nodes may have others than the submitting process, as in a
+    container; so does its commit where git is not installed there. Without a first node, the submitting
+    process's libraries count. Empty for this machine's own environment, whose digest is known.
+    """
+    if not environment.elsewhere:
+        return frozenset()
+    first = _environment(nodes_file(folder / JOBS, environment.host))
+    found = set()
+    for node in filter(None, map(_environment, folder.glob("environment-*.json"))):
+        if first is not None:
+            same = node.host == first.host
+        else:
+            same = (node.python, node.versions) == (environment.python, environment.versions)
+        unknown_commit = first is not None and not node.commit
+        same_code = unknown_commit or (node.commit, node.dirty) == (environment.commit, environment.dirty)
+        if same and same_code and node.ranks == environment.ranks:
+            found.add(node.digest)
+    return frozenset(found)
+
+
+def _environment(path: Path) -> Environment | None:
+    """Return the environment that a file keeps; None where it keeps none."""
+    try:
+        return from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def write_once(path: Path, data: Mapping[str, Any]) -> bool:

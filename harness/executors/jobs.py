@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,7 +32,9 @@ ASK_S = (1.0, 10.0)
 """Seconds between two questions to the queue, likewise."""
 
 SETTLE_S = 15.0
-"""How long the files of a job that has ended may take to appear on a shared file system."""
+"""How long the files of a job that has ended may take to appear on a shared file system.
+
+A job that the queue does not know counts as ended if the queue does not know it after this time either."""
 
 LEAVE_S = 60.0
 """How long after the end of the last job a queue may refuse others, as it still counts that one."""
@@ -116,7 +117,8 @@ class JobsExecutor:
         self._queue.open()
         earlier = EarlierJobs()
         try:
-            self._cancel(earlier.find(self._folder, limits, self._ends))
+            self._cancel(earlier.find(self._folder, limits, self._ends_of_earlier))
+            self._end_jobs([job.name for job in earlier.jobs if job.end is not None and not job.end.known])
             while True:
                 self._fill(earlier, waiting, limits, kind)
                 if not self._jobs and not self._left:
@@ -194,7 +196,12 @@ class JobsExecutor:
         if job.end.never:
             if not self._worked:
                 raise ExecutorError(f"executor={self._queue.title}: {LOST}{job.end.reason}")
-            self._queue.cancel([job.name])
+            self._end_jobs([job.name])
+        elif not job.end.known:
+            if job.claim is None and not _forbid(job):  # it has just begun
+                job.note_end(None)
+                return
+            self._end_jobs([job.name])
         elif job.end.by_itself and not self._worked:
             seen = job.folder.log() or f"its node does not see {job.folder.path}"
             raise ExecutorError(
@@ -204,11 +211,12 @@ class JobsExecutor:
         yield from job.finish(job.end)
 
     def _ask(self, busy: bool) -> None:
-        """Ask the queue how jobs ended, now and then."""
+        """Ask the queue how jobs ended, now and then; sooner where it did not know one."""
         if time.monotonic() - self._asked_s < self._ask_s:
             return
-        self._ask_s = ASK_S[0] if busy else min(2 * self._ask_s, ASK_S[1])
-        ends = self._ends([job for job in self._jobs if job.end is None])
+        ends = self._ends([job for job in self._jobs if job.end is None or not job.end.known])
+        unknown = any(end is not None and not end.known for end in ends.values())
+        self._ask_s = ASK_S[0] if busy or unknown else min(2 * self._ask_s, ASK_S[1])
         self._asked_s = time.monotonic()
         for job in self._jobs:
             if job.name in ends:
@@ -226,24 +234,49 @@ class JobsExecutor:
         gone = JobEnd(Status.UNAVAILABLE, f"is not known to {self._queue.title} any more", known=False)
         return {job.name: known.get(job.name, gone) for job in jobs}
 
+    def _ends_of_earlier(self, jobs: Sequence[SubmittedJob]) -> dict[str, JobEnd | None]:
+        """Return the same, after a second question about jobs that began and that the queue does not know."""
+        ends = self._ends(jobs)
+        unknown = [job for job in jobs if job.claim is not None and not job.folder.has_ended()]
+        unknown = [job for job in unknown if (end := ends.get(job.name)) is not None and not end.known]
+        if unknown:
+            time.sleep(ASK_S[0])
+            ends |= self._ends(unknown)
+        return ends
+
+    def _end_jobs(self, names: Sequence[str]) -> None:
+        """End jobs that wait or run, as far as the queue answers."""
+        try:
+            if names:
+                self._queue.cancel(names)
+        except OSError as error:
+            logger.warning("%s does not answer: %s", self._queue.title, error)
+
     def _cancel(self, jobs: Sequence[SubmittedJob]) -> None:
         """Cancel jobs, wait until they have ended, and remove their folders."""
         if not jobs:
             return
         for job in jobs:
-            with suppress(OSError):
-                job.folder.forbid()
-        self._queue.cancel([job.name for job in jobs])
+            _forbid(job)
+        self._end_jobs([job.name for job in jobs])
         until_s = time.monotonic() + CANCEL_S
         alive = list(jobs)
         while alive and time.monotonic() < until_s:
             ends = self._ends(alive)
             alive = [job for job in alive if ends.get(job.name, job) is None or job.name not in ends]
             if alive:
-                time.sleep(POLL_S[0])
+                time.sleep(ASK_S[0])
         for job in jobs:
             if job not in alive:
                 job.folder.remove()
         if alive:
             names = ", ".join(job.name for job in alive)
             logger.warning("%s did not end when cancelled: %s", counted(len(alive), "job"), names)
+
+
+def _forbid(job: SubmittedJob) -> bool:
+    """Keep a job from beginning, if its folder can be written; return False where it has begun."""
+    try:
+        return job.folder.forbid()
+    except OSError:
+        return True

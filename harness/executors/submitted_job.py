@@ -44,6 +44,7 @@ class SubmittedJob:
         self._kept: defaultdict[str, list[CellEvent]] = defaultdict(list)
         self._ended = False
         self._end_seen_s = 0.0
+        self._end_confirmed_s = 0.0  # when the queue last gave that end
 
     @property
     def by(self) -> str:
@@ -92,14 +93,25 @@ class SubmittedJob:
         self.unasked = set(self.cells)
 
     def note_end(self, end: JobEnd | None) -> None:
-        """Keep what the queue reports of its end, if it has ended."""
-        if end is not None and self.end is None:
+        """Keep what the queue reports of its end, if it has ended.
+
+        A job that the queue did not know, and now reports, has not ended or ended otherwise: a queue may
+        forget jobs for a moment, as when its controller restarts.
+        """
+        self._end_confirmed_s = time.monotonic()
+        if self.end is None or (not self.end.known and (end is None or end.known)):
             self.end = end
-            self._end_seen_s = time.monotonic()
+            self._end_seen_s = self._end_confirmed_s
 
     def is_settled(self, settle_s: float) -> bool:
-        """Return whether it ended so long ago that its files must have appeared."""
-        return self.end is not None and time.monotonic() - self._end_seen_s >= settle_s
+        """Return whether it ended so long ago that its files must have appeared.
+
+        Where the queue does not know it, the queue must have been asked again after that time.
+        """
+        if self.end is None:
+            return False
+        until_s = time.monotonic() if self.end.known else self._end_confirmed_s
+        return until_s - self._end_seen_s >= settle_s
 
     def finish(self, end: JobEnd) -> Iterator[CellEvent]:
         """End the wanted cells that have not ended: the running ones by `end`, the others as not tried."""

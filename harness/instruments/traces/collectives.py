@@ -66,9 +66,9 @@ def match(activities: Sequence[Activity], align: bool | None = None) -> Matching
     start_ns = np.array([_times(activities, found, key, "start_ns") for key in shared], np.int64)
     end_ns = np.array([_times(activities, found, key, "end_ns") for key in shared], np.int64)
     present = np.array([[key in one for one in found] for key in shared])
-    offsets_ns, clocks = _offsets(activities, start_ns, end_ns, present, align)
+    offsets_ns, clocks, missing = _offsets(activities, start_ns, end_ns, present, align)
     waits = _waits(activities, found, shared, start_ns - offsets_ns, present, offsets_ns)
-    return Matching(waits, tuple(int(one) for one in offsets_ns), clocks, len(shared), ())
+    return Matching(waits, tuple(int(one) for one in offsets_ns), clocks, len(shared), missing)
 
 
 def keyed(activity: Activity) -> dict[CollectiveKey, int]:
@@ -127,22 +127,24 @@ def _times(
 
 def _offsets(
     activities: Sequence[Activity], start_ns: Ints, end_ns: Ints, present: Ints, align: bool | None
-) -> tuple[Ints, str]:
-    """Return what to subtract from each rank's clock, and how that was decided."""
+) -> tuple[Ints, str, tuple[str, ...]]:
+    """Return what to subtract from each rank's clock, how that was decided, and what is missing."""
     none = np.zeros(len(activities), np.int64)
     hosts = {one.trace.host for one in activities}
-    if align is None and len(hosts) == 1 and hosts != {""}:
-        return none, "All ranks ran on one host: their times are compared as recorded."
+    one_host = len(hosts) == 1 and hosts != {""}
     latest = np.where(present, start_ns, np.iinfo(np.int64).min).max(axis=1)
     early_ns = np.where(present, latest[:, None] - end_ns, 0)
     contradicted = int(np.sum(np.any(early_ns > 0, axis=1)))
-    if align is False or (align is None and not contradicted):
+    if align is False or (align is None and (one_host or not contradicted)):
+        why = "All ranks ran on one host: clocks" if one_host else "Clocks"
         state = (
             f"contradict each other in {contradicted}"
             if contradicted
             else "do not contradict each other in any"
         )
-        return none, f"Clocks are compared as recorded; they {state} of {len(start_ns)} collectives."
+        found = f"{state} of {len(start_ns)} collectives"
+        missing = (f"one clock for all ranks: clocks {found}; clocks=aligned shifts them",)
+        return none, f"{why} are compared as recorded; they {found}.", missing if contradicted else ()
     offsets_ns, aligned = none.copy(), {0}
     while joined := _next_rank(present, aligned):
         rank, by = joined
@@ -151,9 +153,11 @@ def _offsets(
         offsets_ns[rank] = offsets_ns[by] + round(float(difference))
         aligned.add(rank)
     largest_ms = float(np.abs(offsets_ns).max()) / 1e6
-    return offsets_ns, (
+    return (
+        offsets_ns,
         f"Clocks are aligned by the ends of {len(start_ns)} collectives (median); the largest shift is "
-        f"{largest_ms:.3g} ms."
+        f"{largest_ms:.3g} ms.",
+        (),
     )
 
 
