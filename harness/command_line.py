@@ -21,8 +21,7 @@ python -m harness --help                              everything else
 
 USAGE = """\
 python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
-python -m harness from_results=FOLDER            judge and report again; run nothing
-python -m harness from_results=[A,B] out=FOLDER  the same of several, with an index of them
+python -m harness from_results=FOLDER            judge and report again; several: [A,B] out=FOLDER
 python -m harness preset=gpu [budget_min=60]     on a GPU: what settles most claims in that time
 python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
 python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
@@ -36,7 +35,7 @@ what to run
   techniques=[a,b.value] the baseline and one variant with these: [fsdp2,mixed_precision,attention]
   workloads=[a,b]        these workloads; list suite=NAME names them
   selection=quick        the few that the suite runs in minutes; it says what it leaves out
-  repeats=N              fresh processes per cell
+  repeats=N, seed=0      fresh processes per cell, and the seed of the first
   show=all               print every table at the end, not only the answer and one table
   plan=true              as plan suite=NAME: print how many cells and how long; run nothing
 
@@ -47,14 +46,13 @@ how to run it
   executor=NAME          local, slurm or ray; torchrun by itself under torchrun or srun
   executor.workers=N     processes at once, of suites whose cells are not timed
   hardware=NAME          the device that tables are about
-  seed=0
 
 your own workload
   suite.workloads.NAME.FIELD=VALUE       change a field
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
   suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
   suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/memory.md
-  suite.trace=PATH                       a trace of torch.profiler, or a folder of ranks: docs/traces.md
+  suite.trace=PATH                       a trace of torch.profiler, or a folder of them: traces.md
 
 flags
   --help, --version
