@@ -52,7 +52,7 @@ your own workload
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
   suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
   suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/memory.md
-  suite.trace=PATH                       a trace of torch.profiler, or a folder of them: traces.md
+  suite.trace=PATH                       a torch.profiler trace or a folder of ranks: docs/traces.md
 
 flags
   --help, --version
