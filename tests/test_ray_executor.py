@@ -1,20 +1,18 @@
 """Sweeps on Ray, started by the sweep or with two nodes on the loopback address; one record per cell."""
 
 import os
-import random
 import secrets
 import signal
 import sys
 
 import psutil
 import pytest
-from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
+from toy.jobs_sweep import Sweep, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JOBS
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
-from harness.store import read_records
 
 pytest.importorskip("ray", reason="needs the extra ray")
 pytestmark = pytest.mark.usefixtures("toy_suites")
@@ -50,50 +48,6 @@ def test_cells_on_a_ray_of_this_machine_end_as_without_it(tmp_path):
         "unavailable_here": "unavailable",
     }
     assert not list((tmp_path / "out" / JOBS).glob("*/"))
-
-
-WORKER_DIED, NODE_LOST = "its job ended when its Ray worker died", "its job ended when its Ray node was lost"
-NOT_KNOWN = "its job is not known to ray any more"
-"""Of a job that died while no submitter followed it."""
-
-
-def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
-    """A worker, a node and the submitter, in random order; the cells that were running are tried again."""
-    order = random.SystemRandom().sample(["worker", "node", "submitter"], 3)
-    print(order)
-    cells = gated(tmp_path, 4)
-    groups, settings = [group(one) for one in cells], {"address": cluster.address, **ALONE}
-    one = Sweep("ray", tmp_path, groups, settings)
-    one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    raylet = cluster.second.all_processes["raylet"][0].process
-    on_second = {
-        name: psutil.Process(pid).ppid()
-        for name, pid in lines(tmp_path)
-        if raylet.pid in {one.pid for one in psutil.Process(pid).parents()}
-    }
-    assert len(on_second) == 1
-    (on_first,) = {psutil.Process(pid).ppid() for name, pid in lines(tmp_path) if name not in on_second}
-    for victim in order:
-        if victim == "worker":
-            os.kill(on_first, signal.SIGKILL)
-        elif victim == "node":
-            cluster.remove_node(cluster.second, allow_graceful=False)
-        else:
-            one.kill(signal.SIGKILL)
-            one = Sweep("ray", tmp_path, groups, settings)
-    one.wait_for(lambda: len(begun(tmp_path)) == 3)  # on the node that is left
-    (tmp_path / "gate").touch()
-    assert one.end()[0] == 0, one.log.read_text()
-    assert_truthful(tmp_path, cells)
-    first = read_records(tmp_path / "out")
-    reasons = {record.reason for record in first if record.status == "unavailable"}
-    if order[0] == "submitter":
-        assert reasons == {WORKER_DIED, NODE_LOST}
-        assert [record.status for record in first].count("ok") == 2
-    assert reasons <= {WORKER_DIED, NODE_LOST, NOT_KNOWN}
-    assert Sweep("ray", tmp_path, groups, settings).end()[0] == 0
-    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
 
 
 def test_jobs_of_a_cluster_go_on_without_the_submitter(cluster, tmp_path):
