@@ -2,8 +2,8 @@
 
     python tests/benchmarks/trace_size.py [EVENTS]
 
-Writes a trace of one GPU with all of Kineto's arguments to a temporary folder. Prints one line of JSON, with the
-environment, for docs/traces.md.
+Writes a trace of one GPU with all of Kineto's arguments to a temporary folder. Prints one line of JSON, with
+the environment, for docs/traces.md.
 """
 
 import json
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from harness.environment import describe
 from harness.instruments.traces.breakdown import breakdown
