@@ -1,18 +1,20 @@
 """Sweeps on Ray, started by the sweep or with two nodes on the loopback address; one record per cell."""
 
 import os
+import random
 import secrets
 import signal
 import sys
 
 import psutil
 import pytest
-from toy.jobs_sweep import Sweep, begun, ends, gated, lines, sweep, wait_for
+from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
 from harness.executors import ExecutorError
 from harness.executors.job_folder import JOBS
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
+from harness.store import read_records
 
 pytest.importorskip("ray", reason="needs the extra ray")
 pytestmark = pytest.mark.usefixtures("toy_suites")
@@ -50,6 +52,47 @@ def test_cells_on_a_ray_of_this_machine_end_as_without_it(tmp_path):
     assert not list((tmp_path / "out" / JOBS).glob("*/"))
 
 
+WORKER_DIED, NODE_LOST = "its job ended when its Ray worker died", "its job ended when its Ray node was lost"
+NOT_KNOWN = "its job is not known to ray any more"
+"""Of a job that died while no submitter followed it."""
+
+
+def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
+    """A worker, a node and the submitter, in random order; the cells that were running are tried again."""
+    order = random.SystemRandom().sample(["worker", "node", "submitter"], 3)
+    print(order)
+    cells = gated(tmp_path, 4)
+    groups, settings = [group(one) for one in cells], {"address": cluster.address, **ALONE}
+    one = Sweep("ray", tmp_path, groups, settings)
+    one.wait_for(lambda: len(begun(tmp_path)) == 2)
+    raylet = cluster.second.all_processes["raylet"][0].process
+    on_second = {
+        name: psutil.Process(pid).ppid()
+        for name, pid in lines(tmp_path)
+        if raylet.pid in {one.pid for one in psutil.Process(pid).parents()}
+    }
+    assert len(on_second) == 1
+    (on_first,) = {psutil.Process(pid).ppid() for name, pid in lines(tmp_path) if name not in on_second}
+    for victim in order:
+        if victim == "worker":
+            os.kill(on_first, signal.SIGKILL)
+        elif victim == "node":
+            cluster.remove_node(cluster.second, allow_graceful=False)
+        else:
+            one.kill(signal.SIGKILL)
+            one = Sweep("ray", tmp_path, groups, settings)
+    one.wait_for(lambda: len(lines(tmp_path)) >= 3)  # on the node that is left
+    (tmp_path / "gate").touch()
+    assert one.end()[0] == 0, one.log.read_text()
+    assert_truthful(tmp_path, cells)
+    reasons = [one.reason for one in read_records(tmp_path / "out") if one.status == "unavailable"]
+    assert len(reasons) <= 2
+    assert {*reasons} <= {WORKER_DIED, NODE_LOST, NOT_KNOWN}
+    assert Sweep("ray", tmp_path, groups, settings).end()[0] == 0
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
+
+
 def test_jobs_of_a_cluster_go_on_without_the_submitter(cluster, tmp_path):
     cells = gated(tmp_path, 3)
     groups, settings = [group(one) for one in cells], {"address": cluster.address}
@@ -68,14 +111,15 @@ def test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_res
     groups = [group(one) for one in cells]
     one = Sweep("ray", tmp_path, groups, {})
     one.wait_for(lambda: len(begun(tmp_path)) == 2)
-    pids = [pid for _, pid in lines(tmp_path)]
+    killed = dict(lines(tmp_path))
     one.kill(signal.SIGKILL)
-    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in killed.values()))
     (tmp_path / "gate").touch()
     again = Sweep("ray", tmp_path, groups, {})
     assert again.end()[0] == 0, again.log.read_text()
-    assert {status for status, _ in ends(tmp_path).values()} == {"ok"}
-    assert sorted(begun(tmp_path).values()) == [1, 2, 2]
+    assert_truthful(tmp_path, cells)
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert all(begun(tmp_path)[name] >= 2 for name in killed)
     assert len(lines(tmp_path, "end")) == 3
 
 
