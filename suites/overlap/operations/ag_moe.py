@@ -4,12 +4,13 @@ x (M / ranks, K) per rank, w (experts, K, N), y (M, top_k, N). Every token's exp
 as in Triton-distributed's test, whose PyTorch baseline is the loop over experts with masks.
 
 Puts go by columns of x. A chunk of rows would leave each expert few of them, and read all weights again; a
-chunk of columns needs its own rows of the weights alone, and adds to the products.
+chunk of columns needs its own rows of the weights alone, and adds to the products. It is multiplied for the
+own tokens and a peer's at once.
 """
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -79,18 +80,26 @@ class AllGatherMoe(TimedAllGatherGemm):
             super().run(chunks)
 
     def _by_columns(self, chunks: int) -> None:
-        """Multiply the own rows first, then each chunk of columns that arrives."""
-        rows = self.gather.rows
-        self.gather.put_columns(self.x, chunks)
-        self._part(self.x, self.rank * rows)
-        sums = {
-            peer: ExpertSums(self.experts[peer * rows : (peer + 1) * rows], self.w) for peer in self.peers()
-        }
-        for peer, chunk in self.gather.arriving(chunks):
-            part = self.gather.arrived(peer, chunks, chunk)
-            spanned(self.spans, "computation", sums[peer].add, part, self.gather.columns(chunks, chunk))
-        for peer, one in sums.items():
-            one.write(self.y[peer * rows : (peer + 1) * rows])
+        """Multiply each chunk of columns of the own rows and of the first peer's together, as it arrives.
+
+        So each weight is read once, and a product has twice the rows. Before the first chunk arrives there is
+        time for the own rows with the last one's columns. Chunks of further peers are multiplied apart.
+        """
+        gather, rows = self.gather, self.gather.rows
+        gather.put_columns(self.x, chunks)
+        arriving = gather.arriving(chunks)
+        first, last = arriving[0][0], gather.columns(chunks, chunks - 1)
+        sums = {peer: ExpertSums(self.experts, self.w, rows, (peer,)) for peer in self.peers()}
+        sums[first] = ExpertSums(self.experts, self.w, rows, (self.rank, first))
+        spanned(self.spans, "computation", sums[first].add, last, {self.rank: self.x[:, last]})
+        for peer, chunk in arriving:
+            columns = gather.columns(chunks, chunk)
+            parts = {peer: gather.arrived(peer, chunks, chunk)}
+            if peer == first and chunk < chunks - 1:
+                parts[self.rank] = self.x[:, columns]
+            spanned(self.spans, "computation", sums[peer].add, columns, parts)
+        for one in sums.values():
+            one.write(self.y)
 
     def multiply(self, rows: Tensor, out: Tensor, first: int) -> None:
         """Write the products of these rows with the experts that they chose."""
@@ -118,23 +127,43 @@ def chosen_experts(part: TimedAllGatherGemm, tokens: int) -> Tensor:
 
 
 class ExpertSums:
-    """Products of tokens with the experts that they chose (tokens, top_k), summed over chunks of columns."""
+    """Products of some ranks' tokens with the experts that they chose, summed over chunks of columns.
 
-    def __init__(self, experts: Tensor, w: Tensor) -> None:
-        self._w, self._top_k = w, experts.shape[1]
-        self._order, ends = by_expert(experts, len(w))
-        self._bounds = list(itertools.pairwise([0, *ends.tolist()]))
-        self._sums = w.new_zeros(len(self._order), w.shape[2])
+    `experts` (M, top_k) of all tokens, of which each rank has `rows`.
+    """
 
-    def add(self, x: Tensor, columns: slice) -> None:
-        """Add the products of these columns of the tokens (tokens, columns)."""
-        rows = x[self._order // self._top_k]
-        for expert, (low, high) in enumerate(self._bounds):
-            self._sums[low:high].addmm_(rows[low:high], self._w[expert, columns])
+    def __init__(self, experts: Tensor, w: Tensor, rows: int, ranks: Sequence[int]) -> None:
+        self._w, self._rows, self._ranks = w, rows, ranks
+        of_ranks = [experts[rank * rows : (rank + 1) * rows] for rank in ranks]
+        order, ends = by_expert(torch.cat(of_ranks), len(w))
+        top_k = experts.shape[1]
+        self._tokens = order // top_k
+        first = torch.tensor(ranks).repeat_interleave(rows * top_k) * rows * top_k
+        within = torch.arange(rows * top_k).repeat(len(ranks))
+        self._choices = (first + within)[order]  # of all tokens' choices, those of each row
+        self._sums = w.new_zeros(len(order), w.shape[2])
+        # An expert has the rows of one rank after those of another; where each of these begin:
+        counts = torch.stack([torch.bincount(one.reshape(-1), minlength=len(w)) for one in of_ranks], dim=1)
+        begins = counts.flatten().cumsum(0) - counts.flatten()
+        self._begins = [*begins.tolist(), int(ends[-1])]
+
+    def add(self, columns: slice, parts: Mapping[int, Tensor]) -> None:
+        """Add the products of these columns of tokens, by rank (rows, columns): of all ranks, or of one."""
+        x = self._w.new_empty(len(self._ranks) * self._rows, columns.stop - columns.start)
+        for number, rank in enumerate(self._ranks):
+            if rank in parts:
+                x[number * self._rows : (number + 1) * self._rows] = parts[rank]
+        rows, count = x[self._tokens], len(self._ranks)
+        first = min(map(self._ranks.index, parts))
+        for expert in range(len(self._w)):
+            begin = expert * count + first
+            low, high = self._begins[begin], self._begins[begin + len(parts)]
+            if low < high:
+                self._sums[low:high].addmm_(rows[low:high], self._w[expert, columns])
 
     def write(self, out: Tensor) -> None:
-        """Write the sums (tokens, top_k, N)."""
-        out.view(len(self._order), -1)[self._order] = self._sums
+        """Write the sums into their places of all tokens' (M, top_k, N)."""
+        out.view(-1, out.shape[-1])[self._choices] = self._sums
 
 
 def expert_loop(rows: Tensor, experts: Tensor, w: Tensor, out: Tensor) -> None:
