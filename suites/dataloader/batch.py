@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 END = 256
 """The token after each document."""
 
+END_BYTE = 0xFF
+"""Stands for END where a document's text goes as bytes: UTF-8 has no such byte."""
+
 PADDING = 0
 """Token and segment where a row has no document: segments of documents count from 1."""
 
@@ -108,10 +111,13 @@ class LoaderError(RuntimeError):
     """A loader cannot go on; the text names the source, the file and the reason, in one line."""
 
 
-def pack(documents: Sequence[Tokens], context_length: int) -> tuple[Tokens, NDArray[np.uint16]]:
+def pack(
+    documents: Sequence[Tokens | NDArray[np.uint8]], context_length: int
+) -> tuple[Tokens, NDArray[np.uint16]]:
     """Return rows of tokens and segments (R, C): first-fit decreasing; none is split.
 
-    No document may be longer than a row: `split` divides them. Documents of equal length keep their order.
+    Documents may be bytes, in which END is END_BYTE: `with_ends` makes it END again. None may be longer than
+    a row: `split` divides them. Documents of equal length keep their order.
     """
     sizes = np.array([len(one) for one in documents], np.int64)
     order = np.argsort(-sizes, kind="stable")
@@ -128,6 +134,12 @@ def pack(documents: Sequence[Tokens], context_length: int) -> tuple[Tokens, NDAr
     for row, end in enumerate(used):
         tokens[row, end:], segments[row, end:] = PADDING, 0
     return tokens, segments
+
+
+def with_ends(tokens: Tokens) -> Tokens:
+    """Return the tokens, of bytes, with END in place of each END_BYTE; changes them."""
+    np.putmask(tokens, tokens == END_BYTE, END)
+    return tokens
 
 
 def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, Tokens, context_slice, pack
+from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, Tokens, context_slice, pack, with_ends
 from suites.dataloader.disaggregation.autoscaler import Autoscaler
 from suites.dataloader.disaggregation.calls import ActorCalls
 from suites.dataloader.disaggregation.mixture import Mixture
@@ -70,10 +70,10 @@ class SourceLoader(LoaderActor):
         with self._lock:
             self._reader.keep_only(frozenset(sources))
 
-    def tokens(self, pieces: Pieces) -> Tokens:
-        """Return the pieces' tokens, one after another."""
+    def text(self, pieces: Pieces) -> NDArray[np.uint8]:
+        """Return the pieces' text, one after another, as `SourceReader.text` does."""
         with self._lock:
-            return self._reader.tokens(pieces)
+            return self._reader.text(pieces)
 
     def reading(self) -> str:
         """Return the source that is read at this moment, or an empty text."""
@@ -258,7 +258,7 @@ class BuiltStep(NamedTuple):
 class Constructor(LoaderActor):
     """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks.
 
-    While one call waits for tokens, another one packs.
+    While one call waits for text, another one packs.
     """
 
     def __init__(self, spec: LoaderSpec, settings: ActorSettings, group: int) -> None:
@@ -311,21 +311,22 @@ class Constructor(LoaderActor):
             np.array([route[one] for one in step.sources.tolist()], np.int64)
             for step, route in zip(plan.steps, plan.routes, strict=True)
         ]
-        parts = iter(self._tokens(every, np.concatenate(loaders)))
+        parts = iter(self._text(every, np.concatenate(loaders)))
+        packed = [pack(list(islice(parts, size)), self._spec.context_length) for size in sizes]
         return [
-            BuiltStep(*pack(list(islice(parts, size)), self._spec.context_length), pieces)
-            for size, pieces in zip(sizes, plan.steps, strict=True)
+            BuiltStep(with_ends(tokens), segments, pieces)
+            for (tokens, segments), pieces in zip(packed, plan.steps, strict=True)
         ]
 
-    def _tokens(self, pieces: Pieces, loader_of: NDArray[np.int64]) -> list[Tokens]:
-        """Return the tokens of each piece, from the source loaders that have them."""
-        parts: list[Tokens] = [np.empty(0, np.uint16)] * len(pieces.lengths)
+    def _text(self, pieces: Pieces, loader_of: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Return the text of each piece, from the source loaders that have them."""
+        parts = [np.empty(0, np.uint8)] * len(pieces.lengths)
         missing, limit = np.arange(len(parts)), self._calls.limit()
         while len(missing):
             own = loader_of[missing]
             asked = {int(loader): missing[own == loader] for loader in np.unique(own)}
             answers, dead = self._calls.call_all(
-                {loader: ("tokens", (pieces.chosen(which),)) for loader, which in asked.items()}
+                {loader: ("text", (pieces.chosen(which),)) for loader, which in asked.items()}
             )
             for loader, joined in answers.items():
                 ends = np.cumsum(pieces.lengths[asked[loader]]).tolist()

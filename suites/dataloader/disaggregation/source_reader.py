@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.dataloader.batch import END, LoaderError, LoaderSpec, Tokens
+from suites.dataloader.batch import END_BYTE, LoaderError, LoaderSpec, Tokens, with_ends
 from suites.dataloader.disaggregation.plan import Pieces, Wanted
 from suites.dataloader.readers import BadSample, read_text
 
@@ -48,13 +48,17 @@ class SourceReader:
 
     def tokens(self, pieces: Pieces) -> Tokens:
         """Return the pieces' tokens, one after another."""
-        joined = np.empty(int(pieces.lengths.sum()), np.uint16)
+        return with_ends(self.text(pieces).astype(np.uint16))
+
+    def text(self, pieces: Pieces) -> NDArray[np.uint8]:
+        """Return the pieces' text, one after another, in half of their tokens' memory; END is END_BYTE."""
+        joined = np.empty(int(pieces.lengths.sum()), np.uint8)
         at = 0
         for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
             text = self._document(source, sample) or b""
             data = np.frombuffer(text, np.uint8)[first : first + length]
             joined[at : at + len(data)] = data
-            joined[at + len(data) : at + length] = END
+            joined[at + len(data) : at + length] = END_BYTE
             at += length
         return joined
 
