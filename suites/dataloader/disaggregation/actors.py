@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.records import Unavailable
-from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, Tokens, context_slice, pack, with_ends
+from suites.dataloader.batch import (
+    LoaderError,
+    LoaderSpec,
+    PackedBatch,
+    Tokens,
+    context_slice,
+    pack,
+    with_ends,
+)
 from suites.dataloader.disaggregation.autoscaler import Autoscaler
 from suites.dataloader.disaggregation.calls import ActorCalls
 from suites.dataloader.disaggregation.mixture import Mixture
@@ -71,9 +79,15 @@ class SourceLoader(LoaderActor):
             self._reader.keep_only(frozenset(sources))
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
-        """Return the pieces' text, one after another, as `SourceReader.text` does."""
-        with self._lock:
-            return self._reader.text(pieces)
+        """Return the pieces' text, one after another, as `SourceReader.text` does.
+
+        What was read ahead is returned while another call reads further.
+        """
+        joined = self._reader.kept_text(pieces)
+        if joined is None:
+            with self._lock:
+                joined = self._reader.text(pieces)
+        return joined
 
     def reading(self) -> str:
         """Return the source that is read at this moment, or an empty text."""
@@ -132,14 +146,25 @@ class Planner(LoaderActor):
         threading.Thread(target=self._plan_ahead, daemon=True).start()
 
     def plan(self, group: int, first: int, count: int) -> GroupPlan:
-        """Return the group's pieces of `count` steps from step `first` on."""
-        with self._lock:
-            self._asked[group], self._ends[group] = first, first + count
-            self._scaler.asked(group, first, time.monotonic())
-            self._extend(first, first + count)
-            self._more.set()
-            plans = [self._plans[step] for step in range(first, first + count)]
-            return GroupPlan([one.groups[group] for one in plans], [one.route for one in plans])
+        """Return the group's pieces of `count` steps from step `first` on.
+
+        What was planned ahead is returned while further steps are planned.
+        """
+        ready = [self._plans.get(step) for step in range(first, first + count)]
+        plans = [one for one in ready if one is not None]
+        if len(plans) == count and group in self._asked:
+            self._note_asked(group, first, count)
+        else:
+            with self._lock:
+                self._note_asked(group, first, count)
+                self._extend(first, first + count)
+                plans = [self._plans[step] for step in range(first, first + count)]
+        self._more.set()
+        return GroupPlan([one.groups[group] for one in plans], [one.route for one in plans])
+
+    def _note_asked(self, group: int, first: int, count: int) -> None:
+        self._asked[group], self._ends[group] = first, first + count
+        self._scaler.asked(group, first, time.monotonic())
 
     def specification(self) -> str:
         """Return what identifies the order of the data."""

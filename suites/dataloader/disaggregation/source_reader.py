@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,15 +52,14 @@ class SourceReader:
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
         """Return the pieces' text, one after another, in half of their tokens' memory; END is END_BYTE."""
-        joined = np.empty(int(pieces.lengths.sum()), np.uint8)
-        at = 0
-        for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
-            text = self._document(source, sample) or b""
-            data = np.frombuffer(text, np.uint8)[first : first + length]
-            joined[at : at + len(data)] = data
-            joined[at + len(data) : at + length] = END_BYTE
-            at += length
-        return joined
+        return _joined(pieces, self._document)
+
+    def kept_text(self, pieces: Pieces) -> NDArray[np.uint8] | None:
+        """Return the same where all documents are kept, else None; another thread may read meanwhile."""
+        try:
+            return _joined(pieces, lambda source, number: self._kept[source][number])
+        except KeyError:
+            return None
 
     def keep_only(self, sources: Collection[int]) -> None:
         """Close the readers of all other sources, which are read elsewhere now."""
@@ -117,6 +116,18 @@ class SourceReader:
         close = getattr(reader, "close", None)
         if close is not None:
             close()
+
+
+def _joined(pieces: Pieces, document: Callable[[int, int], bytes | None]) -> NDArray[np.uint8]:
+    """Return the pieces' text, one after another; END is END_BYTE."""
+    joined = np.empty(int(pieces.lengths.sum()), np.uint8)
+    at = 0
+    for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
+        data = np.frombuffer(document(source, sample) or b"", np.uint8)[first : first + length]
+        joined[at : at + len(data)] = data
+        joined[at + len(data) : at + length] = END_BYTE
+        at += length
+    return joined
 
 
 def _length(text: bytes | None) -> int:
