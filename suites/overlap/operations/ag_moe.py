@@ -82,15 +82,16 @@ class AllGatherMoe(TimedAllGatherGemm):
     def _by_columns(self, chunks: int) -> None:
         """Multiply each chunk of columns of the own rows and of the first peer's together, as it arrives.
 
-        So each weight is read once, and a product has twice the rows. Before the first chunk arrives there is
-        time for the own rows with the last one's columns. Chunks of further peers are multiplied apart.
+        So most weights are read once, and a product has twice the rows. Before the first chunk arrives there
+        is time for the own rows with the last one's columns. Chunks of further peers are multiplied by
+        themselves.
         """
         gather, rows = self.gather, self.gather.rows
         gather.put_columns(self.x, chunks)
         arriving = gather.arriving(chunks)
         first, last = arriving[0][0], gather.columns(chunks, chunks - 1)
-        sums = {peer: ExpertSums(self.experts, self.w, rows, (peer,)) for peer in self.peers()}
-        sums[first] = ExpertSums(self.experts, self.w, rows, (self.rank, first))
+        of = {peer: (peer,) if peer != first else (self.rank, first) for peer in self.peers()}
+        sums = {peer: ExpertSums(self.experts, self.w, rows, ranks) for peer, ranks in of.items()}
         spanned(self.spans, "computation", sums[first].add, last, {self.rank: self.x[:, last]})
         for peer, chunk in arriving:
             columns = gather.columns(chunks, chunk)
@@ -142,7 +143,7 @@ class ExpertSums:
         within = torch.arange(rows * top_k).repeat(len(ranks))
         self._choices = (first + within)[order]  # of all tokens' choices, those of each row
         self._sums = w.new_zeros(len(order), w.shape[2])
-        # An expert has the rows of one rank after those of another; where each of these begin:
+        # An expert has the rows of one rank after those of another; where each of these begins:
         counts = torch.stack([torch.bincount(one.reshape(-1), minlength=len(w)) for one in of_ranks], dim=1)
         begins = counts.flatten().cumsum(0) - counts.flatten()
         self._begins = [*begins.tolist(), int(ends[-1])]
