@@ -116,7 +116,7 @@ def _what_pays(data: ReportData) -> list[str]:
         reason = _reason(data, block, workload, lacking[0])
         others = f"; nor {counted(len(lacking) - 1, 'other variant')}" if len(lacking) > 1 else ""
         sentences.append(f"Not compared: {reason}{others}.")
-    if not sentences and not _left_out(data, block, workload):
+    if not sentences and not _has_others(data, block, workload):
         sentences.append(f"{on}, only the baseline was run.")
     sentences += [*_assumed(data, block, workload), *_others(data, block)]
     return [*sentences, *_disturbed(data, block, workload)]
@@ -171,12 +171,12 @@ def _variants(data: ReportData, block: ReportBlock, workload: str) -> Iterator[V
             )
 
 
-def _left_out(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
-    """Return the variants that were run and of which the answer does not speak by itself."""
-    names = data.index.names("optimization", block.fields["where"])
-    given = [one for one in names if (workload, one) in data.index.cells]
-    variants = [one for one in given if one not in (block.fields["baseline"], AGAIN)]
-    return [name for name in variants if any(fnmatchcase(name, one) for one in data.spec.answer["leave_out"])]
+def _has_others(data: ReportData, block: ReportBlock, workload: str) -> bool:
+    """Return whether a variant has a result, though the answer is to leave it out."""
+    bases = (block.fields["baseline"], block.fields.get("noise", ""), AGAIN)
+    names = [one for one in data.index.names("optimization", block.fields["where"]) if one not in bases]
+    records = [record for name in names for record in data.index.cells.get((workload, name), [])]
+    return any(record.status == Status.OK for record in records)
 
 
 def _best_first(variants: Sequence[VariantEffect]) -> list[VariantEffect]:
