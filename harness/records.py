@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 SCHEMA = 2
 """Version of the line that one record is; a reader refuses any other."""
 
-UNITS = frozenset({"B", "s", "Hz", "token/s", "FLOP/s", "B/s", "USD", "USD/h", "USD/token", "W", "°C", "1"})
+UNITS = frozenset(
+    (
+        *("1", "B", "s", "Hz", "W", "°C", "B/s", "FLOP/s", "token/s", "sample/s"),
+        *("USD", "USD/h", "USD/token", "USD/sample"),
+    )
+)
 """Base units. Values are converted for people in `harness.units` and nowhere else."""
 
 Json = Mapping[str, Any]

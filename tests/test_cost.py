@@ -19,6 +19,8 @@ RUN = load(["suite=cost"])[0]
 GB200 = next(one for one in RUN.variants if one.name == "machine.gb200_nvl72")
 BASELINE = next(one for one in RUN.variants if one.name == "baseline")
 PAIRS = [name for name in RUN.workloads if name.startswith("pair_")]
+OF_H200 = [name for name in RUN.workloads if name.startswith("h200_")]
+OF_MLPERF = [name for name, one in RUN.workloads.items() if one["samples_per_s"]]
 
 
 def subject_of(workload, variant=GB200, seed=0, **changes):
@@ -91,7 +93,8 @@ def test_another_seed_moves_the_band_by_less_than_two_percent():
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_pair_pays_where_its_speed_up_is_above_the_ratio_of_the_costs(pair):
     found, base = values_of(pair), values_of(pair, BASELINE)
-    cheaper = found["cost_per_token", "formula"] < base["cost_per_token", "formula"]
+    cost = "cost_per_sample" if pair in OF_MLPERF else "cost_per_token"
+    cheaper = found[cost, "formula"] < base[cost, "formula"]
     assert cheaper == (found["speedup", ""] > found["break_even", "formula"])
     low, high = found["break_even", "band"]
     if found["speedup", ""] > high:
@@ -109,6 +112,41 @@ def test_a_token_at_a_listed_price_by_hand():
     assert found["run_cost", "rented_2026_07"] == pytest.approx(
         1e12 * found["cost_per_token", "rented_2026_07"]
     )
+
+
+@pytest.mark.parametrize("pair", OF_MLPERF)
+def test_samples_are_priced_as_samples_and_never_as_tokens(pair):
+    """The log has samples/s of all GPUs: those of one are priced, and no token or run of tokens is."""
+    for variant, machine in ((BASELINE, RUN.workloads[pair]["machine"]), (GB200, "gb200")):
+        found = values_of(pair, variant)
+        per_s = RUN.workloads[pair]["samples_per_s"][machine]
+        assert found["samples_per_s_per_device", ""] == per_s
+        rate = found["cost_rate", "rented_2026_07"]
+        assert found["cost_per_sample", "rented_2026_07"] == pytest.approx(rate / 3600 / per_s)
+        assert not {"tokens_per_s_per_device", "cost_per_token", "run_cost"} & {metric for metric, _ in found}
+
+
+@pytest.mark.parametrize("pair", OF_H200)
+def test_an_h200_is_priced_by_the_lists_alone(pair):
+    """No source has the price of its server, so the formula gives nothing, for either machine."""
+    found, base = values_of(pair), values_of(pair, BASELINE)
+    with_h200 = {name for name, one in RUN.workloads[pair]["prices"].items() if "h200" in one["USD_per_h"]}
+    for metric in ("cost_rate", "cost_per_sample"):
+        assert {method for one, method in base if one == metric} == with_h200
+    assert {method for metric, method in found if metric == "break_even"} == with_h200
+    for name in with_h200:
+        assert found["break_even", name] == pytest.approx(found["cost_rate", name] / base["cost_rate", name])
+        cheaper = found["cost_per_sample", name] < base["cost_per_sample", name]
+        assert cheaper == (found["speedup", ""] > found["break_even", name])
+    assert not [key for key in found if key[1] in ("formula", "band", "calibrated")]
+
+
+def test_each_pair_states_what_a_sample_is_and_where_its_logs_are():
+    for pair in OF_MLPERF:
+        one = RUN.workloads[pair]
+        assert one["sample"]
+        assert len(one["gpus_of_run"]) == len(one["samples_per_s"]) == 2
+        assert re.search(r"mlcommons/training_results_v4\.1 b87b9e39|_v5\.0 0fdc28f0", one["source"])
 
 
 @pytest.mark.parametrize("claim", ["gpt3_2024_01", "gpt3_2024_12", "llama3_405b"])
@@ -206,6 +244,24 @@ def test_a_wrong_annuity_is_found(monkeypatch):
         ({"combinations": {"pue": [-1]}}, "combinations.pue: -1; expected numbers of at least 0"),
         ({"combinations": {"pue": [1.0] * 101, "interest": [0.1] * 101}}, "10,201; expected at most 10,000"),
         ({"kind": "pair"}, "tokens_per_s.h100_80gb: missing"),
+        (
+            {"kind": "pair", "samples_per_s": {"gb200": 1.0}, "sample": "an image"},
+            "samples_per_s.h100_80gb: missing; a pair has the samples/s of both machines",
+        ),
+        (
+            {"samples_per_s": {"gb200": 0}, "sample": "an image"},
+            "samples_per_s.gb200=0: expected samples/s of one GPU, above 0",
+        ),
+        ({"samples_per_s": {"gb200": 1.0}}, "sample: missing; expected what a sample is"),
+        (
+            {"samples_per_s": {"gb200": 1.0}, "tokens_per_s": {"gb200": 1.0}},
+            "samples_per_s: give it or tokens_per_s, not both",
+        ),
+        ({"server_USD": None}, "server_USD: missing; give all of server_USD, network_USD, power_kW"),
+        (
+            {"server_USD": None, "network_USD": None, "power_kW": None},
+            "server_USD: missing; only a pair may leave out server_USD, network_USD, power_kW",
+        ),
         (
             {"prices": {"mine": {"kind": "owned", "source": "me", "USD_per_h": {"gb200": 2}}}},
             "prices.mine.date: missing",

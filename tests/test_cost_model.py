@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.cost.cost_model import annuity_factor, cost_parts, solved, usd_per_token
+from suites.cost.cost_model import annuity_factor, cost_parts, solved, usd_per_unit
 
 MACHINE = {"server_USD": 190e3, "network_USD": 60e3, "power_kW": 10.2, "used_share": 1.0}
 OWNER = {
@@ -128,14 +128,14 @@ def test_draws_are_calculated_at_once_as_one_by_one():
 @given(st.floats(0.1, 10), st.floats(1, 1e5), st.floats(0.5, 5))
 def test_a_dearer_machine_breaks_even_where_a_token_costs_the_same(usd, tokens_per_s, ratio):
     """The speed-up found by bisection on the cost of a token is the ratio of the costs per hour."""
-    base = usd_per_token(usd, tokens_per_s)
-    found = solved(lambda x: -usd_per_token(usd * ratio, tokens_per_s * x), -base, 0.1, 10)
+    base = usd_per_unit(usd, tokens_per_s)
+    found = solved(lambda x: -usd_per_unit(usd * ratio, tokens_per_s * x), -base, 0.1, 10)
     assert found == pytest.approx(ratio)
 
 
 def test_a_million_tokens_and_an_hour_are_the_same_dollars():
     """1,000 tokens/s make 3.6 million tokens per hour."""
-    assert usd_per_token(3.6, 1000.0) * 1e6 == pytest.approx(1.0)
+    assert usd_per_unit(3.6, 1000.0) * 1e6 == pytest.approx(1.0)
 
 
 def test_a_value_that_lies_outside_is_not_found():

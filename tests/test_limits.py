@@ -10,10 +10,12 @@ import pytest
 from variants import applied
 
 from harness.__main__ import main
-from harness.config import load
+from harness.config import load, names
+from harness.optimizations import CONF, read_yaml
 from harness.records import Origin, Reading, WrongResult
 from harness.validation import ConfigError
 from suites import limits
+from suites.limits.plausible import DATA_SHEETS
 from suites.limits.subject import Subject, Workload
 from suites.limits.uncertainty import RANGES
 
@@ -214,6 +216,44 @@ def test_a_layout_that_does_not_divide_ends_the_command(
     assert main(words) == 2
     assert capsys.readouterr().err == f"harness: gpt3_512, baseline: {said}\n"
     assert not list(tmp_path.iterdir())
+
+
+BINARY = [
+    ("memory_B_per_s", 3350 * 2.0**30, "1.074 times the nominal 3.35e+12 B/s; is it in GiB/s for GB/s?"),
+    ("memory_B_per_s", 3.35 * 2.0**40, "1.100 times the nominal 3.35e+12 B/s; is it in TiB/s for TB/s?"),
+    ("node_link_B_per_s", 450 * 2.0**30, "1.074 times the nominal 4.5e+11 B/s; is it in GiB/s for GB/s?"),
+    ("network_B_per_s", 50 * 2.0**30, "1.074 times the nominal 5e+10 B/s; is it in GiB/s for GB/s?"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), BINARY, ids=[f"{one[0]}.{one[2][:5]}" for one in BINARY])
+def test_a_bandwidth_in_gibibytes_ends_the_command(
+    name: str, value: float, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    word = f"suite.workloads.gpt3_512.{name}={value:g}"
+    assert main(["suite=limits", "workloads=[gpt3_512]", word, f"out={tmp_path}"]) == 2
+    assert capsys.readouterr().err == f"harness: gpt3_512, baseline: {name}={value:g}: {said}\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_B_per_s": 3350 * 2.0**30, "device_name": "NVIDIA Z9"},
+        {"memory_B_per_s": 3.4e12},
+        {"memory_B_per_s": 4.8e12, "device_name": "NVIDIA H200 SXM"},
+        {"network_B_per_s": 48e9},
+    ],
+    ids=["of an unknown machine", "another value", "of a data sheet", "measured"],
+)
+def test_other_bandwidths_are_accepted(changes: dict[str, Any]) -> None:
+    assert subject_of("gpt3_512", **changes)
+
+
+def test_nominal_bandwidths_are_those_of_conf_hardware() -> None:
+    sheets = [read_yaml(CONF / "hardware" / f"{name}.yaml") for name in names("hardware")]
+    keys = ("memory_bandwidth_B_per_s", "link_B_per_s")
+    listed = {one["name"]: tuple(float(one[key]) for key in keys) for one in sheets if keys[0] in one}
+    assert listed == DATA_SHEETS
 
 
 def test_a_changed_subject_keeps_the_rest() -> None:

@@ -25,6 +25,8 @@ from harness.units import human, in_unit, number, times, without_unit
         (0.5, "1", "0.500"),
         (1.42, "USD/h", "1.42 $/h"),
         (0.72e-6, "USD/token", "0.720 $/Mtoken"),
+        (0.18e-3, "USD/sample", "180 $/Msample"),
+        (0.681, "sample/s", "0.681 sample/s"),
         (162e3, "USD", "162 k$"),
         (29.1e6, "USD", "29.1 M$"),
         (-2.5, "1", "−2.50"),

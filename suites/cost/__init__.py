@@ -16,9 +16,16 @@ from suites.cost.combinations import checked_combinations, combination_readings
 from suites.cost.cost_model import annuity_factor
 from suites.cost.inputs import checked_inputs, refuse_unknown
 from suites.cost.machine_cost import central_parts, drawn_total
-from suites.cost.plausible import refuse_confused_units
-from suites.cost.readings import input_readings, rate_readings, ratio_readings, throughput, token_readings
-from suites.cost.subject import OF_MACHINE, OWNER, Subject, Workload, machine_of
+from suites.cost.plausible import refuse_confused_units, refuse_wrong_throughput
+from suites.cost.readings import (
+    input_readings,
+    listed_ratios,
+    listed_readings,
+    rate_readings,
+    ratio_readings,
+    throughput_readings,
+)
+from suites.cost.subject import OF_MACHINE, OF_PRICE, OWNER, Subject, Workload, machine_of
 
 ROUNDING = 1e-9
 """Relative rounding of sums of payments."""
@@ -33,14 +40,13 @@ def build(workload: Json, seed: int) -> Subject:
     values = {name: getattr(given, name) for name in OWNER}
     owner = checked_inputs(values, given.ranges, given.sources, "the workload")
     machine = machine_of(given, given.machine)
-    refuse_confused_units(machine, owner)
+    if machine.has_formula:
+        refuse_confused_units(machine, owner)
+    elif given.kind != "pair":
+        raise Unavailable(f"{OF_PRICE[0]}: missing; only a pair may leave out {', '.join(OF_PRICE)}")
     price_lists(given.prices)
     checked_combinations(given.combinations)
-    for name, tokens_per_s in given.tokens_per_s.items():
-        if not isinstance(tokens_per_s, int | float) or not 0 < tokens_per_s < math.inf:
-            raise Unavailable(f"tokens_per_s.{name}={tokens_per_s}: expected tokens/s of one GPU, above 0")
-    if given.kind == "pair" and given.machine not in given.tokens_per_s:
-        raise Unavailable(f"tokens_per_s.{given.machine}: missing; a pair has the tokens/s of both machines")
+    refuse_wrong_throughput(given)
     return Subject(given, owner, machine, machine, seed)
 
 
@@ -53,6 +59,8 @@ def check(subject: Subject) -> None:
         worth = math.fsum(payment / (1 + values["interest"]) ** year for year in range(1, whole + 1))
         if not math.isclose(worth, 1, rel_tol=ROUNDING):
             raise WrongResult(f"payments over {whole} years are worth {worth:.9g} of the loan; expected 1")
+    if not subject.machine.has_formula:
+        return
     parts = central_parts(subject, subject.machine)
     if not all(math.isfinite(float(part)) and float(part) >= 0 for part in parts):
         raise WrongResult(f"a part of the cost is negative or not finite: {parts}")
@@ -72,6 +80,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "device_name": machine.device_name,
         "machine": machine.name,
         "precision": given.precision,
+        "sample": given.sample,
         "gpus": " and ".join(str(one) for one in given.gpus_of_run.values()),
         "alike": "yes" if given.alike else "no",
         "source": given.source,
@@ -79,13 +88,21 @@ def conditions(subject: Subject) -> Mapping[str, str]:
 
 
 def sample(subject: Subject) -> Iterator[Reading | Note]:
-    """Calculate the cost of a GPU-hour with its band, and of a token where a throughput was published."""
+    """Calculate the cost of a GPU-hour with its band, and of a token or sample by a published throughput.
+
+    Where only price lists have the baseline's cost, they alone are used, for both machines.
+    """
+    is_dearer = subject.machine != subject.baseline
+    if not subject.baseline.has_formula:
+        yield from listed_readings(subject)
+        if is_dearer:
+            yield from listed_ratios(subject)
+        yield from throughput_readings(subject)
+        return
     rate, draws = float(central_parts(subject, subject.machine).total), drawn_total(subject, subject.machine)
     yield from input_readings(subject)
     yield from rate_readings(subject, rate, draws)
-    if subject.machine != subject.baseline:
+    if is_dearer:
         yield from ratio_readings(subject, rate, draws)
         yield from combination_readings(subject)
-    tokens_per_s = throughput(subject, subject.machine)
-    if tokens_per_s is not None:
-        yield from token_readings(subject, rate, draws, tokens_per_s)
+    yield from throughput_readings(subject, rate, draws)

@@ -79,9 +79,9 @@ def cost_parts(machine: Mapping[str, Amount], owner: Mapping[str, Amount], gpus:
     return CostParts(*(one / hours for one in per_year))
 
 
-def usd_per_token(usd_per_hour: Amount, tokens_per_s: float) -> Amount:
-    """Return dollars per token of a GPU at a price per hour and a throughput per second."""
-    return usd_per_hour / (tokens_per_s * SECONDS_PER_HOUR)
+def usd_per_unit(usd_per_hour: Amount, per_s: float) -> Amount:
+    """Return dollars per token or sample of a GPU at a price per hour and a throughput per second."""
+    return usd_per_hour / (per_s * SECONDS_PER_HOUR)
 
 
 def solved(function: Callable[[float], float], target: float, low: float, high: float) -> float | None:

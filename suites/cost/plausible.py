@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from harness.records import Unavailable
 from suites.cost.inputs import CostInputs
-from suites.cost.subject import Machine
+from suites.cost.subject import Machine, Workload
 
 LEAST_USD, MOST_USD = 1_000, 200_000
 """Capital per GPU that can be meant."""
@@ -40,3 +42,18 @@ def refuse_confused_units(machine: Machine, owner: CostInputs) -> None:
         raise Unavailable(
             f"colocation_USD_per_kW_month={rent:g}: expected 0 or at least {LEAST_RENT:g}; is it per hour?"
         )
+
+
+def refuse_wrong_throughput(given: Workload) -> None:
+    """Raise `Unavailable` where a throughput is no positive number, or a pair lacks that of its machine."""
+    if given.tokens_per_s and given.samples_per_s:
+        raise Unavailable("samples_per_s: give it or tokens_per_s, not both")
+    if given.samples_per_s and not given.sample:
+        raise Unavailable("sample: missing; expected what a sample is, as an image of 512 x 512")
+    for unit, published in (("tokens", given.tokens_per_s), ("samples", given.samples_per_s)):
+        for name, per_s in published.items():
+            if not isinstance(per_s, int | float) or not 0 < per_s < math.inf:
+                raise Unavailable(f"{unit}_per_s.{name}={per_s}: expected {unit}/s of one GPU, above 0")
+    if given.kind == "pair" and given.machine not in (given.samples_per_s or given.tokens_per_s):
+        unit = "samples" if given.samples_per_s else "tokens"
+        raise Unavailable(f"{unit}_per_s.{given.machine}: missing; a pair has the {unit}/s of both machines")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.records import Note, Origin, Reading
-from suites.cost.cost_model import Amount, CostParts, cost_parts, usd_per_token
+from suites.cost.cost_model import Amount, CostParts, cost_parts, usd_per_unit
 from suites.cost.inputs import with_input
 from suites.cost.machine_cost import calibrated_owner, central_parts, drawn_total, listed
 from suites.cost.subject import Machine, Subject
@@ -38,11 +38,16 @@ def rate_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Read
         yield _rate(f"cost_rate/{name}", float(part), FORMULA)
     for end in np.quantile(draws, QUANTILES):
         yield _rate("cost_rate", float(end), BAND)
-    for one, usd_per_h in listed(subject, subject.machine):
-        yield Reading("cost_rate", "USD/h", usd_per_h, Origin.PUBLISHED, one.name)
+    yield from listed_readings(subject)
     if owner := calibrated_owner(subject):
         yield _rate("cost_rate", float(central_parts(subject, subject.machine, owner).total), CALIBRATED)
         yield Reading("interest", "1", owner.values["interest"], Origin.CALCULATED, CALIBRATED)
+
+
+def listed_readings(subject: Subject) -> Iterator[Reading]:
+    """Yield the published prices of a GPU-hour."""
+    for one, usd_per_h in listed(subject, subject.machine):
+        yield Reading("cost_rate", "USD/h", usd_per_h, Origin.PUBLISHED, one.name)
 
 
 def _rate(metric: str, usd_per_h: float, method: str) -> Reading:
@@ -65,12 +70,17 @@ def ratio_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Rea
             float(central_parts(subject, one, owner).total) for one in (subject.machine, subject.baseline)
         )
         yield Reading("break_even", "1", ours / theirs, Origin.CALCULATED, CALIBRATED)
+    yield from listed_ratios(subject)
+    yield from _sensitivity(subject)
+
+
+def listed_ratios(subject: Subject) -> Iterator[Reading]:
+    """Yield the speed-up that breaks even by each price list that has both machines."""
     of_base = {one.name: usd for one, usd in listed(subject, subject.baseline)}
     for one, usd_per_h in listed(subject, subject.machine):
         if one.name in of_base:
             ratio = usd_per_h / of_base[one.name]
             yield Reading("break_even", "1", ratio, Origin.PUBLISHED, one.name)
-    yield from _sensitivity(subject)
 
 
 def _sensitivity(subject: Subject) -> Iterator[Reading]:
@@ -94,29 +104,42 @@ def _moved(machine: Machine, whose: str, name: str, value: float) -> Mapping[str
 
 
 def throughput(subject: Subject, machine: Machine) -> float | None:
-    """Return tokens/s of one GPU: as published, or by the published MFU; None where neither is known."""
+    """Return tokens/s or samples/s of one GPU as published, or tokens/s by the published MFU; or None."""
     given = subject.workload
-    if machine.name in given.tokens_per_s:
-        return float(given.tokens_per_s[machine.name])
+    published = given.samples_per_s or given.tokens_per_s
+    if machine.name in published:
+        return float(published[machine.name])
     if given.mfu and given.peak_FLOP_per_s and given.model_FLOP_per_token and machine == subject.baseline:
         return given.mfu * given.peak_FLOP_per_s / given.model_FLOP_per_token
     return None
 
 
-def token_readings(subject: Subject, rate: float, draws: Amount, tokens_per_s: float) -> Iterator[Reading]:
-    """Yield throughput, and the cost of a token and of a run; on a dearer machine also what it gains."""
+def throughput_readings(
+    subject: Subject, rate: float | None = None, draws: Amount | None = None
+) -> Iterator[Reading]:
+    """Yield throughput, the cost of a token and a run, or of a sample, and what a dearer machine gains.
+
+    `rate` and `draws`: dollars per GPU-hour by the formula; None where it was not calculated.
+    """
     given = subject.workload
-    origin = Origin.PUBLISHED if subject.machine.name in given.tokens_per_s else Origin.CALCULATED
-    yield Reading("tokens_per_s_per_device", "token/s", tokens_per_s, origin)
-    costs = {FORMULA: rate} | {one.name: usd for one, usd in listed(subject, subject.machine)}
-    for method, usd_per_h in costs.items():
-        per_token = float(usd_per_token(usd_per_h, tokens_per_s))
-        yield Reading("cost_per_token", "USD/token", per_token, Origin.CALCULATED, method)
-        yield Reading("run_cost", "USD", per_token * given.run_tokens, Origin.CALCULATED, method)
-    base_tokens_per_s = throughput(subject, subject.baseline)
-    if subject.machine == subject.baseline or base_tokens_per_s is None:
+    per_s = throughput(subject, subject.machine)
+    if per_s is None:
         return
-    speed_up = tokens_per_s / base_tokens_per_s
+    unit = "sample" if given.samples_per_s else "token"
+    is_published = subject.machine.name in (given.samples_per_s or given.tokens_per_s)
+    origin = Origin.PUBLISHED if is_published else Origin.CALCULATED
+    yield Reading(f"{unit}s_per_s_per_device", f"{unit}/s", per_s, origin)
+    costs = {one.name: usd for one, usd in listed(subject, subject.machine)}
+    for method, usd_per_h in ({FORMULA: rate, **costs} if rate is not None else costs).items():
+        cost = float(usd_per_unit(usd_per_h, per_s))
+        yield Reading(f"cost_per_{unit}", f"USD/{unit}", cost, Origin.CALCULATED, method)
+        if unit == "token":
+            yield Reading("run_cost", "USD", cost * given.run_tokens, Origin.CALCULATED, method)
+    base_per_s = throughput(subject, subject.baseline)
+    if subject.machine == subject.baseline or base_per_s is None:
+        return
+    speed_up = per_s / base_per_s
     yield Reading("speedup", "1", speed_up, origin)
-    shares = np.asarray(draws / drawn_total(subject, subject.baseline)) < speed_up
-    yield Reading("share_that_pays", "1", float(np.mean(shares)), Origin.CALCULATED)
+    if draws is not None:
+        shares = np.asarray(draws / drawn_total(subject, subject.baseline)) < speed_up
+        yield Reading("share_that_pays", "1", float(np.mean(shares)), Origin.CALCULATED)

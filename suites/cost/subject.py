@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, PositiveInt
+from harness.records import Unavailable
 from suites.cost.inputs import CostInputs, checked_inputs
 
 OWNER = (
@@ -19,7 +20,10 @@ OWNER = (
 )
 """Inputs that both machines share."""
 
-OF_MACHINE = ("server_USD", "network_USD", "power_kW", "used_share")
+OF_PRICE = ("server_USD", "network_USD", "power_kW")
+"""Inputs of each machine that may all be unknown."""
+
+OF_MACHINE = (*OF_PRICE, "used_share")
 """Inputs of each machine."""
 
 
@@ -38,13 +42,14 @@ class Workload:
     colocation_USD_per_kW_month: Annotated[float, Bounds(at_least=0, at_most=1000)]  # without electricity
     operations_share: Annotated[float, Bounds(at_least=0, at_most=1)]  # of capital per year
 
-    # The machine of the baseline, by its unit of sale: a server, or a rack.
+    # The machine of the baseline, by its unit of sale: a server, or a rack. Where its price has no source,
+    # the three inputs below are null: only the price lists of `prices` have its cost.
     machine: str  # a name of conf/hardware
     device_name: str
     gpus: PositiveInt  # of the unit
-    server_USD: Annotated[float, Bounds(above=0)]  # the unit alone
-    network_USD: Annotated[float, Bounds(at_least=0)]  # network, storage and the rest, of the unit
-    power_kW: Annotated[float, Bounds(above=0)]  # of the unit with its share of the network
+    server_USD: Annotated[float, Bounds(above=0)] | None  # the unit alone
+    network_USD: Annotated[float, Bounds(at_least=0)] | None  # network, storage and the rest, of the unit
+    power_kW: Annotated[float, Bounds(above=0)] | None  # of the unit with its share of the network
     used_share: Annotated[float, Bounds(above=0, at_most=1)] = 1.0  # of all hours: neither idle nor down
 
     ranges: dict[str, Any]  # input: [LOW, HIGH]; an input without one is not drawn
@@ -58,8 +63,11 @@ class Workload:
     # Input to values: every combination is calculated. An input of a machine is that of the dearer one.
     combinations: dict[str, Any] = field(default_factory=dict)
 
-    # By machine: published tokens/s of one GPU, and the GPUs that it was measured on.
+    # By machine: published tokens/s of one GPU, or samples/s where the source counts no tokens, and the GPUs
+    # that it was measured on.
     tokens_per_s: dict[str, Any] = field(default_factory=dict)
+    samples_per_s: dict[str, Any] = field(default_factory=dict)
+    sample: str = ""  # what one is
     gpus_of_run: dict[str, Any] = field(default_factory=dict)
     precision: str = ""
     alike: bool = False  # the same number of GPUs, batch and precision on both machines
@@ -78,7 +86,12 @@ class Machine:
     name: str  # in conf/hardware
     device_name: str
     gpus: int
-    inputs: CostInputs
+    inputs: CostInputs  # without any where only price lists have its cost
+
+    @property
+    def has_formula(self) -> bool:
+        """Return whether its cost can be calculated."""
+        return bool(self.inputs.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +108,10 @@ class Subject:
 def machine_of(source: Any, where: str) -> Machine:
     """Return the machine that a workload or a variant's settings describe; raises `Unavailable`."""
     values = {name: getattr(source, name) for name in OF_MACHINE}
+    missing = [name for name, value in values.items() if value is None]
+    if missing == list(OF_PRICE):
+        values = {}
+    elif missing:
+        raise Unavailable(f"{missing[0]}: missing; give all of {', '.join(OF_PRICE)}, or none of them")
     inputs = checked_inputs(values, source.ranges, source.sources, where)
     return Machine(source.machine, source.device_name, source.gpus, inputs)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.records import Json, Reading, WrongResult
+from suites.limits.plausible import refuse_binary_units
 from suites.limits.published_step import (
     layout_of,
     model_of,
@@ -29,8 +30,9 @@ ROUNDING = 1e-9
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline; raises `Unavailable` where a published layout does not divide."""
+    """Return the baseline; raises `Unavailable` for confused units and layouts that do not divide."""
     subject = Subject(Workload(**workload), seed)
+    refuse_binary_units(subject.workload)
     if subject.workload.kind == "published":
         layout_of(subject.workload)
     return subject
