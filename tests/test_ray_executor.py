@@ -68,12 +68,11 @@ def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path)
     running = lines(tmp_path)
     raylet = cluster.second.all_processes["raylet"][0].process
     on_second = {
-        name: psutil.Process(pid).ppid()
-        for name, pid in running
-        if raylet.pid in {one.pid for one in psutil.Process(pid).parents()}
+        name for name, pid in running if raylet.pid in {one.pid for one in psutil.Process(pid).parents()}
     }
     assert len(on_second) == 1
-    (on_first,) = {psutil.Process(pid).ppid() for name, pid in running if name not in on_second}
+    by_worker = {name: psutil.Process(pid).ppid() for name, pid in running if name not in on_second}
+    (on_first,) = by_worker.values()
     for victim in order:
         if victim == "worker":
             os.kill(on_first, signal.SIGKILL)
@@ -86,13 +85,15 @@ def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path)
     (tmp_path / "gate").touch()
     assert one.end()[0] == 0, one.log.read_text()
     assert_truthful(tmp_path, cells)
-    lost = {one.cell.workload: one.reason for one in read_records(tmp_path / "out") if one.status != "ok"}
-    assert lost.keys() <= {name for name, _ in running}
-    for name, reason in lost.items():
-        assert reason in (NODE_LOST if name in on_second else WORKER_DIED, NOT_KNOWN), (order, name)
+    for record in read_records(tmp_path / "out"):
+        if record.status != "ok":
+            of_worker = record.cell.workload in by_worker
+            # Whatever else was lost was on the node, of which Ray may miss its worker first.
+            assert record.reason in {WORKER_DIED, NOT_KNOWN} | (set() if of_worker else {NODE_LOST}), order
     assert Sweep("ray", tmp_path, groups, settings).end()[0] == 0
     assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
-    assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
+    assert all(begun(tmp_path)[name] >= 2 for name, _ in running)
+    assert sorted(name for name, _ in lines(tmp_path, "end")) == sorted(one.workload for one in cells)
 
 
 def test_jobs_of_a_cluster_go_on_without_the_submitter(cluster, tmp_path):
