@@ -57,6 +57,14 @@ def test_what_could_not_be_compared_is_no_verdict(tmp_path: Path) -> None:
     assert alone == "On small, only the baseline was run."
 
 
+def test_variants_that_the_answer_leaves_out_were_run_all_the_same(tmp_path: Path) -> None:
+    blocks = EFFECTS + 'answer: {leave_out: ["*"]}\n'
+    assert answer(timed_findings(tmp_path, blocks, only("baseline_again", "fast"))) == []
+    for without in (only("baseline_again"), only("absent")):
+        (said,) = answer(timed_findings(tmp_path, blocks, without))
+        assert said == "On small, only the baseline was run."
+
+
 def test_without_a_baseline_the_answer_has_the_values(tmp_path: Path) -> None:
     alone = [one for one in timed_records(("small",)) if one.cell.optimization == "fast"]
     (said,) = answer(timed_findings(tmp_path, EFFECTS, alone))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from harness.executors.child import kill_by_tmpdir
 from harness.records import Unavailable
 from suites.dataloader import worker_processes
 from suites.dataloader.batch import (
+    END,
     LoaderError,
     LoaderSpec,
     MixturePhase,
@@ -33,9 +35,10 @@ from suites.dataloader.batch import (
     context_slice,
     pack,
     tokenize,
+    with_ends,
 )
 from suites.dataloader.disaggregation import source_reader
-from suites.dataloader.disaggregation.actors import start_loader
+from suites.dataloader.disaggregation.actors import SourceLoader, start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
 from suites.dataloader.disaggregation.calls import answer
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
@@ -184,6 +187,28 @@ def test_pieces_are_cut_from_the_text_and_its_end(tmp_path: Path) -> None:
     cuts = [(0, 5), (5, len(whole) - 6), (len(whole) - 1, 1)]
     columns = [np.array(one) for one in zip(*[(1, 4, first, length) for first, length in cuts], strict=True)]
     assert (reader.tokens(Pieces(*columns)) == whole).all()
+
+
+def test_a_document_cut_inside_a_character_has_its_bytes_and_one_end(tmp_path: Path) -> None:
+    text = "aé漢😀\0b"
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    source = Source("one", (str(tmp_path / "one.jsonl"),), "jsonl", 1, len(text.encode()))
+    reader, whole = SourceReader(specification((source,))), [*text.encode(), END]
+    for first, length in itertools.product(range(len(whole)), range(1, len(whole) + 1)):
+        if first + length <= len(whole):
+            piece = Pieces(*(np.array([one]) for one in (0, 0, first, length)))
+            assert reader.tokens(piece).tolist() == whole[first : first + length]
+
+
+def test_what_was_read_ahead_is_returned_while_more_is_read(tmp_path: Path) -> None:
+    loader = SourceLoader(specification(corpus(tmp_path)))
+    loader.lengths({1: (0, 3)}, {1: 0})
+    whole = tokenize(text_of(1, 2))
+    piece = Pieces(*(np.array([one]) for one in (1, 2, 0, len(whole))))
+    with ThreadPoolExecutor(1) as pool, loader._lock:  # as while another call reads
+        text = pool.submit(loader.text, piece).result(60)
+    assert with_ends(text.astype(np.uint16)).tolist() == whole.tolist()
+    assert loader._reader.kept_text(piece._replace(samples=np.array([3]))) is None
 
 
 def test_opening_a_source_counts_for_all_documents_up_to_its_end(
