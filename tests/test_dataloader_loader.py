@@ -37,8 +37,8 @@ from suites.dataloader.batch import (
     tokenize,
     with_ends,
 )
-from suites.dataloader.disaggregation import source_reader
-from suites.dataloader.disaggregation.actors import SourceLoader, start_loader
+from suites.dataloader.disaggregation import actors, source_reader
+from suites.dataloader.disaggregation.actors import Planner, SourceLoader, start_loader
 from suites.dataloader.disaggregation.autoscaler import PATIENCE, Autoscaler, moved
 from suites.dataloader.disaggregation.calls import answer
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
@@ -209,6 +209,27 @@ def test_what_was_read_ahead_is_returned_while_more_is_read(tmp_path: Path) -> N
         text = pool.submit(loader.text, piece).result(60)
     assert with_ends(text.astype(np.uint16)).tolist() == whole.tolist()
     assert loader._reader.kept_text(piece._replace(samples=np.array([3]))) is None
+
+
+def test_what_was_planned_ahead_is_returned_while_more_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, settings = specification(corpus(tmp_path)), ActorSettings("planned")
+    monkeypatch.setattr(actors, "start_loaders", lambda *_: None)
+    monkeypatch.setattr(Planner, "_plan_ahead", lambda _: None)
+    reader = SourceReader(spec)
+    monkeypatch.setattr(Planner, "_lengths", lambda _, wanted: reader.lengths(wanted, {}))
+    planner = Planner(spec, settings)
+    first = planner.plan(0, 0, 4)
+    with ThreadPoolExecutor(1) as pool, planner._lock:  # as while further steps are planned
+        again = pool.submit(planner.plan, 0, 2, 2).result(60)
+        further = pool.submit(planner.plan, 0, 3, 2)  # step 4 is not planned yet: it waits
+        with pytest.raises(TimeoutError):
+            further.result(0.2)
+    for one, other in zip(first.steps[2:], again.steps, strict=True):
+        assert all((a == b).all() for a, b in zip(one, other, strict=True))
+    assert len(further.result(0).steps) == 2
+    assert planner._asked == {0: 3}
 
 
 def test_opening_a_source_counts_for_all_documents_up_to_its_end(

@@ -23,6 +23,9 @@ from suites.dataloader.storage import (
 BATCH_B = 64 << 10
 """Text that a Parquet reader decodes at once, by the mean of its row group."""
 
+LARGE_B = 16 << 20
+"""Row groups of more text than this return the memory that decoding them took; others use it again."""
+
 TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 COLUMNS = ("text", "image")
 
@@ -84,17 +87,20 @@ class SpooledRowGroup(NamedTuple):
 
 def _spool_next(path: str, spec: LoaderSpec, group: int, skip: int) -> SpooledRowGroup | None:
     """Decode the first row group from `group` on that has rows after the first `skip` ones."""
+    decoded_B = 0
     try:
         with _parquet_file(path, spec) as file:
             column = _text_column(file.schema_arrow)
             while group < file.metadata.num_row_groups:
-                rows = file.metadata.row_group(group).num_rows
-                if skip < rows:
+                described = file.metadata.row_group(group)
+                if skip < described.num_rows:
+                    decoded_B = described.total_byte_size
                     return _spool(group, _row_group(file, group, column, skip))
-                group, skip = group + 1, skip - rows
+                group, skip = group + 1, skip - described.num_rows
             return None
     finally:
-        library("pyarrow").default_memory_pool().release_unused()
+        if decoded_B > LARGE_B:  # it returns free memory of all the process, which then costs page faults
+            library("pyarrow").default_memory_pool().release_unused()
 
 
 def _spool(group: int, documents: Iterator[bytes | CorruptSample]) -> SpooledRowGroup:

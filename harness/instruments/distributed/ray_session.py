@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 """Environment variable without which nobody joins; ranks that this process starts inherit it."""
 
-OBJECT_STORE_B = 256 << 20
+OBJECT_STORE_B = 128 << 20
 """Of the shared memory that batches pass through; pages are used as they are written."""
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

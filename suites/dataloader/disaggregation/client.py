@@ -17,7 +17,7 @@ from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 MOST_STEPS = 8
 """Steps of one call at most; the first calls have 1, 2 and 4, so that the first batch is there soon."""
 
-CALL_B = 2 << 20
+CALL_B = 8 << 20
 """Bytes of one call's batches, of more than one step, at most: small steps share what a call costs."""
 
 

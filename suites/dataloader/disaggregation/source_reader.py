@@ -13,6 +13,8 @@ from suites.dataloader.batch import END_BYTE, LoaderError, LoaderSpec, Tokens, w
 from suites.dataloader.disaggregation.plan import Pieces, Wanted
 from suites.dataloader.readers import BadSample, read_text
 
+END_TEXT = bytes([END_BYTE])
+
 OPEN_READERS = 512
 """Readers that are open at most; the least recently used one is closed, and opened again where it was."""
 
@@ -120,14 +122,14 @@ class SourceReader:
 
 def _joined(pieces: Pieces, document: Callable[[int, int], bytes | None]) -> NDArray[np.uint8]:
     """Return the pieces' text, one after another; END is END_BYTE."""
-    joined = np.empty(int(pieces.lengths.sum()), np.uint8)
-    at = 0
+    parts: list[bytes | memoryview] = []
     for source, sample, first, length in zip(*(one.tolist() for one in pieces), strict=True):
-        data = np.frombuffer(document(source, sample) or b"", np.uint8)[first : first + length]
-        joined[at : at + len(data)] = data
-        joined[at + len(data) : at + length] = END_BYTE
-        at += length
-    return joined
+        text = document(source, sample) or b""
+        part = text if length > len(text) else memoryview(text)[first : first + length]
+        parts.append(part)
+        if len(part) < length:
+            parts.append(END_TEXT * (length - len(part)))
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def _length(text: bytes | None) -> int:
