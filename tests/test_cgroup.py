@@ -1,7 +1,6 @@
 """A memory cgroup: its limit bites, its account counts, and nothing of it is left however its maker ends."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -10,9 +9,11 @@ from pathlib import Path
 import pytest
 from marked import wait_for
 
+from harness.instruments import control_group
+from harness.instruments.control_group import group_places
 from harness.records import Unavailable
 from suites.offload import cgroup as module
-from suites.offload.cgroup import NUMBERS, PAGE_B, PREFIX, Cgroup, can_leave, hierarchy
+from suites.offload.cgroup import MEMORY, PAGE_B, Cgroup, can_leave
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20
@@ -50,11 +51,10 @@ sys.stdin.readline()
 MAKER = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-import re
 import cgroup  # not as suites.offload.cgroup: that imports torch
-from cgroup import Cgroup, hierarchy
-cgroup.PREFIX = sys.argv[2]
-cgroup.NAME = re.compile(cgroup.PREFIX + cgroup.NUMBERS)
+from cgroup import Cgroup
+from harness.instruments.control_group import group_places
+cgroup.MEMORY = cgroup.MEMORY._replace(prefix=sys.argv[2])
 group = Cgroup()
 group.enter()
 print(group.path, flush=True)
@@ -64,7 +64,7 @@ if sys.argv[1] == "raise":
 if sys.argv[1] == "close":
     group.close()
     assert not group.path.exists()
-    assert str(os.getpid()) in (hierarchy().own / "cgroup.procs").read_text().split()
+    assert str(os.getpid()) in (group_places(cgroup.MEMORY).own / "cgroup.procs").read_text().split()
 sys.stdin.readline()
 """
 
@@ -143,7 +143,7 @@ def test_what_fits_comes_once(mapped):
     assert account.private_B + account.file_pages * PAGE_B < account.usage_B
 
 
-def made_by(how, prefix=PREFIX):
+def made_by(how, prefix=MEMORY.prefix):
     """Start a process that makes a group and is in it; return it and the group's folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, how, prefix],
@@ -161,7 +161,7 @@ def made_by(how, prefix=PREFIX):
 @pytest.mark.parametrize(("how", "code"), [("close", 0), ("raise", 1), ("wait", 0)])
 def test_nothing_is_left_after_its_end(how, code):
     process, folder = made_by(how)
-    assert folder.name.startswith(f"{PREFIX}{process.pid}-")
+    assert folder.name.startswith(f"{MEMORY.prefix}{process.pid}-")
     process.communicate("go\n", timeout=60)
     assert process.returncode == code
     wait_for(lambda: not folder.exists())
@@ -182,8 +182,7 @@ def test_nothing_is_left_after_its_whole_process_group_is_killed(number):
 def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
     """Under names of its own: another run of the harness on this machine would remove the group first."""
     prefix = f"harness-test-{os.getpid()}-"
-    monkeypatch.setattr(module, "PREFIX", prefix)
-    monkeypatch.setattr(module, "NAME", re.compile(prefix + NUMBERS))
+    monkeypatch.setattr(module, "MEMORY", MEMORY._replace(prefix=prefix))
     process, folder = made_by("wait", prefix)
     for guard in guards(folder):
         os.kill(guard, signal.SIGKILL)
@@ -221,8 +220,10 @@ def guards(folder):
 
 @needs_cgroup
 def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
-    where = hierarchy()
-    left = where.parent / f"{PREFIX}{os.getpid()}-1-0"  # this process did not start one tick after boot
+    where = group_places(MEMORY)
+    left = (
+        where.parent / f"{MEMORY.prefix}{os.getpid()}-1-0"
+    )  # this process did not start one tick after boot
     left.mkdir()
     Cgroup().close()
     assert not left.exists()
@@ -234,7 +235,7 @@ def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """Write what /proc and the mount would contain; return the mount."""
-    monkeypatch.setattr(module, "PROC", tmp_path)
+    monkeypatch.setattr(control_group, "PROC", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
     def write(own, mountinfo, groups=()):
@@ -257,47 +258,47 @@ VERSION_2 = "30 20 0:26 / {mount} rw,relatime - cgroup2 cgroup2 rw\n"
 
 def test_version_1_makes_groups_in_the_own_one(tree):
     mount = tree("4:memory:/job/7\n0::/\n", VERSION_2 + VERSION_1, [("job/7", None)])
-    assert hierarchy() == (1, mount, mount / "job/7", mount / "job/7")
+    assert group_places(MEMORY) == (1, mount, mount / "job/7", mount / "job/7")
 
 
 def test_a_container_sees_its_own_group_at_the_top(tree):
     mountinfo = "30 20 0:26 /docker/7 {mount} rw,relatime - cgroup cgroup rw,memory\n"
     mount = tree("4:memory:/docker/7\n", mountinfo, [("", None)])
-    assert hierarchy().own == mount
+    assert group_places(MEMORY).own == mount
 
 
 def test_version_2_makes_groups_where_they_get_the_controller(tree):
     groups = [("", "cpu memory pids\n"), ("user", "cpu memory\n"), ("user/session", "\n")]
     mount = tree("0::/user/session\n", VERSION_2, groups)
-    assert hierarchy() == (2, mount, mount / "user/session", mount / "user")
+    assert group_places(MEMORY) == (2, mount, mount / "user/session", mount / "user")
 
 
 def test_version_2_without_the_controller(tree):
     tree("0::/user\n", VERSION_2, [("", "cpu\n"), ("user", "\n")])
     with pytest.raises(Unavailable, match=r"no cgroup.subtree_control of .* has memory in it"):
-        hierarchy()
+        group_places(MEMORY)
 
 
 def test_without_a_mount(tree):
     tree("4:memory:/\n", "")
     with pytest.raises(Unavailable, match="needs the memory controller mounted"):
-        hierarchy()
+        group_places(MEMORY)
 
 
 def test_an_own_group_that_cannot_be_seen(tree):
     tree("4:memory:/../job\n", VERSION_1, [("", None)])
     with pytest.raises(Unavailable, match="own memory cgroup is not visible"):
-        hierarchy()
+        group_places(MEMORY)
 
 
 def test_without_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"^a memory cgroup needs root$"):
-        hierarchy()
+        group_places(MEMORY)
 
 
 def test_files_of_a_tmpfs_have_no_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PROC", tmp_path)
+    monkeypatch.setattr(control_group, "PROC", tmp_path)
     device = tmp_path.stat().st_dev
     where = f"30 20 {os.major(device)}:{os.minor(device)} / / rw - "
     for kind, leaves in (("tmpfs", False), ("ext4", True)):
@@ -309,4 +310,4 @@ def test_where_nothing_can_be_written(tree, monkeypatch):
     tree("4:memory:/job\n", VERSION_1, [("job", None)])
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(Unavailable, match=r"it is not writable here"):
-        hierarchy()
+        group_places(MEMORY)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from marked import wait_for
 
-from harness.instruments import cpu_quota as module
-from harness.instruments.cpu_quota import PREFIX, CpuQuota, quota_hierarchy
+from harness.instruments import control_group as module
+from harness.instruments.control_group import GroupPlaces, group_places
+from harness.instruments.cpu_quota import CPU, CpuQuota
 from harness.records import Unavailable
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +82,7 @@ def test_a_process_gets_no_more_than_its_share():
 
 @needs_quota
 def test_a_process_that_lives_on_leaves_the_group():
-    own = quota_hierarchy().own
+    own = group_places(CPU).own
     with started(BURN) as process:
         with CpuQuota() as quota:
             quota.enter(process.pid)
@@ -94,14 +95,14 @@ def test_a_process_that_lives_on_leaves_the_group():
 def test_nothing_is_left_of_a_killed_maker():
     with started(MAKER) as process:
         folder = Path(process.stdout.readline().strip())
-        assert folder.name.startswith(f"{PREFIX}{process.pid}-")
+        assert folder.name.startswith(f"{CPU.prefix}{process.pid}-")
         process.kill()
     wait_for(lambda: not folder.exists())
 
 
 @needs_quota
 def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
-    left = quota_hierarchy().parent / f"{PREFIX}{os.getpid()}-1-0"
+    left = group_places(CPU).parent / f"{CPU.prefix}{os.getpid()}-1-0"
     left.mkdir()
     CpuQuota().close()
     assert not left.exists()
@@ -114,9 +115,7 @@ def test_a_quota_below_the_kernels_least_is_refused():
 
 
 def test_version_2_is_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        module, "quota_hierarchy", lambda: module.QuotaHierarchy(2, tmp_path, tmp_path, tmp_path)
-    )
+    monkeypatch.setattr(module, "group_places", lambda _: GroupPlaces(2, tmp_path, tmp_path, tmp_path))
     quota = CpuQuota()
     quota.limit(0.4, period_s=0.02)
     assert (quota.path / "cpu.max").read_text() == "8000 20000"
@@ -133,9 +132,7 @@ def test_version_2_is_one_file(tmp_path, monkeypatch):
 @pytest.fixture
 def group_files(tmp_path, monkeypatch):
     """Return what a group lists in turn, and what was moved out; both in place of the kernel's files."""
-    monkeypatch.setattr(
-        module, "quota_hierarchy", lambda: module.QuotaHierarchy(2, tmp_path, tmp_path, tmp_path)
-    )
+    monkeypatch.setattr(module, "group_places", lambda _: GroupPlaces(2, tmp_path, tmp_path, tmp_path))
     listed, moved, read_text, write_text = [], [], Path.read_text, Path.write_text
 
     def read(path, *given, **named):
@@ -194,10 +191,10 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, own, mountinfo, reason)
     (tmp_path / "cgroup").write_text(own)
     (tmp_path / "mountinfo").write_text(mountinfo.format(mount=mount))
     with pytest.raises(Unavailable, match=reason):
-        quota_hierarchy()
+        group_places(CPU)
 
 
 def test_without_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(Unavailable, match=r"^a CPU quota needs root$"):
-        quota_hierarchy()
+        group_places(CPU)

@@ -13,11 +13,12 @@ import yaml
 from marked import wait_for
 
 from harness.config import load
+from harness.instruments.control_group import group_places
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.plan import is_planned
 from harness.records import HostInfo, Unavailable
 from suites.offload import managed_memory, unified_memory
-from suites.offload.cgroup import PREFIX, Cgroup, can_leave, hierarchy
+from suites.offload.cgroup import MEMORY, Cgroup, can_leave
 from suites.offload.subject import Managed, Workload, baseline
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
@@ -131,8 +132,8 @@ def test_without_a_bound_nothing_is_limited_and_no_group_is_left_by_a_rank_that_
     assert not unbound["limited"]
     assert unbound["resident_B"] > 0.99 * SIZE_B
     assert told["limited"]
-    mount = hierarchy().mount
-    wait_for(lambda: not list(mount.rglob(f"{PREFIX}{told['pid']}-*")), limit_s=10)
+    mount = group_places(MEMORY).mount
+    wait_for(lambda: not list(mount.rglob(f"{MEMORY.prefix}{told['pid']}-*")), limit_s=10)
 
 
 @needs_cgroup

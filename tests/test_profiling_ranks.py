@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from harness.__main__ import main
-from harness.instruments.cpu_quota import PREFIX, quota_hierarchy
+from harness.instruments.control_group import group_places
+from harness.instruments.cpu_quota import CPU
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s
@@ -91,7 +92,7 @@ def test_a_quota_is_taken_away_after_the_recording(ranks):
     except Unavailable as reason:
         pytest.skip(str(reason))
     record(ranks, injection)
-    assert not list(quota_hierarchy().parent.glob(f"{PREFIX}{os.getpid()}-*"))
+    assert not list(group_places(CPU).parent.glob(f"{CPU.prefix}{os.getpid()}-*"))
 
 
 def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):

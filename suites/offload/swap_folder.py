@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from suites.offload.cgroup import started
+from harness.instruments.control_group import started_ticks
 
 PREFIX = "harness-swap"
 
@@ -23,7 +23,7 @@ def make(folder: str) -> str:
         if _is_left(old.name):
             shutil.rmtree(old, ignore_errors=True)
     me = os.getpid()
-    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_boot()}-{me}-{started(me)}-", dir=parent)
+    return tempfile.mkdtemp(prefix=f"{PREFIX}-{_boot()}-{me}-{started_ticks(me)}-", dir=parent)
 
 
 def remove(path: str) -> None:
@@ -36,7 +36,7 @@ def _is_left(name: str) -> bool:
     parts = name.removeprefix(f"{PREFIX}-").split("-")
     if len(parts) != 4 or parts[0] != _boot() or not (parts[1].isdigit() and parts[2].isdigit()):
         return False
-    return started(int(parts[1])) != int(parts[2])
+    return started_ticks(int(parts[1])) != int(parts[2])
 
 
 def _boot() -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from harness.instruments.control_group import group_places
 from harness.records import HostInfo, Unavailable
-from suites.offload import cgroup
+from suites.offload.cgroup import MEMORY
 from suites.offload.subject import Managed, Subject
 from suites.training.techniques import build_step
 
@@ -26,7 +27,7 @@ def unavailable(host: HostInfo) -> str | None:
     if host.device == "cuda":
         return None
     try:
-        cgroup.hierarchy()
+        group_places(MEMORY)
     except Unavailable as missing:
         return str(missing)
     return None

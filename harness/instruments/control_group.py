@@ -1,0 +1,186 @@
+"""Control groups (cgroups) of one controller: made, filled, emptied and removed, with nothing left behind.
+
+Needs Linux and root, and the controller in version 1 or 2; `Unavailable` names what is missing. A group is
+removed when its maker closes it or dies; if its guard was killed too, the next start removes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from harness.records import Unavailable
+
+PROC = Path("/proc/self")
+
+GUARD = """
+read -r end
+try=0
+while [ $try -lt 600 ]; do
+    rmdir "$1"
+    [ -d "$1" ] || exit
+    sleep 0.1
+    try=$((try + 1))
+done
+"""
+"""Shell script of the guard: remove the group once its maker is gone, and all processes in it.
+
+A maker that ends closes its pipe first, and on a busy machine is in the group for seconds after that.
+"""
+
+GRACE_S = 5.0
+
+_numbers = itertools.count()
+
+
+class Controller(NamedTuple):
+    """A controller by the kernel's name, and what it is in an error's text: a `title` of groups, a `use`."""
+
+    name: str
+    title: str
+    use: str
+    prefix: str  # of the names of groups; their maker's process id and start in ticks, and a number follow
+
+
+class GroupPlaces(NamedTuple):
+    """A controller's version and mount, this process's own group, and where new ones are made."""
+
+    version: int
+    mount: Path
+    own: Path
+    parent: Path
+
+
+class ControlGroup:
+    """A new group without processes or limit; a context that empties and removes it.
+
+    It is inside this process's own group, whose limits still apply. In version 2, where a group with
+    processes cannot contain groups with limits, it is in the nearest one above that can.
+    Raises `Unavailable`.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        where = group_places(controller)
+        _clear(where.mount, controller.prefix)
+        self._version, self._own = where.version, where.own
+        pid = os.getpid()
+        self.path = where.parent / f"{controller.prefix}{pid}-{started_ticks(pid)}-{next(_numbers)}"
+        try:
+            self.path.mkdir()
+        except OSError as error:
+            reason = f"no {controller.title} can be made in {where.parent}: {error.strerror}"
+            raise Unavailable(reason) from None
+        self._guard = subprocess.Popen(
+            ["sh", "-c", GUARD, "sh", str(self.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what ends the maker's process group must not end it
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def enter(self, pid: int = 0) -> None:
+        """Move a process in with all of its threads, by default this one."""
+        (self.path / "cgroup.procs").write_text(str(pid or os.getpid()))
+
+    def leave(self) -> None:
+        """Move its processes to its maker's group until none is left, since a process may fork meanwhile."""
+        deadline_s = time.monotonic() + GRACE_S
+        with suppress(FileNotFoundError):
+            while pids := (self.path / "cgroup.procs").read_text().split():
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        (self._own / "cgroup.procs").write_text(pid)
+                if time.monotonic() > deadline_s:
+                    return  # removing the group then raises
+                time.sleep(0.001)
+
+    def close(self) -> None:
+        """Empty the group and remove it; raises OSError where it cannot be removed."""
+        try:
+            self.leave()
+        finally:
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._guard.wait(GRACE_S)
+        with suppress(FileNotFoundError):
+            self.path.rmdir()  # in case that the guard is no more
+
+
+def group_places(controller: Controller) -> GroupPlaces:
+    """Return where groups of the controller can be made; raises `Unavailable` where they cannot."""
+    if not (PROC / "cgroup").exists():
+        raise Unavailable(f"{controller.use} needs Linux with /proc")
+    if os.geteuid() != 0:
+        raise Unavailable(f"{controller.use} needs root")
+    lines = [line.split(":", 2) for line in (PROC / "cgroup").read_text().splitlines()]
+    first = [path for _, names, path in lines if controller.name in names.split(",")]
+    second = [path for number, names, path in lines if number == "0" and not names]
+    version, paths = (1, first) if first else (2, second)
+    mount, root = _mount(controller, version)
+    own = mount / os.path.relpath(paths[0], root) if paths else mount
+    if not paths or ".." in own.parts or not own.is_dir():
+        raise Unavailable(f"this process's own {controller.title} is not visible below {mount}")
+    parent = own if version == 1 else _able(controller, own, mount)
+    if not os.access(parent, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
+        raise Unavailable(f"no {controller.title} can be made in {parent}: it is not writable here")
+    return GroupPlaces(version, mount, own, parent)
+
+
+def started_ticks(pid: int) -> int | None:
+    """Return when that process started, in clock ticks after boot (proc(5), stat); None where it is gone.
+
+    It distinguishes processes that have the same id one after the other.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError):
+        return None
+
+
+def _mount(controller: Controller, version: int) -> tuple[Path, str]:
+    """Return where the controller is mounted, and which group is its root there (proc(5), mountinfo)."""
+    for line in (PROC / "mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        first = kind == "cgroup" and controller.name in options.split(",")
+        if (kind == "cgroup2") if version == 2 else first:
+            root, mount = before.split(" ")[3:5]
+            return Path(mount), root
+    raise Unavailable(
+        f"{controller.use} needs the {controller.name} controller mounted, as at /sys/fs/cgroup"
+    )
+
+
+def _able(controller: Controller, own: Path, mount: Path) -> Path:
+    """Return the nearest group from `own` upwards in which new ones get the controller (version 2)."""
+    for folder in (own, *own.parents):
+        if controller.name in (folder / "cgroup.subtree_control").read_text().split():
+            return folder
+        if folder == mount:
+            break
+    raise Unavailable(
+        f"no {controller.title} can be made: no cgroup.subtree_control of {mount} has {controller.name} in it"
+    )
+
+
+def _clear(mount: Path, prefix: str) -> None:
+    """Remove the empty groups of makers that are gone, wherever they are."""
+    name = re.compile(prefix + r"(\d+)-(\d+)-\d+")
+    for folder, names, _ in os.walk(mount):  # which tolerates folders that disappear meanwhile
+        for match in filter(None, map(name.fullmatch, names)):
+            if started_ticks(int(match[1])) != int(match[2]):
+                with suppress(OSError):
+                    Path(folder, match[0]).rmdir()
