@@ -7,6 +7,7 @@ The local executor's side is `Template` and `Forked`. The process itself is
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -185,6 +186,8 @@ def main() -> None:
     worker.preload(importlib.import_module(sys.argv[3]))
     _end_threads()
     tmpdir = _initial_tmpdir()
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, every page with an imported object
     connection.send(b"{}")
     events, childs_lifeline = _serve(connection, lifeline, tmpdir)
     sys.argv = [str(worker.__file__), str(events), str(childs_lifeline)]
