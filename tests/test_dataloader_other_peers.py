@@ -25,7 +25,7 @@ from harness.records import Unavailable
 from suites.dataloader.batch import END, LoaderError, LoaderSpec, MixturePhase, PackedBatch, RankPlace, Source
 from suites.dataloader.corpus import CorpusSettings, write
 from suites.dataloader.peers import in_one_line, refuse_slow_storage
-from suites.dataloader.ray_data import BLOCK_DOCUMENTS, ROUND_DOCUMENTS, SHUFFLED_BLOCKS, files_repeated
+from suites.dataloader.ray_data import BLOCK_DOCUMENTS, ROUND_DOCUMENTS, SHUFFLED_BLOCKS, round_documents
 from suites.dataloader.readers import BadSample, read
 
 LIBRARY = {
@@ -315,16 +315,13 @@ def test_what_a_library_cannot_do_is_unavailable(name: str, refused: str) -> Non
         next(loader.batches(readable, RankPlace(0, 0)))
 
 
-def test_ray_data_reads_small_sources_as_often_as_a_round_needs() -> None:
+def test_a_round_of_ray_data_has_each_source_by_its_weight() -> None:
     def source(samples: int) -> Source:
         return Source("s", ("f",), "parquet", samples, samples)
 
-    assert files_repeated([(source(100), 0.5), (source(4), 0.25), (source(7), 0.25)]) == [
-        1,
-        13,
-        8,
-    ]
-    assert files_repeated([(source(10**6), 0.5), (source(1000), 0.5)]) == [1, ROUND_DOCUMENTS // 2000]
+    small = [(source(100), 0.5), (source(4), 0.25), (source(7), 0.25)]
+    assert round_documents(small) == [100, 50, 50]
+    assert round_documents([(source(10**6), 0.5), (source(1000), 0.5)]) == [ROUND_DOCUMENTS // 2] * 2
 
 
 def test_errors_are_one_line_and_slow_storage_is_refused() -> None:

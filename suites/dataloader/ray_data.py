@@ -6,8 +6,10 @@ divides the stream over the groups. Ranks of one group (context parallelism) eac
 a block to one consumer. Ranks tokenize and pack: tokens of two bytes would fill twice the object store.
 
 Ray Data does not repeat a source. A round lists a source's files as often as its weight demands until the
-source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. `workers` is
-not used: Ray Data schedules its tasks on all processors of the Ray session.
+source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. Each source is
+limited to its share of a round, and all of it is taken: where `mix` stops on the shortest source, it takes
+some blocks more or fewer of the others, as they come in time, and ranks of a group differ. `workers` is not
+used: Ray Data schedules its tasks on all processors of the Ray session.
 """
 
 from __future__ import annotations
@@ -100,12 +102,12 @@ class MixedStreams:
         context.use_datasource_v2 = False  # it lists files in any order, and fails without aiohttp (2.60)
         context.execution_options.preserve_order = True  # ranks of one group get the same documents
         sources = constant_mixture(spec, "Ray Data")
-        repeats = files_repeated(sources)
-        datasets = [_texts(spec, source, often) for (source, _), often in zip(sources, repeats, strict=True)]
+        counts = round_documents(sources)
+        datasets = [_texts(spec, source, count) for (source, _), count in zip(sources, counts, strict=True)]
         mixed = datasets[0].mix(
             *datasets[1:],
             weights=[weight for _, weight in sources],
-            stopping_condition=data.MixStoppingCondition.STOP_ON_SHORTEST,
+            stopping_condition=data.MixStoppingCondition.STOP_ON_LONGEST_DROP,
         )
         self._streams = mixed.streaming_split(spec.dp_size, equal=True)
 
@@ -114,10 +116,10 @@ class MixedStreams:
         return self._streams[dp_rank]
 
 
-def files_repeated(sources: Sequence[tuple[Source, float]]) -> list[int]:
-    """Return how often each source is read in one round."""
+def round_documents(sources: Sequence[tuple[Source, float]]) -> list[int]:
+    """Return how many documents of each source, of these weights, one round has."""
     documents = min(ROUND_DOCUMENTS, max(source.samples / weight for source, weight in sources))
-    return [max(1, math.ceil(documents * weight / source.samples)) for source, weight in sources]
+    return [max(1, round(documents * weight)) for _, weight in sources]
 
 
 def block_documents(spec: LoaderSpec) -> int:
@@ -125,13 +127,13 @@ def block_documents(spec: LoaderSpec) -> int:
     return spec.documents_per_group * math.ceil(BLOCK_DOCUMENTS / spec.documents_per_group)
 
 
-def _texts(spec: LoaderSpec, source: Source, often: int) -> Any:
-    """Return the dataset of a source, with one task per file; Ray Data would cut each file's rows again."""
+def _texts(spec: LoaderSpec, source: Source, documents: int) -> Any:
+    """Return a dataset of so many documents, one task per file; Ray Data would cut each file's rows again."""
     data = library("ray.data")
-    files = list(source.files) * often
+    files = list(source.files) * math.ceil(documents / source.samples)
     read = data.read_parquet if source.format == "parquet" else partial(data.read_json, lines=True)
-    dataset = read(files, file_extensions=None, override_num_blocks=len(files))
-    return dataset.select_columns([COLUMN]).repartition(target_num_rows_per_block=block_documents(spec))
+    dataset = read(files, file_extensions=None, override_num_blocks=len(files)).select_columns([COLUMN])
+    return dataset.limit(documents).repartition(target_num_rows_per_block=block_documents(spec))
 
 
 def _round(spec: LoaderSpec, place: RankPlace, stream: Any) -> Iterator[PackedBatch]:
