@@ -37,9 +37,11 @@ def test_every_injected_loss_is_a_row():
 
 @pytest.mark.parametrize("record", INJECTED, ids=lambda one: f"{one.cell.workload}-{one.cell.optimization}")
 def test_a_row_of_the_page_is_what_its_record_has(record):
-    injected_s, recovered_s = samples(record, "injected"), samples(record, "recovered")
+    injected_s, longer_s, recovered_s = (
+        samples(record, metric) for metric in ("injected", "time_rise", "recovered")
+    )
     errors = [there / given - 1 for given, there in zip(injected_s, recovered_s, strict=True)]
-    amounts = (f"{1e3 * median(one):.1f}" for one in (injected_s, recovered_s))
+    amounts = (f"{1e3 * median(one):.1f}" for one in (injected_s, longer_s, recovered_s))
     shares = (spread(errors), spread(samples(record, "recovery_error")))
     assert f"| {' | '.join((STEPS[record.cell.workload], *amounts, *shares))} |" in PAGE
 
