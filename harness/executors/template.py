@@ -7,7 +7,6 @@ The local executor's side is `Template` and `Forked`. The process itself is
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 import json
 import os
@@ -184,10 +183,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     over = worker.end_group_at_exit()  # before the imports, as in a worker: their own handlers run first
     worker.preload(importlib.import_module(sys.argv[3]))
+    worker.host(sys.modules.get("torch"))  # a child would read the versions of all libraries anew
     _end_threads()
     tmpdir = _initial_tmpdir()
-    gc.collect()
-    gc.freeze()  # a collection in a child would write to, and so copy, every page with an imported object
     connection.send(b"{}")
     events, childs_lifeline = _serve(connection, lifeline, tmpdir)
     sys.argv = [str(worker.__file__), str(events), str(childs_lifeline)]
