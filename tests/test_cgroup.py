@@ -221,9 +221,8 @@ def guards(folder):
 @needs_cgroup
 def test_a_group_whose_number_came_again_is_of_a_maker_that_is_gone():
     where = group_places(MEMORY)
-    left = (
-        where.parent / f"{MEMORY.prefix}{os.getpid()}-1-0"
-    )  # this process did not start one tick after boot
+    # This process did not start one tick after boot.
+    left = where.parent / f"{MEMORY.prefix}{os.getpid()}-1-0"
     left.mkdir()
     Cgroup().close()
     assert not left.exists()

@@ -1,5 +1,6 @@
 """The dataloader page: its values are those of the committed records."""
 
+from math import floor, log10
 from statistics import mean, median
 
 import pytest
@@ -39,6 +40,12 @@ def rounds(workload, optimization, metric, method=""):
     return [median(given.samples) for one in found if (given := measurement(one, metric, method))]
 
 
+def shown(value, digits):
+    """Return a value with so many significant digits."""
+    decimals = max(digits - 1 - floor(log10(value)), 0)
+    return f"{value:.{decimals}f}"
+
+
 def first_number(text):
     return float(text.split()[0].replace(",", ""))
 
@@ -53,18 +60,15 @@ def test_a_row_of_the_first_table_has_the_medians(title, column, workload):
         assert not values
         return
     assert len(values) == 3
-    assert first_number(memory) == pytest.approx(median(values) / 1e9, rel=0.006, abs=0.006)
-    first_s = rounds(workload, LOADERS[title], "time_to_first_batch")
-    assert first_number(first) == pytest.approx(median(first_s), rel=0.03, abs=0.006)
-    assert first_number(rate) == pytest.approx(
-        median(rounds(workload, LOADERS[title], "throughput")) / 1e6, rel=0.015
-    )
+    assert memory.startswith(shown(median(values) / 1e9, 3))
+    assert first.startswith(f"{shown(median(rounds(workload, LOADERS[title], 'time_to_first_batch')), 2)} s")
+    million = median(rounds(workload, LOADERS[title], "throughput")) / 1e6
+    assert rate == shown(million, 2 if million < 100 else 3)
     if "files" in memory:
         files_B = rounds(workload, LOADERS[title], "temporary_files")
-        assert first_number(memory.split(", ")[1]) == pytest.approx(median(files_B) / 1e9, rel=0.01)
+        assert f", {shown(median(files_B) / 1e9, 2)} GB of files" in memory
     if "for Ray" in first:
-        ray_s = rounds(workload, LOADERS[title], "ray_start")
-        assert first_number(first.split("+ ")[1]) == pytest.approx(median(ray_s), rel=0.02)
+        assert f"+ {shown(median(rounds(workload, LOADERS[title], 'ray_start')), 2)} s for Ray" in first
 
 
 @pytest.mark.parametrize("title", TRAINED)
@@ -87,14 +91,33 @@ def test_a_row_of_training_has_the_medians(title):
     assert first_number(waiting) / 100 == pytest.approx(median(waits), abs=6e-5)
 
 
-def test_less_memory_and_more_throughput_than_every_loader_that_reads_ahead():
+def test_more_throughput_than_every_other_loader_that_reads_ahead():
     for workload in ("memory_parquet_306_8", "memory_jsonl_306_8"):
         ours = median(rounds(workload, "disaggregated", "throughput"))
         others = {one.cell.optimization for one in RECORDS if one.cell.workload == workload}
         for other in others - {"disaggregated", "disaggregated_autoscaled", "synchronous"}:
             values = rounds(workload, other, "throughput")
             assert not values or median(values) < ours
-    ratio = median(rounds("memory_parquet_306_8", "baseline", "memory", ALL)) / median(
-        rounds("memory_parquet_306_8", "disaggregated", "memory", ALL)
-    )
-    assert round(ratio) == 14
+
+
+def test_the_lead_has_the_ratios_of_each_process():
+    page = " ".join(PAGE.split())
+    memory = [
+        before / after
+        for before, after in zip(
+            rounds("memory_parquet_306_8", "baseline", "memory", ALL),
+            rounds("memory_parquet_306_8", "disaggregated", "memory", ALL),
+            strict=True,
+        )
+    ]
+    assert f"{min(memory):.1f} to {max(memory):.1f} times less in three processes" in page
+    flop = "FLOP of the documents seen"
+    gains = [
+        after / before
+        for before, after in zip(
+            rounds("train_dp2", "baseline", "flop_rate", flop),
+            rounds("train_dp2", "disaggregated", "flop_rate", flop),
+            strict=True,
+        )
+    ]
+    assert f"{min(gains):.2f} to {max(gains):.2f} times the DataLoader's FLOP/s" in page

@@ -41,7 +41,8 @@ def test_a_row_of_the_page_is_what_its_record_has(record):
         samples(record, metric) for metric in ("injected", "time_rise", "recovered")
     )
     errors = [there / given - 1 for given, there in zip(injected_s, recovered_s, strict=True)]
-    amounts = (f"{1e3 * median(one):.1f}" for one in (injected_s, longer_s, recovered_s))
+    given, longer, found = (f"{1e3 * median(one):.1f}" for one in (injected_s, longer_s, recovered_s))
+    amounts = (given, f"{longer} ({1e3 * min(longer_s):.1f} … {1e3 * max(longer_s):.1f})", found)
     shares = (spread(errors), spread(samples(record, "recovery_error")))
     assert f"| {' | '.join((STEPS[record.cell.workload], *amounts, *shares))} |" in PAGE
 

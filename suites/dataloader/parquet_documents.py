@@ -24,7 +24,10 @@ BATCH_B = 64 << 10
 """Text that a Parquet reader decodes at once, by the mean of its row group."""
 
 LARGE_B = 16 << 20
-"""Row groups of more text than this return the memory that decoding them took; others use it again."""
+"""Row groups of more encoded bytes than this, over all columns, return what decoding them took.
+
+Others use it again: returned memory comes back by page faults, which cost more than decoding.
+"""
 
 TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 COLUMNS = ("text", "image")

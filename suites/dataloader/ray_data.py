@@ -8,12 +8,14 @@ a block to one consumer. Ranks tokenize and pack: tokens of two bytes would fill
 Ray Data does not repeat a source. A round lists a source's files as often as its weight demands until the
 source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. Each source is
 limited to its share of a round, and all of it is taken: where `mix` stops on the shortest source, it takes
-some blocks more or fewer of the others, as they come in time, and ranks of a group differ. `workers` is not
+some blocks more or fewer of the others, as they come in time, and ranks of a group differ. Each round begins
+with a source's first document, so what lies beyond its share of ROUND_DOCUMENTS never comes. `workers` is not
 used: Ray Data schedules its tasks on all processors of the Ray session.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -52,6 +54,9 @@ BLOCK_DOCUMENTS = 32
 SHUFFLED_BLOCKS = 8
 """Blocks in a rank's shuffle buffer, so that a batch has documents of several sources."""
 
+SEEDS = 1_000_003
+"""Between the seeds of rounds."""
+
 COLUMN = "text"
 
 
@@ -84,8 +89,8 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     streams = owner.options(name=name, get_if_exists=True, max_concurrency=spec.dp_size).remote(spec)
     try:
         stream = ray.get(streams.of.remote(place.dp_rank))
-        while True:
-            yield from _round(spec, place, stream)
+        for number in itertools.count():
+            yield from _round(spec, place, stream, number)
     except ray.exceptions.RayError as error:
         raise in_one_line("Ray Data", error) from None
     finally:
@@ -136,10 +141,10 @@ def _texts(spec: LoaderSpec, source: Source, documents: int) -> Any:
     return dataset.limit(documents).repartition(target_num_rows_per_block=block_documents(spec))
 
 
-def _round(spec: LoaderSpec, place: RankPlace, stream: Any) -> Iterator[PackedBatch]:
+def _round(spec: LoaderSpec, place: RankPlace, stream: Any, number: int) -> Iterator[PackedBatch]:
     """Return the batches of one round; raises `LoaderError` where there is none."""
     size = spec.documents_per_group
-    seed = spec.seed * spec.dp_size + place.dp_rank
+    seed = (number * SEEDS + spec.seed) * spec.dp_size + place.dp_rank
     found = False
     for table in stream.iter_batches(
         batch_size=size,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.instruments.distributed.ray_session import RaySession, join
+from harness.instruments.distributed.ray_session import OBJECT_STORE_B, RaySession, join
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace
 from suites.dataloader.disaggregation.actors import Constructor, Planner, start_loaders
 from suites.dataloader.disaggregation.calls import ActorCalls, answer
@@ -19,6 +19,9 @@ MOST_STEPS = 8
 
 CALL_B = 8 << 20
 """Bytes of one call's batches, of more than one step, at most: small steps share what a call costs."""
+
+STORE_SHARE = 0.5
+"""Of the object store of a Ray that is started here, for the batches of all ranks' calls."""
 
 
 class DisaggregatedLoader(Iterator[PackedBatch]):
@@ -46,6 +49,10 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
             self._session = RaySession()
         self._step, self._asked, self._steps = 0, 0, 1
         self._most_steps = 1
+        calls = (
+            spec.dp_size * spec.cp_size * (max(spec.prefetch, 1) + 1)
+        )  # with the one whose batches are used
+        self._call_B = min(CALL_B, int(STORE_SHARE * OBJECT_STORE_B) // calls)
         self._calls: deque[tuple[int, Any]] = deque()
         self._ready: deque[PackedBatch] = deque()
         start_loaders(spec, settings)
@@ -73,7 +80,7 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
         self._step += 1
         batch = self._ready.popleft()
         batch_B = batch.tokens.nbytes + batch.segments.nbytes
-        self._most_steps = min(max(CALL_B // max(batch_B, 1), 1), MOST_STEPS)
+        self._most_steps = min(max(self._call_B // max(batch_B, 1), 1), MOST_STEPS)
         return batch
 
     def _ask(self) -> None:

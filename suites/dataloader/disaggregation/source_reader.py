@@ -53,7 +53,10 @@ class SourceReader:
         return with_ends(self.text(pieces).astype(np.uint16))
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
-        """Return the pieces' text, one after another, in half of their tokens' memory; END is END_BYTE."""
+        """Return the pieces' text, one after another, in half of their tokens' memory; END is END_BYTE.
+
+        The array is read-only.
+        """
         return _joined(pieces, self._document)
 
     def kept_text(self, pieces: Pieces) -> NDArray[np.uint8] | None:
