@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, why_not
+from slurm_cluster import ARRAY, SlurmCluster, why_not
 from test_launcher import SMALL
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
@@ -104,7 +104,7 @@ def test_exclusive_jobs_do_not_share_a_node_and_those_of_timed_cells_are(tmp_pat
 
 def jobs_by_node(cluster):
     """Return the ids of the jobs that run, by node."""
-    rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %A").splitlines()
+    rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %i").splitlines()
     return dict(row.split() for row in rows)
 
 
@@ -217,7 +217,8 @@ def test_jobs_go_on_without_the_submitter_and_the_next_one_collects_them(cluster
     one.wait_for(lambda: len(begun(tmp_path)) == 3)
     one.kill(signal.SIGKILL)
     again = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
-    assert len(cluster.queue()) == 3
+    assert [title.partition("_")[2] for title in sorted(cluster.queue())] == ["0", "1", "2"]
+    assert len(arrays(cluster)) == 1
     (tmp_path / "gate").touch()
     assert again.end()[0] == 0
     assert {status for status, _ in ends(tmp_path).values()} == {"ok"}
@@ -241,11 +242,34 @@ def test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start(tmp_path):
     assert not folders_of_jobs(tmp_path)
 
 
+def arrays(cluster):
+    """Return the ids of the arrays that have jobs in the queue."""
+    return {title.partition("_")[0] for title in cluster.queue()}
+
+
+def test_an_array_is_as_large_as_the_cluster_allows_and_runs_as_many_jobs_at_once_as_asked(cluster, tmp_path):
+    """Without accounting, Slurm forgets a job of an array that is cancelled before it begins."""
+    groups = [group(one) for one in gated(tmp_path, ARRAY + 1)]
+    settings = {**SHARED, "array_parallelism": 1}
+    one = Sweep("slurm", tmp_path, groups, settings, workers=ARRAY + 1)
+    held = ["squeue", "--noheader", "--array", "--states=PD", "--format=%i %r"]
+    one.wait_for(lambda: cluster.call(*held).count("JobArrayTaskLimit") == ARRAY - 1)
+    one.wait_for(lambda: len(begun(tmp_path)) == 2)
+    assert len(arrays(cluster)) == 2
+    cluster.call("scancel", cluster.call(*held).split()[0])
+    (tmp_path / "gate").touch()
+    assert one.end()[0] == 0
+    found = sorted(ends(tmp_path).values())
+    assert found == [("ok", "")] * ARRAY + [("unavailable", "its job is not known to slurm any more")]
+    assert sorted(begun(tmp_path).values()) == [1] * ARRAY
+
+
 def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):
-    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], SHARED)
+    settings = {**SHARED, "array_parallelism": 2}
+    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], settings, workers=3)
     one.wait_for(lambda: len(begun(tmp_path)) == 2)
     assert one.kill(signal.SIGINT) == 130
-    assert cluster.queue() == {}
+    assert cluster.queue() == []
     assert not folders_of_jobs(tmp_path)
 
 
@@ -277,7 +301,7 @@ def test_what_the_cluster_refuses_is_one_line_and_leaves_no_job(cluster, tmp_pat
     with pytest.raises(ExecutorError, match=said) as raised:
         sweep("slurm", tmp_path / "out", [group(cell("nothing")), group(cell("hang"))], settings)
     assert "\n" not in str(raised.value)
-    assert cluster.queue() == {}
+    assert cluster.queue() == []
     assert not folders_of_jobs(tmp_path)
 
 
