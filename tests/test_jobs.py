@@ -10,9 +10,11 @@ from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.code_fingerprint import ROOT
+from harness.compare.condition_changes import HOST, condition_changes
+from harness.compare.folder import read_folder
 from harness.config_schema import SlurmSchema
 from harness.environment import describe, from_dict
-from harness.executors import LOST, ExecutorError, jobs
+from harness.executors import LOST, ExecutorError, jobs, slurm
 from harness.executors.job_folder import JOBS, JobFolder, JobSpec, alike
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
@@ -260,6 +262,37 @@ def test_nodes_with_other_libraries_than_the_submitter_answer_for_unavailable_ce
     assert alike(tmp_path, here) == {changed.digest}
     first.write_text(json.dumps(node.to_dict()))
     assert alike(tmp_path, here) == set()
+
+
+def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
+    def environment(**settings):
+        return slurm.create(tmp_path, 1, settings).environment()
+
+    one = environment(python="apptainer exec --nv /home/alice/torch.sif python3")
+    assert environment().ranks == "slurm: 1 x 1"
+    assert one.ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv torch.sif python3 (")
+    pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
+    assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
+    others = (
+        environment(),
+        environment(python="apptainer exec --nv /home/alice/torch2.sif python3"),
+        environment(python="apptainer exec --nv /home/bob/torch.sif python3"),
+        pyxis,
+    )
+    assert len({one.host, *(other.host for other in others)}) == 5
+
+
+def test_records_of_two_containers_are_compared_as_of_two_hosts(tmp_path):
+    for image in ("first", "second"):
+        executor = slurm.create(tmp_path / image, 2, {"python": f"apptainer exec {image}.sif python3"})
+        executor._queue = Processes()
+        with Store(tmp_path / image) as store:
+            run([group(cell("nothing"))], store, executor, LIMITS, executor.environment())
+    a, b = read_folder(tmp_path / "first"), read_folder(tmp_path / "second")
+    (change,) = condition_changes(a, b, [])
+    assert change.name == HOST
+    assert "first.sif" in change.a
+    assert "second.sif" in change.b
 
 
 def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):

@@ -7,6 +7,7 @@ reports by the files of its folder.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -20,6 +21,7 @@ from harness.executors.job_folder import TASK, JobFolder
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm_listing import ENDS, accounted, call, end_of, listed, message
 from harness.executors.submitted_job import JobEnd
+from harness.records import digest
 
 ROOT = Path(__file__).parents[2]
 NODE_ADDRESS = (
@@ -28,6 +30,9 @@ NODE_ADDRESS = (
 )
 FIRST_PORT, PORTS = 20_000, 10_000
 """Of where ranks meet: below the ephemeral ports of Linux, different for jobs that share a node."""
+
+FOLDERS = re.compile(r"[^\s='\"]*/")
+"""In a command: all of a path, or of an image's address, but its last part."""
 
 
 class SlurmQueue:
@@ -146,6 +151,14 @@ def _as_array(given: Mapping[str, Any], array: Path, tasks: int, at_once: int | 
     return {**given, "additional_parameters": additional, "srun_args": [*ranks, *given["srun_args"]]}
 
 
+def _named(command: str) -> str:
+    """Return a command without its folders, which may name a user, but with a digest of all of it.
+
+    It has the image of a container, so that cells in two images never count as the same.
+    """
+    return f"{FOLDERS.sub('', command)} ({digest(command)})" if command else ""
+
+
 def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecutor:
     """Return the executor for a results folder, with at most `workers` jobs in the queue."""
     slurm = SlurmSchema(**settings)
@@ -156,6 +169,8 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
         "cpus_per_task": slurm.cpus_per_task,
         "memory_GB": slurm.memory_GB,
         "exclusive": slurm.exclusive,
+        "python": _named(slurm.python or ""),
+        "srun_args": _named(" ".join(slurm.srun_args)),
     }
     words = [f"{key}={value}" for key, value in asked.items() if value]
     request = ", ".join([f"{slurm.nodes} x {slurm.ranks_per_node}", *words])
