@@ -1,6 +1,7 @@
 """The common part of executors of jobs, with processes of this machine as its queue."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -121,6 +122,26 @@ def test_a_program_that_never_begins_ends_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
     with pytest.raises(ExecutorError, match="executor=processes: its job ended before it began: "):
         sweep(tmp_path, [group(cell("nothing"))], Processes(program="no_such_module"))
+
+
+class Blind(Processes):
+    """A queue of two nodes, of which the second does not see the folder; a job goes to it once one runs."""
+
+    def submit(self, jobs, timed):
+        super().submit(jobs[:1], timed)
+        for job in jobs[1:]:
+            wait_for(jobs[0].claimed)
+            self.started[job.name] = subprocess.Popen(["false"])
+
+
+def test_one_node_that_does_not_see_the_folder_ends_the_sweep(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Blind()
+    with pytest.raises(ExecutorError, match=r"executor=processes: its job ended before it began: ") as raised:
+        sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 2)], queue)
+    assert re.search(r"its node does not see /.*; expected nodes that share the folder", str(raised.value))
+    assert [process.poll() is None for process in queue.started.values()] == [False, False]
+    assert not list((tmp_path / "out" / JOBS).glob("*/"))
 
 
 def test_nodes_of_one_folder_are_alike_and_other_cells_are_tried_again(tmp_path):

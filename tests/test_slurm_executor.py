@@ -305,15 +305,20 @@ def test_what_the_cluster_refuses_is_one_line_and_leaves_no_job(cluster, tmp_pat
     assert not folders_of_jobs(tmp_path)
 
 
-def test_a_folder_that_nodes_do_not_see_is_named(cluster, tmp_path):
-    """Another file system lies over the folder in the job."""
-    out = tmp_path / "out"
-    hidden = f'mount -t tmpfs none {out} && {sys.executable} "$@"'
-    settings = {"python": f"unshare --mount bash -c '{hidden}' bash"}
+@pytest.mark.parametrize("seen_by", ["no node", "n1"])
+def test_a_folder_that_nodes_do_not_see_is_named(cluster, tmp_path, seen_by):
+    """Another file system lies over the folder in the job: of any, or of that on n2 once the other runs."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    hide = f"mount -t tmpfs none {out}"
+    if seen_by == "n1":
+        hide = f"if [ $SLURMD_NODENAME = n2 ]; then until [ -s {log} ]; do sleep 0.1; done; {hide}; fi"
+    settings = {"python": f"unshare --mount bash -c '{hide}; {sys.executable} \"$@\"' bash", **ALONE}
     said = r"before it began: \S+ does not see /.*; expected nodes that share"
     with pytest.raises(ExecutorError, match=said):
-        sweep("slurm", out, [group(cell("nothing"))], settings)
-    assert cluster.queue() == {}
+        sweep("slurm", out, [group(one) for one in gated(tmp_path, 2)], settings)
+    assert len(begun(tmp_path)) == (1 if seen_by == "n1" else 0)
+    assert cluster.queue() == []
+    assert not folders_of_jobs(tmp_path)
 
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path, monkeypatch):

@@ -144,15 +144,19 @@ class JobFolder:
         self._read_B += len(lines) + 1 if lines else 0
         return [event_from_json(line) for line in lines.splitlines()]
 
-    def log(self) -> str:
-        """Return the last line that the job itself printed, errors before output; empty without any."""
-        for path in sorted(self.path.glob("*_log.*")):  # .err, .out
+    def log(self) -> str | None:
+        """Return the last line that the job itself printed, errors before output; empty without any.
+
+        None where there is no file for what it prints, as where its node does not see the folder.
+        """
+        paths = sorted(self.path.glob("*_log.*"))  # .err, .out
+        for path in paths:
             with suppress(OSError):
                 if lines := path.read_text(errors="replace").split("\n"):
                     last = [line.strip() for line in lines if line.strip()][-1:]
                     if last:
                         return last[0]
-        return ""
+        return "" if paths else None
 
     def remove(self) -> None:
         """Remove it, with all its files."""

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from harness.environment import Environment, describe_elsewhere
 from harness.executors import LOST, CellEvent, ExecutorError
 from harness.executors.earlier_jobs import EarlierJobs
-from harness.executors.job_folder import JobFolder, JobSpec
+from harness.executors.job_folder import UNSEEN, JobFolder, JobSpec
 from harness.executors.submitted_job import JobEnd, SubmittedJob
 from harness.records import Group, Limits, Status
 from harness.store import StoreError
@@ -222,13 +222,23 @@ class JobsExecutor:
                 job.note_end(None)
                 return
             self._end_jobs([job.name])
-        elif job.end.by_itself and not self._worked:
-            seen = job.folder.log() or f"its node does not see {job.folder.path}"
+        elif job.end.by_itself and job.claim is None:
+            self._refuse(job, job.end)
+        yield from job.finish(job.end)
+
+    def _refuse(self, job: SubmittedJob, end: JobEnd) -> None:
+        """Raise ExecutorError for a job that ended by itself before it began, which others would, too.
+
+        Once a job has begun, only a node that does not see the folder is a reason.
+        """
+        cause = end.cause or job.folder.log()
+        if cause is None:
+            cause = f"its node {UNSEEN} {job.folder.path}"
+        if UNSEEN in cause or not self._worked:
             raise ExecutorError(
-                f"executor={self._queue.title}: {LOST}{job.end.reason} before it began: {seen}; "
+                f"executor={self._queue.title}: {LOST}{end.reason} before it began: {cause or 'no output'}; "
                 "expected nodes that share the folder out= and this installation"
             )
-        yield from job.finish(job.end)
 
     def _ask(self, busy: bool) -> None:
         """Ask the queue how jobs ended, now and then; sooner where it did not know one."""

@@ -99,7 +99,7 @@ class RayQueue:
             ray.get(self._running[name])
         except RayTaskError as error:
             self.cancel([name])
-            return JobEnd(Status.UNAVAILABLE, f"failed ({_last_line(str(error))})", by_itself=True)
+            return JobEnd(Status.UNAVAILABLE, "failed", by_itself=True, cause=_last_line(str(error)))
         except RayActorError as error:
             text = str(error)
             if OUT_OF_MEMORY in text:
