@@ -15,12 +15,12 @@ from harness.compare.condition_changes import HOST, condition_changes
 from harness.compare.folder import read_folder
 from harness.config_schema import SlurmSchema
 from harness.environment import describe, from_dict
-from harness.executors import LOST, ExecutorError, jobs, slurm
+from harness.executors import ExecutorError, jobs, slurm
 from harness.executors.job_folder import JOBS, JobFolder, JobSpec, alike
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
-from harness.records import Status
+from harness.records import LOST, Status
 from harness.runner import run
 from harness.store import OtherSchemaError, Store
 

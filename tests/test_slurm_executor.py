@@ -132,6 +132,30 @@ def test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again(cluster, tmp_
     assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
 
 
+def test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again(cluster, tmp_path):
+    """The rank that is left loses the connection; a missing heartbeat or Slurm shows that a node is lost."""
+    groups, two_nodes = [group(*gated(tmp_path, 2, suite="ranked"))], {"nodes": 2, **ALONE}
+    limits = [900.0, None]
+    one = Sweep("slurm", tmp_path, groups, two_nodes, limits)
+    one.wait_for(lambda: begun(tmp_path))
+    (job,) = cluster.queue()
+    cluster.kill_node("n2")
+    assert one.end()[0] == 0
+    cluster.start_node("n2")
+    found = ends(tmp_path)
+    assert {status for status, _ in found.values()} == {"unavailable"}
+    silent = "its job lost rank 1 in {}: its node sends no heartbeat"
+    by_slurm = f"its job {job} ended when a node of n[1-2] failed"
+    assert found["gated0"][1] in (silent.format("sum_until"), by_slurm)
+    assert found["gated1"][1] in (silent.format("join"), by_slurm)
+    assert begun(tmp_path) == {"gated0": 1}
+    wait_for(lambda: cluster.node_states() == ["idle", "idle"])
+    (tmp_path / "gate").touch()
+    assert Sweep("slurm", tmp_path, groups, two_nodes, limits).end()[0] == 0
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert begun(tmp_path) == {"gated0": 2, "gated1": 1}
+
+
 def test_cancelled_and_preempted_jobs_are_named(cluster, tmp_path):
     one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 2)], ALONE)
     one.wait_for(lambda: len(begun(tmp_path)) == 2)

@@ -21,12 +21,12 @@ from types import FrameType
 from typing import NoReturn
 
 from harness.environment import Environment, describe, from_dict
-from harness.executors import LOST, CellFinished, CellStarted, now
+from harness.executors import CellFinished, CellStarted, now
 from harness.executors.child import kill_by_tmpdir
 from harness.executors.job_folder import JOB, UNSEEN, EventFile, JobFolder, JobSpec, nodes_file, write_once
 from harness.executors.local import LocalExecutor
 from harness.executors.start import executor_context
-from harness.records import Status
+from harness.records import LOST, Status
 
 DECISIVE = ("cpu", "cores", "gpus", "driver", "python", "versions")
 """Fields of an environment, besides its memory, by which the values of two nodes may differ."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from harness.environment import Environment, describe_elsewhere
-from harness.executors import LOST, CellEvent, ExecutorError
+from harness.executors import CellEvent, ExecutorError
 from harness.executors.earlier_jobs import EarlierJobs
 from harness.executors.job_folder import UNSEEN, JobFolder, JobSpec
 from harness.executors.submitted_job import JobEnd, SubmittedJob
-from harness.records import Group, Limits, Status
+from harness.records import LOST, Group, Limits, Status
 from harness.store import StoreError
 from harness.units import counted
 

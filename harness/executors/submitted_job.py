@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from harness.executors import LOST, CellEnvironment, CellEvent, CellFinished, CellStarted, now
+from harness.executors import CellEnvironment, CellEvent, CellFinished, CellStarted, now
 from harness.executors.job_folder import JobClaim, JobFolder, JobSpec
-from harness.records import Status
+from harness.records import LOST, Status
 
 
 class JobEnd(NamedTuple):
