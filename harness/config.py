@@ -58,6 +58,7 @@ LEAST = {
     "memory_GB": 0.1,
     "time_limit_min": 1,
     "groups_per_job": 1,
+    "array_parallelism": 1,
     "cpus_per_job": 1,
     "gpus_per_job": 0,
 }
@@ -311,7 +312,7 @@ def check_executor(name: str, given: Mapping[str, Any]) -> None:
     for key, least in LEAST.items():
         if name in EXECUTORS and key in given:
             allowed = {"type": "float" if key == "memory_GB" else "int", "at_least": least}
-            optional = key in ("cpus_per_task", "memory_GB")
+            optional = key in ("cpus_per_task", "memory_GB", "array_parallelism")
             check_value(f"executor.{key}", given[key], {**allowed, "optional": optional})
 
 

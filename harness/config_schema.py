@@ -122,6 +122,7 @@ class SlurmSchema(ExecutorSchema):
     python: str | None = None
     srun_args: list[str] = field(default_factory=list)
     groups_per_job: int = 1
+    array_parallelism: int | None = None
 
 
 @dataclass

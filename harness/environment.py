@@ -45,7 +45,7 @@ class Environment(NamedTuple):
     driver: str  # the GPUs' driver; empty without GPUs
     commit: str  # empty outside a git checkout
     dirty: bool  # whether the checkout differs from its commit
-    ranks: str = ""  # nodes and ranks per node that a launcher started, or a cluster's; empty where none did
+    ranks: str = ""  # nodes and ranks per node of a launcher, or what a cluster was asked for; empty without
     matmul_FLOP_per_s: Mapping[str, float] = {}  # rates of one thread by dtype; empty where not measured
 
     @property

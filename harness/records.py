@@ -173,6 +173,10 @@ class Unavailable(Exception):
     """A cell cannot run here; the text names why, and what would help."""
 
 
+LOST = "its job "
+"""Start of the reason of a cell whose job or node was lost through no fault of its own: it is tried again."""
+
+
 IN_OTHER_PROCESS = "in_other_process"
 """Attribute of an exception, true where what failed is a process of the cell's own: this one may run the next
 cell."""

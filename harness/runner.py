@@ -16,7 +16,6 @@ from typing import Any
 
 from harness.environment import Environment, from_dict
 from harness.executors import (
-    LOST,
     CellEnvironment,
     CellEvent,
     CellFinished,
@@ -28,7 +27,7 @@ from harness.executors import (
     now,
 )
 from harness.executors.job_folder import alike
-from harness.records import Cell, Group, Limits, Reading, Record, Status, gather
+from harness.records import LOST, Cell, Group, Limits, Reading, Record, Status, gather
 from harness.skip_rules import NOT_TRIED, SkipRules
 from harness.store import Store
 from harness.units import counted

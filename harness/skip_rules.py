@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.executors import LOST
-from harness.records import Cell, Record, Status, digest
+from harness.records import LOST, Cell, Record, Status, digest
 
 NOT_TRIED = "not tried"
 """Start of the reason of a cell that was not tried."""

@@ -26,6 +26,7 @@ PACKAGES = {
 
 NODES = ("n1", "n2")
 CPUS = 2  # of each node, whatever the machine has
+ARRAY = 5  # jobs of one array at most
 START_S = 60.0
 
 CONF = """
@@ -53,6 +54,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 SlurmdTimeout=8
 KillWait=2
+MaxArraySize={array}
 ReturnToService=2
 UnkillableStepTimeout=10
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus}
@@ -94,8 +96,8 @@ class SlurmCluster:
         """Start the daemons and wait until both nodes are idle."""
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(parents=True)
-        text = CONF.format(host=socket.gethostname(), ports=free_ports(3), folder=self.folder, cpus=CPUS)
-        (self.folder / "slurm.conf").write_text(text)
+        values = {"host": socket.gethostname(), "ports": free_ports(3), "cpus": CPUS, "array": ARRAY}
+        (self.folder / "slurm.conf").write_text(CONF.format(folder=self.folder, **values))
         key = self.folder / "munge.key"
         key.touch(0o600)
         key.write_bytes(os.urandom(128))
@@ -140,9 +142,8 @@ class SlurmCluster:
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60).stdout
 
     def queue(self):
-        """Return the ids of the jobs that wait or run, by name."""
-        rows = self.call("squeue", "--noheader", "--format=%j %A").split("\n")
-        return dict(row.split() for row in rows if row)
+        """Return the ids of the jobs that wait or run: `12`, or `12_3` in an array."""
+        return self.call("squeue", "--noheader", "--array", "--format=%i").split()
 
     def stop(self):
         """Cancel all jobs, and end all processes of the cluster and its jobs."""

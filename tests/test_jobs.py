@@ -1,6 +1,7 @@
 """The common part of executors of jobs, with processes of this machine as its queue."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,14 +11,16 @@ from toy.jobs_sweep import begun, gated, wait_for
 from toy.sweep import LIMITS, cell, environ, group
 
 from harness.code_fingerprint import ROOT
+from harness.compare.condition_changes import HOST, condition_changes
+from harness.compare.folder import read_folder
 from harness.config_schema import SlurmSchema
 from harness.environment import describe, from_dict
-from harness.executors import LOST, ExecutorError, jobs
+from harness.executors import ExecutorError, jobs, slurm
 from harness.executors.job_folder import JOBS, JobFolder, JobSpec, alike
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
 from harness.executors.slurm import SlurmQueue
 from harness.executors.submitted_job import JobEnd
-from harness.records import Status
+from harness.records import LOST, Status
 from harness.runner import run
 from harness.store import OtherSchemaError, Store
 
@@ -25,25 +28,31 @@ pytestmark = pytest.mark.usefixtures("toy_suites")
 
 
 class Processes:
-    """A queue whose jobs begin at once; `takes` of them at the same time, and each runs `program`."""
+    """A queue whose jobs begin at once; `takes` of them at the same time, and each runs `program`.
+
+    At most `largest` are submitted together; `together` has how many were.
+    """
 
     title = "processes"
 
-    def __init__(self, takes=2, program="harness.executors.job"):
-        self.takes, self.program = takes, program
+    def __init__(self, takes=2, program="harness.executors.job", largest=100):
+        self.takes, self.program, self.largest = takes, program, largest
         self.started = {}
+        self.together = []
         self.most = 0
 
     def open(self):
         pass
 
-    def submit(self, job, timed):
+    def submit(self, jobs, timed):
         alive = sum(process.poll() is None for process in self.started.values())
-        if alive >= self.takes:
+        if alive + len(jobs) > self.takes or len(jobs) > self.largest:
             raise QueueRefusal("the queue is full")
-        self.most = max(self.most, alive + 1)
-        command = [sys.executable, "-m", self.program, str(job.path)]
-        self.started[job.name] = subprocess.Popen(command, env=environ(), stderr=subprocess.DEVNULL)
+        self.together.append(len(jobs))
+        self.most = max(self.most, alive + len(jobs))
+        for job in jobs:
+            command = [sys.executable, "-m", self.program, str(job.path)]
+            self.started[job.name] = subprocess.Popen(command, env=environ(), stderr=subprocess.DEVNULL)
 
     def ends(self, jobs):
         return {
@@ -93,9 +102,19 @@ def test_a_full_queue_is_waited_for(tmp_path):
     assert queue.most == 1
 
 
+def test_jobs_are_submitted_together_and_in_halves_where_the_queue_takes_fewer(tmp_path):
+    queue = Processes(takes=5, largest=2)
+    groups = [group(cell("nothing", repeat=i)) for i in range(5)]
+    records = sweep(tmp_path, groups, queue, workers=5)
+    assert {record.status for record in records.values()} == {"ok"}
+    assert len(records) == 5
+    assert queue.together == [2, 1, 2]
+    assert not list((tmp_path / JOBS).glob("*/"))
+
+
 def test_a_queue_that_takes_nothing_is_one_line(tmp_path):
     with pytest.raises(ExecutorError, match="executor=processes: the queue is full"):
-        sweep(tmp_path, [group(cell("nothing"))], Processes(takes=0))
+        sweep(tmp_path, [group(cell("nothing")), group(cell("hang"))], Processes(takes=0))
     assert not list((tmp_path / JOBS).glob("*/"))
 
 
@@ -103,6 +122,26 @@ def test_a_program_that_never_begins_ends_the_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "SETTLE_S", 0.1)
     with pytest.raises(ExecutorError, match="executor=processes: its job ended before it began: "):
         sweep(tmp_path, [group(cell("nothing"))], Processes(program="no_such_module"))
+
+
+class Blind(Processes):
+    """A queue of two nodes, of which the second does not see the folder; a job goes to it once one runs."""
+
+    def submit(self, jobs, timed):
+        super().submit(jobs[:1], timed)
+        for job in jobs[1:]:
+            wait_for(jobs[0].claimed)
+            self.started[job.name] = subprocess.Popen(["false"])
+
+
+def test_one_node_that_does_not_see_the_folder_ends_the_sweep(tmp_path, monkeypatch):
+    quick(monkeypatch)
+    queue = Blind()
+    with pytest.raises(ExecutorError, match=r"executor=processes: its job ended before it began: ") as raised:
+        sweep(tmp_path / "out", [group(one) for one in gated(tmp_path, 2)], queue)
+    assert re.search(r"its node does not see /.*; expected nodes that share the folder", str(raised.value))
+    assert [process.poll() is None for process in queue.started.values()] == [False, False]
+    assert not list((tmp_path / "out" / JOBS).glob("*/"))
 
 
 def test_nodes_of_one_folder_are_alike_and_other_cells_are_tried_again(tmp_path):
@@ -164,8 +203,8 @@ class Waiting(Forgetful):
         super().__init__(gate, 100)
         self.jobs = {}
 
-    def submit(self, job, timed):
-        self.jobs[job.name] = job
+    def submit(self, jobs, timed):
+        self.jobs |= {job.name: job for job in jobs}
 
     def cancel(self, names):
         self.cancelled += [self.jobs[name].is_forbidden for name in names]
@@ -202,7 +241,7 @@ def test_an_earlier_job_that_the_queue_knows_again_is_waited_for(tmp_path, monke
     queue, groups = Forgetful(tmp_path / "gate", times=1), [group(one) for one in gated(tmp_path, 1)]
     kind = JobsExecutor(tmp_path, queue, 1, 1, JobResources("test", 0)).environment().host
     spec = JobSpec(tuple(groups), LIMITS, "test", kind)
-    queue.submit(JobFolder.create(tmp_path / "out", spec), timed=False)
+    queue.submit(JobFolder.create(tmp_path / "out", [spec]), timed=False)
     wait_for(lambda: begun(tmp_path))
     records = sweep(tmp_path / "out", groups, queue)
     assert [record.status for record in records.values()] == ["ok"]
@@ -246,6 +285,37 @@ def test_nodes_with_other_libraries_than_the_submitter_answer_for_unavailable_ce
     assert alike(tmp_path, here) == set()
 
 
+def test_the_container_of_a_cell_is_part_of_its_identity(tmp_path):
+    def environment(**settings):
+        return slurm.create(tmp_path, 1, settings).environment()
+
+    one = environment(python="apptainer exec --nv /home/alice/torch.sif python3")
+    assert environment().ranks == "slurm: 1 x 1"
+    assert one.ranks.startswith("slurm: 1 x 1, python=apptainer exec --nv torch.sif python3 (")
+    pyxis = environment(srun_args=["--container-image=nvcr.io#nvidia/pytorch:24.05-py3"])
+    assert pyxis.ranks.startswith("slurm: 1 x 1, srun_args=--container-image=pytorch:24.05-py3 (")
+    others = (
+        environment(),
+        environment(python="apptainer exec --nv /home/alice/torch2.sif python3"),
+        environment(python="apptainer exec --nv /home/bob/torch.sif python3"),
+        pyxis,
+    )
+    assert len({one.host, *(other.host for other in others)}) == 5
+
+
+def test_records_of_two_containers_are_compared_as_of_two_hosts(tmp_path):
+    for image in ("first", "second"):
+        executor = slurm.create(tmp_path / image, 2, {"python": f"apptainer exec {image}.sif python3"})
+        executor._queue = Processes()
+        with Store(tmp_path / image) as store:
+            run([group(cell("nothing"))], store, executor, LIMITS, executor.environment())
+    a, b = read_folder(tmp_path / "first"), read_folder(tmp_path / "second")
+    (change,) = condition_changes(a, b, [])
+    assert change.name == HOST
+    assert "first.sif" in change.a
+    assert "second.sif" in change.b
+
+
 def test_records_of_another_schema_version_are_refused_before_anything_is_queued(tmp_path):
     (tmp_path / "records.jsonl").write_text('{"schema": 1}\n')
     queue = Processes()
@@ -271,9 +341,10 @@ def programs(folder, monkeypatch, **texts):
 
 def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, monkeypatch):
     rows = (
-        "a|1|OUT_OF_MEMORY|n1|OutOfMemory\nb|2|DEADLINE|n2|None\nc|3|RUNNING|n1|None\nd|4|BOOT_FAIL|n3|None"
+        "1|1|OUT_OF_MEMORY|n1|OutOfMemory|a\n2|2|DEADLINE|n2|None|b\n"
+        "3|3|RUNNING|n1|None|c\n4|4|BOOT_FAIL|n3|None|d"
     )
-    older = "e|5|CANCELLED by 7|n1"
+    older = "5|5|CANCELLED by 7|n1|e"
     programs(
         tmp_path / "bin",
         monkeypatch,
@@ -288,6 +359,37 @@ def test_states_of_slurm_are_statuses_and_accounting_knows_older_jobs(tmp_path, 
         "d": JobEnd(Status.UNAVAILABLE, "4 ended when a node of n3 failed to boot"),
         "e": JobEnd(Status.UNAVAILABLE, "5 was cancelled"),
     }
+
+
+def test_tasks_of_an_array_are_jobs_of_their_own(tmp_path, monkeypatch):
+    """Slurm lists tasks that have not begun on one line, with the id of the last one to begin."""
+    rows = (
+        "7_0|8|RUNNING|n1|None|a\n7_1|9|PREEMPTED|n2|None|a\n"
+        "7_[2-3,5-9:2%2]|7|PENDING||JobArrayTaskLimit|a\n20_[0-1]|20|PENDING||PartitionNodeLimit|b"
+    )
+    programs(
+        tmp_path / "bin",
+        monkeypatch,
+        squeue=f"cat <<END\n{rows}\nEND",
+        sacct="cat <<END\n30_[0-4]|30|CANCELLED by 7|None assigned|c\n40_1|43|NODE_FAIL|n3|d\nEND",
+        scancel=f'echo "$@" >{tmp_path}/cancelled',
+    )
+    queue = SlurmQueue(SlurmSchema())
+    waiting = {"a.2": "", "a.3": "", "a.5": "", "a.7": "", "a.9": ""}
+    ended = {"a.1": "9", "b.1": "", "c.4": "", "d.1": "43"}
+    unknown = {"a.1": "another", "a.4": "", "a.6": "", "a.10": "", "c.5": "", "a": ""}
+    assert queue.ends({"a.0": "8", **waiting}) == dict.fromkeys(["a.0", *waiting])
+    assert queue.ends(ended) == {
+        "a.1": JobEnd(Status.UNAVAILABLE, "7_1 was preempted"),
+        "b.1": JobEnd(
+            Status.UNAVAILABLE, "20_1 cannot start: Slurm's reason is PartitionNodeLimit", never=True
+        ),
+        "c.4": JobEnd(Status.UNAVAILABLE, "30_4 was cancelled"),
+        "d.1": JobEnd(Status.UNAVAILABLE, "40_1 ended when a node of n3 failed"),
+    }
+    assert queue.ends(unknown) == {}
+    queue.cancel(["a.0", "a.1", "a.7"])
+    assert (tmp_path / "cancelled").read_text() == "7_0 7_7\n"
 
 
 def command(executor, out):

@@ -22,8 +22,7 @@ from harness.instruments.distributed.launcher_env import (
     places,
 )
 from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
-from harness.instruments.distributed.rank_worker import STORE
-from harness.instruments.distributed.remote_ranks import LEASE_S
+from harness.instruments.distributed.rank_worker import LEASE_S, STORE
 from harness.records import Origin, Status, Unavailable, measurement
 from harness.store import read_records
 

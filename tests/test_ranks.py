@@ -13,9 +13,10 @@ from moved import needs_namespaces
 from harness import failure_classification
 from harness.instruments.distributed import rank_pool
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
+from harness.instruments.distributed.rank_worker import SILENT, STORE
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
-from harness.records import Status, Unavailable, WrongResult
+from harness.records import LOST, Status, Unavailable, WrongResult
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
 
@@ -149,6 +150,21 @@ def test_what_a_rank_raises_is_reported_with_rank_and_function(mark, light, how,
 def test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it(mark, who):
     error = failing(["SIGKILL" if rank == who else "" for rank in range(2)], RankFailed)
     assert str(error).startswith(f"rank {who} was killed by SIGKILL in misbehave")
+    wait_until_none(mark)
+
+
+@pytest.mark.parametrize("others_notice_first", [False, True])
+def test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell(mark, others_notice_first):
+    """What represents it here ends once it has heard nothing for long; others lose the connection first."""
+    late = "sleep 1; " if others_notice_first else ""
+    elsewhere = RankLocation(
+        ["sh", "-c", f'"$@"; {late}exit {SILENT}', "sh"], {**ENVIRONMENT, STORE: "host:port"}
+    )
+    with (
+        RankPool([PLACE, elsewhere], "127.0.0.1", timeout_s=LIMIT_S) as pool,
+        pytest.raises(Unavailable, match=f"^{LOST}lost rank 1 in misbehave: its node sends no heartbeat$"),
+    ):
+        pool.call("on_ranks:misbehave", ways=["", "SIGKILL"])
     wait_until_none(mark)
 
 

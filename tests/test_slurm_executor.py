@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, why_not
+from slurm_cluster import ARRAY, SlurmCluster, why_not
 from test_launcher import SMALL
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
@@ -104,7 +104,7 @@ def test_exclusive_jobs_do_not_share_a_node_and_those_of_timed_cells_are(tmp_pat
 
 def jobs_by_node(cluster):
     """Return the ids of the jobs that run, by node."""
-    rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %A").splitlines()
+    rows = cluster.call("squeue", "--noheader", "--states=R", "--format=%N %i").splitlines()
     return dict(row.split() for row in rows)
 
 
@@ -130,6 +130,30 @@ def test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again(cluster, tmp_
     assert Sweep("slurm", tmp_path, groups, ALONE, limits=[900.0, None]).end()[0] == 0
     assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
     assert sorted(begun(tmp_path).values()) == [1, 1, 2, 2]
+
+
+def test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again(cluster, tmp_path):
+    """The rank that is left loses the connection; a missing heartbeat or Slurm shows that a node is lost."""
+    groups, two_nodes = [group(*gated(tmp_path, 2, suite="ranked"))], {"nodes": 2, **ALONE}
+    limits = [900.0, None]
+    one = Sweep("slurm", tmp_path, groups, two_nodes, limits)
+    one.wait_for(lambda: begun(tmp_path))
+    (job,) = cluster.queue()
+    cluster.kill_node("n2")
+    assert one.end()[0] == 0
+    cluster.start_node("n2")
+    found = ends(tmp_path)
+    assert {status for status, _ in found.values()} == {"unavailable"}
+    silent = "its job lost rank 1 in {}: its node sends no heartbeat"
+    by_slurm = f"its job {job} ended when a node of n[1-2] failed"
+    assert found["gated0"][1] in (silent.format("sum_until"), by_slurm)
+    assert found["gated1"][1] in (silent.format("join"), by_slurm)
+    assert begun(tmp_path) == {"gated0": 1}
+    wait_for(lambda: cluster.node_states() == ["idle", "idle"])
+    (tmp_path / "gate").touch()
+    assert Sweep("slurm", tmp_path, groups, two_nodes, limits).end()[0] == 0
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert begun(tmp_path) == {"gated0": 2, "gated1": 1}
 
 
 def test_cancelled_and_preempted_jobs_are_named(cluster, tmp_path):
@@ -217,7 +241,8 @@ def test_jobs_go_on_without_the_submitter_and_the_next_one_collects_them(cluster
     one.wait_for(lambda: len(begun(tmp_path)) == 3)
     one.kill(signal.SIGKILL)
     again = Sweep("slurm", tmp_path, groups, SHARED, workers=3)
-    assert len(cluster.queue()) == 3
+    assert [title.partition("_")[2] for title in sorted(cluster.queue())] == ["0", "1", "2"]
+    assert len(arrays(cluster)) == 1
     (tmp_path / "gate").touch()
     assert again.end()[0] == 0
     assert {status for status, _ in ends(tmp_path).values()} == {"ok"}
@@ -241,11 +266,34 @@ def test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start(tmp_path):
     assert not folders_of_jobs(tmp_path)
 
 
+def arrays(cluster):
+    """Return the ids of the arrays that have jobs in the queue."""
+    return {title.partition("_")[0] for title in cluster.queue()}
+
+
+def test_an_array_is_as_large_as_the_cluster_allows_and_runs_as_many_jobs_at_once_as_asked(cluster, tmp_path):
+    """Without accounting, Slurm forgets a job of an array that is cancelled before it begins."""
+    groups = [group(one) for one in gated(tmp_path, ARRAY + 1)]
+    settings = {**SHARED, "array_parallelism": 1}
+    one = Sweep("slurm", tmp_path, groups, settings, workers=ARRAY + 1)
+    held = ["squeue", "--noheader", "--array", "--states=PD", "--format=%i %r"]
+    one.wait_for(lambda: cluster.call(*held).count("JobArrayTaskLimit") == ARRAY - 1)
+    one.wait_for(lambda: len(begun(tmp_path)) == 2)
+    assert len(arrays(cluster)) == 2
+    cluster.call("scancel", cluster.call(*held).split()[0])
+    (tmp_path / "gate").touch()
+    assert one.end()[0] == 0
+    found = sorted(ends(tmp_path).values())
+    assert found == [("ok", "")] * ARRAY + [("unavailable", "its job is not known to slurm any more")]
+    assert sorted(begun(tmp_path).values()) == [1] * ARRAY
+
+
 def test_ctrl_c_cancels_the_jobs(cluster, tmp_path):
-    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], SHARED)
+    settings = {**SHARED, "array_parallelism": 2}
+    one = Sweep("slurm", tmp_path, [group(one) for one in gated(tmp_path, 3)], settings, workers=3)
     one.wait_for(lambda: len(begun(tmp_path)) == 2)
     assert one.kill(signal.SIGINT) == 130
-    assert cluster.queue() == {}
+    assert cluster.queue() == []
     assert not folders_of_jobs(tmp_path)
 
 
@@ -277,19 +325,24 @@ def test_what_the_cluster_refuses_is_one_line_and_leaves_no_job(cluster, tmp_pat
     with pytest.raises(ExecutorError, match=said) as raised:
         sweep("slurm", tmp_path / "out", [group(cell("nothing")), group(cell("hang"))], settings)
     assert "\n" not in str(raised.value)
-    assert cluster.queue() == {}
+    assert cluster.queue() == []
     assert not folders_of_jobs(tmp_path)
 
 
-def test_a_folder_that_nodes_do_not_see_is_named(cluster, tmp_path):
-    """Another file system lies over the folder in the job."""
-    out = tmp_path / "out"
-    hidden = f'mount -t tmpfs none {out} && {sys.executable} "$@"'
-    settings = {"python": f"unshare --mount bash -c '{hidden}' bash"}
+@pytest.mark.parametrize("seen_by", ["no node", "n1"])
+def test_a_folder_that_nodes_do_not_see_is_named(cluster, tmp_path, seen_by):
+    """Another file system lies over the folder in the job: of any, or of that on n2 once the other runs."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    hide = f"mount -t tmpfs none {out}"
+    if seen_by == "n1":
+        hide = f"if [ $SLURMD_NODENAME = n2 ]; then until [ -s {log} ]; do sleep 0.1; done; {hide}; fi"
+    settings = {"python": f"unshare --mount bash -c '{hide}; {sys.executable} \"$@\"' bash", **ALONE}
     said = r"before it began: \S+ does not see /.*; expected nodes that share"
     with pytest.raises(ExecutorError, match=said):
-        sweep("slurm", out, [group(cell("nothing"))], settings)
-    assert cluster.queue() == {}
+        sweep("slurm", out, [group(one) for one in gated(tmp_path, 2)], settings)
+    assert len(begun(tmp_path)) == (1 if seen_by == "n1" else 0)
+    assert cluster.queue() == []
+    assert not folders_of_jobs(tmp_path)
 
 
 def test_a_cluster_that_is_not_there_is_one_line(tmp_path, monkeypatch):

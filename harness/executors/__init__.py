@@ -70,9 +70,6 @@ KINDS: Mapping[str, Any] = {
     for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellEnvironment, CellFinished)
 }
 
-LOST = "its job "
-"""Start of the reason of a cell whose job ended first, through no fault of the cell: it is tried again."""
-
 
 class ExecutorError(Exception):
     """An executor cannot run here; the text is one line with what to do."""

@@ -21,12 +21,12 @@ from types import FrameType
 from typing import NoReturn
 
 from harness.environment import Environment, describe, from_dict
-from harness.executors import LOST, CellFinished, CellStarted, now
+from harness.executors import CellFinished, CellStarted, now
 from harness.executors.child import kill_by_tmpdir
-from harness.executors.job_folder import JOB, EventFile, JobFolder, JobSpec, nodes_file, write_once
+from harness.executors.job_folder import JOB, UNSEEN, EventFile, JobFolder, JobSpec, nodes_file, write_once
 from harness.executors.local import LocalExecutor
 from harness.executors.start import executor_context
-from harness.records import Status
+from harness.records import LOST, Status
 
 DECISIVE = ("cpu", "cores", "gpus", "driver", "python", "versions")
 """Fields of an environment, besides its memory, by which the values of two nodes may differ."""
@@ -37,7 +37,7 @@ def run_job(path: Path, by: str) -> None:
     job = JobFolder(path)
     spec = job.spec()
     if spec is None:
-        raise FileNotFoundError(f"{socket.gethostname()} does not see {path}")
+        raise FileNotFoundError(f"{socket.gethostname()} {UNSEEN} {path}")
     environment = describe(spec.ranks)
     if not job.claim(by, environment):
         return
@@ -115,7 +115,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR2, lambda number, frame: None)  # submitit makes Slurm announce the end with it
     path = Path(sys.argv[1])
     if not (path / JOB).exists():
-        sys.exit(f"{socket.gethostname()} does not see {path}")
+        sys.exit(f"{socket.gethostname()} {UNSEEN} {path}")
     with executor_context():
         run_job(path, os.environ.get("SLURM_JOB_ID", ""))
 

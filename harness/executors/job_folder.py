@@ -27,6 +27,12 @@ from harness.store import replace_file
 
 JOBS = ".jobs"
 JOB, CLAIM, EVENTS, ENDED = "job.json", "claim.json", "events.jsonl", "ended"
+TASK = "."
+"""Between the name of an array and the number of its task, in the name of a job."""
+
+UNSEEN = "does not see"
+"""What a job reports of its node where the folder is not shared with it."""
+
 NOBODY = "nobody"
 """Who has claimed the folder of a job that must not begin any more."""
 
@@ -59,12 +65,24 @@ class JobFolder:
         self._read_B = 0
 
     @classmethod
-    def create(cls, sweep: Path, spec: JobSpec) -> Self:
-        """Return a new job's folder in the folder of its sweep; raises OSError."""
-        path = sweep.resolve() / JOBS / f"{spec.groups[0].cells[0].suite}-{uuid4().hex[:12]}"
-        path.mkdir(parents=True)
-        replace_file(path / JOB, json.dumps(spec._asdict()).encode())
-        return cls(path)
+    def create(cls, sweep: Path, specs: Sequence[JobSpec]) -> list[Self]:
+        """Return the folders of new jobs in the folder of their sweep; raises OSError.
+
+        Several jobs are the tasks of one array: `<array>.0`, `<array>.1` and so on.
+        """
+        array = sweep.resolve() / JOBS / f"{specs[0].groups[0].cells[0].suite}-{uuid4().hex[:12]}"
+        folders = []
+        for task, spec in enumerate(specs):
+            path = array.with_name(f"{array.name}{TASK}{task}") if len(specs) > 1 else array
+            path.mkdir(parents=True)
+            replace_file(path / JOB, json.dumps(spec._asdict()).encode())
+            folders.append(cls(path))
+        return folders
+
+    @property
+    def array(self) -> Path:
+        """Return the path without the number of its task in an array."""
+        return self.path.with_name(array_of(self.name))
 
     def spec(self) -> JobSpec | None:
         """Return what it runs; None where that was not written, so that it was not submitted either."""
@@ -126,15 +144,19 @@ class JobFolder:
         self._read_B += len(lines) + 1 if lines else 0
         return [event_from_json(line) for line in lines.splitlines()]
 
-    def log(self) -> str:
-        """Return the last line that the job itself printed, errors before output; empty without any."""
-        for path in sorted(self.path.glob("*_log.*")):  # .err, .out
+    def log(self) -> str | None:
+        """Return the last line that the job itself printed, errors before output; empty without any.
+
+        None where there is no file for what it prints, as where its node does not see the folder.
+        """
+        paths = sorted(self.path.glob("*_log.*"))  # .err, .out
+        for path in paths:
             with suppress(OSError):
                 if lines := path.read_text(errors="replace").split("\n"):
                     last = [line.strip() for line in lines if line.strip()][-1:]
                     if last:
                         return last[0]
-        return ""
+        return "" if paths else None
 
     def remove(self) -> None:
         """Remove it, with all its files."""
@@ -164,6 +186,11 @@ class EventFile:
             line = line[os.write(self._fd, line) :]
         if isinstance(event, CellFinished):
             os.fsync(self._fd)
+
+
+def array_of(name: str) -> str:
+    """Return the name of the array that a job is a task of; the job's own name outside an array."""
+    return name.partition(TASK)[0]
 
 
 def job_folders(sweep: Path) -> list[JobFolder]:

@@ -11,15 +11,16 @@ import logging
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from harness.environment import Environment, describe_elsewhere
-from harness.executors import LOST, CellEvent, ExecutorError
+from harness.executors import CellEvent, ExecutorError
 from harness.executors.earlier_jobs import EarlierJobs
-from harness.executors.job_folder import JobFolder, JobSpec
+from harness.executors.job_folder import UNSEEN, JobFolder, JobSpec
 from harness.executors.submitted_job import JobEnd, SubmittedJob
-from harness.records import Group, Limits, Status
+from harness.records import LOST, Group, Limits, Status
 from harness.store import StoreError
 from harness.units import counted
 
@@ -44,7 +45,7 @@ CANCEL_S = 60.0
 
 
 class QueueRefusal(Exception):
-    """The queue did not accept a job; the text is one line."""
+    """The queue did not accept jobs; the text is one line."""
 
 
 class JobQueue(Protocol):
@@ -55,8 +56,12 @@ class JobQueue(Protocol):
     def open(self) -> None:
         """Reach the queue; raises ExecutorError."""
 
-    def submit(self, job: JobFolder, timed: bool) -> None:
-        """Queue a job; raises QueueRefusal. `timed`: its cells are, so that it needs its nodes alone."""
+    def submit(self, jobs: Sequence[JobFolder], timed: bool) -> None:
+        """Queue jobs that ask for the same, together where the queue can do that.
+
+        `timed`: their cells are, so that each job needs its nodes alone. Raises QueueRefusal; then none of
+        them is queued.
+        """
 
     def ends(self, jobs: Mapping[str, str]) -> Mapping[str, JobEnd | None]:
         """Return by name how each job ended; None while it waits or runs.
@@ -149,7 +154,8 @@ class JobsExecutor:
 
     def _fill(self, earlier: EarlierJobs, waiting: Iterator[Group], limits: Limits, kind: str) -> None:
         """Submit groups while there is room; what an earlier command's jobs have is expected from those."""
-        while len(self._jobs) < self._workers and not self._full:
+        bundles: list[list[Group]] = []
+        while len(self._jobs) + len(bundles) < self._workers and not self._full:
             bundle: list[Group] = []
             while len(bundle) < self._groups_per_job:
                 group = self._left.popleft() if self._left else earlier.unblocked(self._jobs)
@@ -158,29 +164,43 @@ class JobsExecutor:
                 bundle += earlier.not_submitted(group, self._jobs)
             if not bundle:
                 break
-            self._submit(tuple(bundle), limits, kind)
+            bundles.append(bundle)
+        for timed, alike in groupby(bundles, _is_timed):
+            self._submit([JobSpec(tuple(one), limits, self.ranks, kind) for one in alike], timed)
 
-    def _submit(self, groups: tuple[Group, ...], limits: Limits, kind: str) -> None:
-        """Submit groups as one job, or keep them where the queue takes no more; raises ExecutorError."""
-        spec = JobSpec(groups, limits, self.ranks, kind)
+    def _submit(self, specs: Sequence[JobSpec], timed: bool) -> None:
+        """Submit jobs together, in halves where the queue does not accept so many at once.
+
+        A single job that it does not accept now is kept; raises ExecutorError where it accepts none.
+        """
+        if self._full:
+            self._left.extend(group for spec in specs for group in spec.groups)
+            return
         try:
-            folder = JobFolder.create(self._folder, spec)
+            folders = JobFolder.create(self._folder, specs)
         except OSError as error:
             raise StoreError(f"cannot write a job into {self._folder}: {error.strerror}") from error
         try:
-            self._queue.submit(folder, any(group.sampling is not None for group in groups))
+            self._queue.submit(folders, timed)
         except QueueRefusal as refusal:
-            folder.remove()
+            for folder in folders:
+                folder.remove()
+            if len(specs) > 1:
+                half = len(specs) // 2
+                self._submit(specs[:half], timed)
+                self._submit(specs[half:], timed)
+                return
             if not self._jobs and not self._may_take_more():
                 raise ExecutorError(f"executor={self._queue.title}: {refusal}") from None
             if self._jobs:
                 logger.info("%s; trying again once a job has ended", refusal)
-            self._left.extend(groups)
+            self._left.extend(specs[0].groups)
             self._full = True
             return
-        job = SubmittedJob(folder, spec)
-        job.want(job.cells)
-        self._jobs.append(job)
+        for folder, spec in zip(folders, specs, strict=True):
+            job = SubmittedJob(folder, spec)
+            job.want(job.cells)
+            self._jobs.append(job)
 
     def _may_take_more(self) -> bool:
         """Return whether the queue may count jobs that have reported their end and not left it yet."""
@@ -202,13 +222,23 @@ class JobsExecutor:
                 job.note_end(None)
                 return
             self._end_jobs([job.name])
-        elif job.end.by_itself and not self._worked:
-            seen = job.folder.log() or f"its node does not see {job.folder.path}"
+        elif job.end.by_itself and job.claim is None:
+            self._refuse(job, job.end)
+        yield from job.finish(job.end)
+
+    def _refuse(self, job: SubmittedJob, end: JobEnd) -> None:
+        """Raise ExecutorError for a job that ended by itself before it began, which others would, too.
+
+        Once a job has begun, only a node that does not see the folder is a reason.
+        """
+        cause = end.cause or job.folder.log()
+        if cause is None:
+            cause = f"its node {UNSEEN} {job.folder.path}"
+        if UNSEEN in cause or not self._worked:
             raise ExecutorError(
-                f"executor={self._queue.title}: {LOST}{job.end.reason} before it began: {seen}; "
+                f"executor={self._queue.title}: {LOST}{end.reason} before it began: {cause or 'no output'}; "
                 "expected nodes that share the folder out= and this installation"
             )
-        yield from job.finish(job.end)
 
     def _ask(self, busy: bool) -> None:
         """Ask the queue how jobs ended, now and then; sooner where it did not know one."""
@@ -272,6 +302,10 @@ class JobsExecutor:
         if alive:
             names = ", ".join(job.name for job in alive)
             logger.warning("%s did not end when cancelled: %s", counted(len(alive), "job"), names)
+
+
+def _is_timed(groups: Iterable[Group]) -> bool:
+    return any(group.sampling is not None for group in groups)
 
 
 def _forbid(job: SubmittedJob) -> bool:

@@ -52,8 +52,8 @@ class RayQueue:
             raise ExecutorError(f"executor=ray: {error}") from None
         self._actor = ray.remote(max_restarts=0)(_actor_class())
 
-    def submit(self, job: JobFolder, timed: bool) -> None:
-        """Queue a job; raises QueueRefusal where no node has what it needs."""
+    def submit(self, jobs: Sequence[JobFolder], timed: bool) -> None:
+        """Queue jobs; raises QueueRefusal where no node has what one needs."""
         settings = self._settings
         exclusive = timed if settings.exclusive is None else settings.exclusive
         cpus = max(node.get("CPU", 0) for node in _nodes().values()) if exclusive else settings.cpus_per_job
@@ -62,15 +62,16 @@ class RayQueue:
             for node in _nodes().values()
         ):
             raise QueueRefusal(f"no node of the cluster has {cpus:g} CPUs and {settings.gpus_per_job} GPUs")
-        actor = self._actor.options(
-            name=job.name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            num_cpus=cpus,
-            num_gpus=settings.gpus_per_job,
-            scheduling_strategy="SPREAD",
-        ).remote()
-        self._running[job.name] = actor.run.remote(str(ROOT), str(job.path))
+        for job in jobs:
+            actor = self._actor.options(
+                name=job.name,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                num_cpus=cpus,
+                num_gpus=settings.gpus_per_job,
+                scheduling_strategy="SPREAD",
+            ).remote()
+            self._running[job.name] = actor.run.remote(str(ROOT), str(job.path))
 
     def ends(self, jobs: Mapping[str, str]) -> dict[str, JobEnd | None]:
         """Return how jobs ended, as Ray reports it on their actors."""
@@ -98,7 +99,7 @@ class RayQueue:
             ray.get(self._running[name])
         except RayTaskError as error:
             self.cancel([name])
-            return JobEnd(Status.UNAVAILABLE, f"failed ({_last_line(str(error))})", by_itself=True)
+            return JobEnd(Status.UNAVAILABLE, "failed", by_itself=True, cause=_last_line(str(error)))
         except RayActorError as error:
             text = str(error)
             if OUT_OF_MEMORY in text:

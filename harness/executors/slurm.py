@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,51 +17,22 @@ from typing import Any
 
 from harness.config_schema import SlurmSchema
 from harness.executors import ExecutorError
-from harness.executors.job_folder import JobFolder
+from harness.executors.job_folder import TASK, JobFolder
 from harness.executors.jobs import JobResources, JobsExecutor, QueueRefusal
+from harness.executors.slurm_listing import ENDS, accounted, call, end_of, listed, message
 from harness.executors.submitted_job import JobEnd
-from harness.records import Status
+from harness.records import digest
 
 ROOT = Path(__file__).parents[2]
-COMMAND_S = 120.0
-"""How long a command of Slurm's may take; it tries for a while to reach the controller."""
-
-ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED"})
-
-ENDS: Mapping[str, tuple[Status, str]] = {
-    "COMPLETED": (Status.UNAVAILABLE, "{id} ended"),
-    "FAILED": (Status.UNAVAILABLE, "{id} failed on {nodes}"),
-    "CANCELLED": (Status.UNAVAILABLE, "{id} was cancelled"),
-    "PREEMPTED": (Status.UNAVAILABLE, "{id} was preempted"),
-    "NODE_FAIL": (Status.UNAVAILABLE, "{id} ended when a node of {nodes} failed"),
-    "BOOT_FAIL": (Status.UNAVAILABLE, "{id} ended when a node of {nodes} failed to boot"),
-    "TIMEOUT": (Status.TIMED_OUT, "{id} exceeded Slurm's time limit (executor.time_limit_min)"),
-    "DEADLINE": (Status.TIMED_OUT, "{id} exceeded Slurm's deadline"),
-    "OUT_OF_MEMORY": (Status.OUT_OF_MEMORY, "{id} exceeded Slurm's memory limit (executor.memory_GB)"),
-}
-"""States in which a job has ended (squeue(1), JOB STATE CODES); in any other it waits or runs."""
-
-NEVER = frozenset(
-    {
-        "AccountNotAllowed",
-        "AssocMaxWallDurationPerJobLimit",
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSNotAllowed",
-    }
-)
-"""Reasons for which a job waits and will not start (squeue(1), JOB REASON CODES)."""
-
 NODE_ADDRESS = (
     'scontrol --oneliner show node "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" '
     "| grep -o ' NodeAddr=[^ ]*' | cut -d= -f2"
 )
 FIRST_PORT, PORTS = 20_000, 10_000
 """Of where ranks meet: below the ephemeral ports of Linux, different for jobs that share a node."""
+
+FOLDERS = re.compile(r"[^\s='\"]*/")
+"""In a command: all of a path, or of an image's address, but its last part."""
 
 
 class SlurmQueue:
@@ -87,71 +57,50 @@ class SlurmQueue:
                     f"executor=slurm: no {program} here; run this on a login node of the cluster"
                 )
         try:
-            self._rows(())
+            listed(["none"])
         except OSError as error:
             raise ExecutorError(f"executor=slurm: the cluster cannot be reached: {error}") from None
 
-    def submit(self, job: JobFolder, timed: bool) -> None:
-        """Queue a job; raises QueueRefusal with sbatch's own message."""
+    def submit(self, jobs: Sequence[JobFolder], timed: bool) -> None:
+        """Queue a job, or several as an array; raises QueueRefusal with sbatch's own message."""
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        executor = submitit.SlurmExecutor(folder=job.path)
-        executor.update_parameters(**parameters(self._settings, job.name, timed))
+        array = jobs[0].array
+        given = parameters(self._settings, array.name, timed)
+        path = shlex.quote(str(array))
+        if len(jobs) > 1:
+            given = _as_array(given, array, len(jobs), self._settings.array_parallelism)
+            path += f"{TASK}$SLURM_ARRAY_TASK_ID"
+        executor = submitit.SlurmExecutor(folder=jobs[0].path)
+        executor.update_parameters(**given)
         python = self._settings.python or shlex.quote(sys.executable)
         try:
-            executor._submit_command(f"{python} -u -m harness.executors.job {shlex.quote(str(job.path))}")
+            executor._submit_command(f"{python} -u -m harness.executors.job {path}")
         except (FailedJobError, FailedSubmissionError) as error:
             raise QueueRefusal(message(str(error))) from None
 
     def ends(self, jobs: Mapping[str, str]) -> dict[str, JobEnd | None]:
         """Return how jobs ended, as squeue reports it for minutes, then sacct where there is one."""
-        rows = self._rows(tuple(jobs))
-        left = [name for name in jobs if name not in {row[0] for row in rows}]
-        rows += self._accounted(left) if left else []
+        rows = listed(tuple(jobs))
+        left = [*(jobs.keys() - {row.name for row in rows})]
+        rows += accounted(left) if left else []
         found: dict[str, JobEnd | None] = {}
         for name, by in jobs.items():
-            own = [row for row in rows if row[0] == name and by in ("", row[1])]
-            ends = [_end(*row[1:]) for row in own]
+            ends = [end_of(row) for row in rows if row.name == name and by in ("", row.number)]
             if ends:
                 found[name] = None if None in ends else ends[-1]
         return found
 
     def cancel(self, names: Sequence[str]) -> None:
         """End jobs with scancel."""
-        ids = [row[1] for row in self._rows(tuple(names)) if row[2] not in ENDS] if names else []
-        if ids:
-            _call(["scancel", *ids])
+        rows = listed(names) if names else []
+        titles = [row.title for row in rows if row.name in names and row.state not in ENDS]
+        if titles:
+            call(["scancel", *titles])
 
     def close(self) -> None:
         """Nothing is held."""
-
-    @staticmethod
-    def _rows(names: Sequence[str]) -> list[list[str]]:
-        """Return name, id, state, nodes and reason of this user's jobs, of a name if any; raises OSError."""
-        states = ["--states=all", f"--name={','.join(names)}"] if names else []
-        done = _call(["squeue", "--me", "--noheader", *states, "--format=%j|%A|%T|%N|%r"])
-        if done.returncode:
-            raise OSError(message(done.stderr))
-        return [line.split("|") for line in done.stdout.splitlines()]
-
-    @staticmethod
-    def _accounted(names: Sequence[str]) -> list[list[str]]:
-        """Return the same of jobs that ended long ago, from the accounting; nothing where there is none."""
-        which = [f"--name={','.join(names)}", "--starttime=now-30days"]
-        columns = ["--noheader", "--parsable2", "--format=JobName,JobID,State,NodeList"]
-        done = _call(["sacct", "--allocations", *which, *columns])
-        rows = [line.split("|") for line in done.stdout.splitlines()] if not done.returncode else []
-        return [[name, number, state.split()[0], nodes, ""] for name, number, state, nodes in rows]
-
-
-def _end(number: str, state: str, nodes: str, why: str) -> JobEnd | None:
-    if state == "PENDING" and why in NEVER:
-        return JobEnd(Status.UNAVAILABLE, f"{number} cannot start: Slurm's reason is {why}", never=True)
-    if state not in ENDS:
-        return None
-    status, reason = ENDS[state]
-    return JobEnd(status, reason.format(id=number, nodes=nodes or "its nodes"), state in ENDED_BY_ITSELF)
 
 
 def parameters(settings: SlurmSchema, name: str, timed: bool) -> dict[str, Any]:
@@ -186,18 +135,28 @@ def parameters(settings: SlurmSchema, name: str, timed: bool) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None} | {"wckey": None}
 
 
-def message(text: str) -> str:
-    """Return the first line of what a command of Slurm's reports as an error, without its own name."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
-    errors = [line for line in lines if "error:" in line] or lines
-    return re.sub(r"^\w+: (error: )?", "", errors[0])
+def _as_array(given: Mapping[str, Any], array: Path, tasks: int, at_once: int | None) -> dict[str, Any]:
+    """Return the parameters of one job as those of an array, whose tasks print into their own folders.
+
+    `array`: the path of these without their numbers; `at_once`: how many tasks may run at once, None: all.
+    """
+    logs = f"{array}{TASK}%a/%j"
+    batch = {
+        "array": f"0-{tasks - 1}" + (f"%{at_once}" if at_once else ""),
+        "output": f"{logs}_0_log.out",
+        "error": f"{logs}_0_log.err",
+    }
+    ranks = [f"--output={logs}_%t_log.out", f"--error={logs}_%t_log.err"]
+    additional = {**given["additional_parameters"], **batch}
+    return {**given, "additional_parameters": additional, "srun_args": [*ranks, *given["srun_args"]]}
 
 
-def _call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: {error}")
+def _named(command: str) -> str:
+    """Return a command without its folders, which may name a user, but with a digest of all of it.
+
+    It has the image of a container, so that cells in two images never count as the same.
+    """
+    return f"{FOLDERS.sub('', command)} ({digest(command)})" if command else ""
 
 
 def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecutor:
@@ -210,6 +169,8 @@ def create(folder: Path, workers: int, settings: Mapping[str, Any]) -> JobsExecu
         "cpus_per_task": slurm.cpus_per_task,
         "memory_GB": slurm.memory_GB,
         "exclusive": slurm.exclusive,
+        "python": _named(slurm.python or ""),
+        "srun_args": _named(" ".join(slurm.srun_args)),
     }
     words = [f"{key}={value}" for key, value in asked.items() if value]
     request = ", ".join([f"{slurm.nodes} x {slurm.ranks_per_node}", *words])

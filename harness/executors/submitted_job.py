@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from harness.executors import LOST, CellEnvironment, CellEvent, CellFinished, CellStarted, now
+from harness.executors import CellEnvironment, CellEvent, CellFinished, CellStarted, now
 from harness.executors.job_folder import JobClaim, JobFolder, JobSpec
-from harness.records import Status
+from harness.records import LOST, Status
 
 
 class JobEnd(NamedTuple):
@@ -18,7 +18,7 @@ class JobEnd(NamedTuple):
 
     `status` is that of the cell that was running, `reason` the words after "its job". `by_itself`: its
     program ended, and nobody ended it. `never`: it waits and cannot start. `known`: whether the queue knows
-    the job.
+    the job. `cause`: the last line that its program printed, where the queue has it.
     """
 
     status: Status
@@ -26,6 +26,7 @@ class JobEnd(NamedTuple):
     by_itself: bool = False
     never: bool = False
     known: bool = True
+    cause: str = ""
 
 
 class SubmittedJob:
@@ -124,5 +125,6 @@ class SubmittedJob:
                 if self.claim is not None:
                     yield CellEnvironment(cell, self.claim.environment.to_dict())
             status = end.status if cell in self._begun else Status.UNAVAILABLE
-            yield CellFinished(cell, status, f"{LOST}{end.reason}", max(0.0, took_s))
+            reason = ": ".join(filter(None, (f"{LOST}{end.reason}", end.cause)))
+            yield CellFinished(cell, status, reason, max(0.0, took_s))
         self._wanted.clear()

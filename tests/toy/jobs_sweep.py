@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from toy.sweep import LIMITS, PACKAGE, cell, environ
 
-from harness.executors import LOST, jobs
-from harness.records import Cell, Group, Limits, Sampling
+from harness.executors import jobs
+from harness.records import LOST, Cell, Group, Limits, Sampling
 from harness.runner import run
 from harness.store import Store, read_records
 
@@ -71,10 +71,10 @@ def wait_for(condition):
     return value
 
 
-def gated(folder, number, takes_s=0.0):
+def gated(folder, number, takes_s=0.0, suite="gated"):
     """Return cells that begin, and end `takes_s` after `folder / "gate"` is there."""
     fields = {"log": str(folder / "log"), "gate": str(folder / "gate"), "takes_s": takes_s}
-    return [cell(suite="gated", workload={**fields, "name": f"gated{i}"}) for i in range(number)]
+    return [cell(suite=suite, workload={**fields, "name": f"gated{i}"}) for i in range(number)]
 
 
 def lines(folder, word="begin"):

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.instruments.distributed import log_tail
-from harness.instruments.distributed.rank_worker import MEANT
+from harness.instruments.distributed.rank_worker import LEASE_S, MEANT, SILENT, STORE
+from harness.records import LOST, Unavailable
 
 RANK = "harness.instruments.distributed.rank_worker"
 LOOPBACK = ("127.", "::1", "localhost")
@@ -29,6 +30,9 @@ CHUNK_B = 1 << 16
 GRACE_S = 5.0
 GONE_S = 0.5
 """How long a rank may take to end after another has lost the connection to it."""
+
+SILENT_S = 1.5 * LEASE_S
+"""The same for a rank on another machine, which may have been lost with it: nobody reports its end."""
 
 SIGTERM_PATIENCE_S = 0.5
 """How long ranks may take to end before they are killed."""
@@ -80,6 +84,7 @@ class RankPool:
         timeout_s: float = 120.0,
     ) -> None:
         self._timeout_s = timeout_s
+        self._gone_s = SILENT_S if any(STORE in place.environment for place in places) else GONE_S
         self._folder = tempfile.TemporaryDirectory(prefix="ranks")
         self._ranks: list[_Rank] = []
         self._closed = "the pool is closed"
@@ -112,8 +117,8 @@ class RankPool:
         """Run `function` (`module:name`) on all ranks at once and return its results; plain JSON both ways.
 
         It gets the rank's memory and the arguments. Raises its `Unavailable`, `WrongResult` or MemoryError,
-        else `RankFailed`; `RankTimeout` after `within_s` seconds, or after the pool's own limit. Any of these
-        closes the pool.
+        else `RankFailed`; `RankTimeout` after `within_s` seconds, or after the pool's own limit;
+        `Unavailable` where a rank was lost with its node. Any of these closes the pool.
         """
         everyone = list(range(len(self._ranks)))
         return self._do(function, arguments, everyone, self._timeout_s if within_s is None else within_s)
@@ -198,7 +203,7 @@ class RankPool:
 
     def _raised(self, number: int, function: str, message: str) -> str:
         """Return what a rank raised, or the deaths that made it lose a connection."""
-        dead = self._dead(GONE_S)
+        dead = self._dead(self._gone_s)
         if not dead:
             return f"rank {number}, {_name(function)}: {message}"
         return f"{self._deaths(dead, function)}; rank {number}: {message}{self._last(dead[0], LINES)}"
@@ -219,6 +224,12 @@ class RankPool:
             time.sleep(0.01)
 
     def _deaths(self, dead: list[int], function: str) -> str:
+        """Return how ranks ended; raises Unavailable where one was lost with its node."""
+        for number in dead:
+            if self._ranks[number].process.returncode == SILENT:
+                raise Unavailable(
+                    f"{LOST}lost rank {number} in {_name(function)}: its node sends no heartbeat"
+                )
         ends = [f"rank {number} {_end(self._ranks[number].process.returncode)}" for number in dead]
         return f"{' and '.join(ends)} in {_name(function)}"
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from harness.instruments.distributed import log_tail
 from harness.instruments.distributed.launcher_env import PATIENCE_S, READY, RUN
-from harness.instruments.distributed.rank_worker import POOL, STORE, die_with_starter
+from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, STORE, die_with_starter
 
 END = "end"
 GONE = "gone"
@@ -34,9 +34,6 @@ DIED = b"!"
 LINES = 100
 LOOK_S = 0.1
 """Polling interval where several messages may arrive."""
-
-LEASE_S = 10.0
-"""Heartbeat timeout."""
 
 SERVED_S = 60.0
 """How long a server may take to start: it may be importing torch."""
@@ -104,8 +101,7 @@ def _live(start: str) -> None:
         if (served := client.add(f"{start}/served", 0)) != heard:
             heard, until_s = served, time.monotonic() + LEASE_S
         if time.monotonic() > until_s:
-            sys.stdout.write(f"the process that serves rank {os.environ['RANK']} on its machine has ended\n")
-            os._exit(1)
+            os._exit(SILENT)
         time.sleep(LEASE_S / 10)
 
 
