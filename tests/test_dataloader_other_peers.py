@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import re
 import threading
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -33,6 +35,7 @@ LIBRARY = {
     "mosaicml_streaming": "streaming",
     "ray_data": "ray.data",
     "spdl": "spdl.pipeline",
+    "dali": "nvidia.dali",
 }
 FORMATS = [
     pytest.param(("webdataset", "webdataset"), id="webdataset"),
@@ -41,6 +44,7 @@ FORMATS = [
     pytest.param(("ray_data", "jsonl"), id="ray_data-jsonl", marks=pytest.mark.slow),
     pytest.param(("spdl", "jsonl"), id="spdl-jsonl"),
     pytest.param(("spdl", "parquet"), id="spdl-parquet"),
+    pytest.param(("dali", "array_record"), id="dali"),
 ]
 TORCHRUN_ONLY = "mosaicml_streaming"  # its ranks are processes with torch.distributed
 CONTEXT = 64
@@ -234,6 +238,7 @@ def left_behind(name: str) -> set[str]:
         ("webdataset", "webdataset"),
         pytest.param("ray_data", "parquet", marks=pytest.mark.slow),
         ("spdl", "parquet"),
+        ("dali", "array_record"),
     ],
 )
 def test_an_unreadable_file_is_named(
@@ -331,6 +336,49 @@ def test_errors_are_one_line_and_slow_storage_is_refused() -> None:
     spec = LoaderSpec(sources=(), mixture=(), context_length=CONTEXT, documents_per_step=2, read_delay_s=0.1)
     with pytest.raises(Unavailable, match="library opens files itself"):
         refuse_slow_storage(spec, "library")
+
+
+def test_dalis_source_has_each_document_once_in_any_order_of_steps(tmp_path: Path) -> None:
+    pytest.importorskip("array_record")
+    from suites.dataloader.dali import StepsOfRank
+
+    texts = texts_of([40, 24])
+    spec = spec_of(tmp_path, "array_record", texts, (40 / 64, 24 / 64), dp_size=2)
+    steps = random.Random(0).sample(range(8), 8)
+    groups = [StepsOfRank(spec, RankPlace(group, 0)) for group in range(2)]
+    taken = [group(SimpleNamespace(iteration=step)) for step in steps for group in groups]
+    batches = [PackedBatch(tokens, segments, *counts.tolist()) for tokens, segments, counts, _ in taken]
+    assert not any(len(error) for *_, error in taken)
+    assert {batch.documents for batch in batches} == {4}
+    assert found_in(batches, parts_of(texts)) == Counter(parts_of(texts).values())
+
+
+def test_a_file_that_dalis_source_cannot_read_is_an_errors_text(tmp_path: Path) -> None:
+    pytest.importorskip("array_record")
+    from suites.dataloader.dali import StepsOfRank
+
+    spec = spec_of(tmp_path, "array_record", texts_of([8]), (1.0,))
+    for file in spec.sources[0].files:
+        Path(file).unlink()
+    *_, error = StepsOfRank(spec, RankPlace(0, 0))(SimpleNamespace(iteration=0))
+    assert error.tobytes().decode().startswith("source source0, file ")
+
+
+def test_a_missing_dali_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from suites.dataloader import dali
+
+    def none(_: str) -> None:
+        raise ModuleNotFoundError("nvidia")
+
+    monkeypatch.setattr(dali, "find_spec", none)
+    spec = LoaderSpec(
+        sources=(Source("one", ("file",), "array_record", 9, 900),),
+        mixture=(MixturePhase(0, (1.0,)),),
+        context_length=CONTEXT,
+        documents_per_step=2,
+    )
+    with pytest.raises(Unavailable, match=r"^NVIDIA DALI is not installed: pip install nvidia-dali-cuda120"):
+        next(dali.batches(spec, RankPlace(0, 0)))
 
 
 def test_spdl_serves_all_groups_from_a_source_with_fewer_documents(tmp_path: Path) -> None:
