@@ -183,7 +183,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     over = worker.end_group_at_exit()  # before the imports, as in a worker: their own handlers run first
     worker.preload(importlib.import_module(sys.argv[3]))
-    worker.host(sys.modules.get("torch"))  # else each child reads all versions; without a GPU (`forks`)
+    worker.host(sys.modules.get("torch"))  # else each child reads all versions; with a GPU nothing forks
     _end_threads()
     tmpdir = _initial_tmpdir()
     connection.send(b"{}")
