@@ -1,7 +1,8 @@
 """Ranks forked from a process that has imported torch and deepspeed: importing takes a rank three seconds.
 
 One such process per pytest worker serves all pools of `harness.instruments.distributed.rank_pool` there. A
-rank with what a fork cannot give it, such as another number of threads, is started as in a sweep.
+rank with what a fork cannot give it, such as another number of threads, is started as in a sweep; so are all
+where there is a GPU, since CUDA cannot be used in a fork.
 `python -m forked_ranks SOCKET` is that process.
 """
 
@@ -16,6 +17,7 @@ import sys
 from contextlib import suppress
 from types import SimpleNamespace
 
+from harness.executors.local import GPUS
 from harness.executors.template import MESSAGE_B, Forked, _end_threads
 from harness.instruments.distributed import rank_pool, rank_worker
 
@@ -99,6 +101,8 @@ def _network(prefix):
 def forking(patch):
     """Let pools fork their ranks from now on; return the template, to be closed."""
     template = Template()
+    if any(map(os.path.exists, GPUS)):
+        return template
     ours = SimpleNamespace(Popen=template.popen, TimeoutExpired=subprocess.TimeoutExpired)
     patch.setattr(rank_pool, "subprocess", ours)
     return template

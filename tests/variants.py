@@ -16,6 +16,7 @@ from harness.config import Run, compose_suite, load
 from harness.optimizations import Variant
 from harness.records import HostInfo
 from harness.validation import check_fields, check_relations
+from suites.training import techniques
 
 HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
 
@@ -40,7 +41,12 @@ def module_of(suite: str, variant: Variant) -> ModuleType | None:
 
 def unavailable(suite: str, variant: Variant, host: HostInfo = HOST) -> str | None:
     module = module_of(suite, variant)
-    return protocols.unavailable(module, host) if module else None
+    reasons = [protocols.unavailable(module, host)] if module else []
+    reasons += [
+        getattr(techniques.load(name), "unavailable", lambda: None)()
+        for name, _ in techniques.named(variant.techniques)
+    ]
+    return next(filter(None, reasons), None)
 
 
 def applied(suite: str, variant: Variant, subject: Any) -> Any:

@@ -140,6 +140,16 @@ def root_mesh(mesh: Any) -> Any:
     return mesh._get_root_mesh()
 
 
+def distributed_like(tensor: Any, local: torch.Tensor) -> Any:
+    """Return a DTensor with the mesh, placements and shape of `tensor`, and `local` as this rank's part.
+
+    `DTensor.from_local` would move it to the mesh's devices, also what is to stay on the host.
+    """
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(local, tensor._spec, requires_grad=False)
+
+
 def no_modes() -> AbstractContextManager[Any]:
     """Disable dispatch modes inside the block, so that tensors are real."""
     from torch.utils._python_dispatch import _disable_current_modes

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 
 
@@ -134,14 +135,7 @@ def on_host(tensor: Tensor, host: HostMemory) -> Tensor:
     """Return the tensor, or this rank's part of it, on the host."""
     if not isinstance(tensor, DTensor):
         return host.keep(tensor)
-    return DTensor.from_local(
-        host.keep(tensor.to_local()),
-        tensor.device_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+    return torch_internals.distributed_like(tensor, host.keep(tensor.to_local()))
 
 
 def states_on_host(optimizer: torch.optim.Optimizer, host: HostMemory) -> None:

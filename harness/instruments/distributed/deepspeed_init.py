@@ -12,10 +12,22 @@ import torch.distributed as dist
 from torch import nn
 
 
-def choose_accelerator() -> None:
-    """Make deepspeed use the CPU where there is no GPU; called before it is imported."""
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+def choose_accelerator(device_type: str | None = None) -> None:
+    """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
+
+    By itself it keeps the first GPU that it sees, and then puts the state of a model on the CPU there.
+    """
+    if device_type is None:
+        if not torch.cuda.is_available():
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        return
+    os.environ["DS_ACCELERATOR"] = device_type
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+
+    if get_accelerator().device_name() != device_type:
+        name = "CPU_Accelerator" if device_type == "cpu" else "CUDA_Accelerator"
+        module = importlib.import_module(f"deepspeed.accelerator.{device_type}_accelerator")
+        set_accelerator(getattr(module, name)())
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
@@ -23,7 +35,7 @@ def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[
 
     Raises RuntimeError where there is none.
     """
-    choose_accelerator()
+    choose_accelerator(next(model.parameters()).device.type)
     import deepspeed
     from deepspeed.utils import groups
 

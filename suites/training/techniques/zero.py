@@ -145,7 +145,7 @@ def start_engine(
     assert isinstance(model, EngineModel)
     if not dist.is_initialized():
         raise RuntimeError("no process group: enter fake_process_group, or start real ranks, before sharding")
-    choose_accelerator()
+    choose_accelerator(resources.device.type)
     parameters = list(model.parameters())
     fake = torch_internals.is_fake(parameters[0])
     offload = Offload(settings.stage, settings.optimizer, settings.parameters, settings.ratio, resources)
