@@ -105,7 +105,7 @@ def spread(state: RankState, key: str) -> float:
     """Return by how much parameters differ between ranks at most, relative to the largest parameter."""
     worst = 0.0
     for parameter in state[key].parameters().values():
-        low, high = parameter.clone(), parameter.clone()
+        low, high = (parameter.to(device(), copy=True) for _ in range(2))  # NCCL sends no host memory
         dist.all_reduce(low, dist.ReduceOp.MIN)
         dist.all_reduce(high, dist.ReduceOp.MAX)
         off = float((high - low).abs().max() / high.abs().max().clamp_min(1e-12))

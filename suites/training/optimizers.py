@@ -235,5 +235,7 @@ def tensors_in(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or the full tensor of one that is sharded over ranks."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """Return the tensor itself, or the full tensor of one that is sharded over ranks, on their devices."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return tensor.to(tensor.device_mesh.device_type).full_tensor()
