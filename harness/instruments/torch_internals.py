@@ -145,9 +145,7 @@ def distributed_like(tensor: Any, local: torch.Tensor) -> Any:
 
     `DTensor.from_local` would move it to the mesh's devices, also what is to stay on the host.
     """
-    from torch.distributed.tensor import DTensor
-
-    return DTensor(local, tensor._spec, requires_grad=False)
+    return type(tensor)(local, tensor._spec, requires_grad=False)
 
 
 def no_modes() -> AbstractContextManager[Any]:

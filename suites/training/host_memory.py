@@ -135,7 +135,8 @@ def on_host(tensor: Tensor, host: HostMemory) -> Tensor:
     """Return the tensor, or this rank's part of it, on the host."""
     if not isinstance(tensor, DTensor):
         return host.keep(tensor)
-    return torch_internals.distributed_like(tensor, host.keep(tensor.to_local()))
+    there: Tensor = torch_internals.distributed_like(tensor, host.keep(tensor.to_local()))
+    return there
 
 
 def states_on_host(optimizer: torch.optim.Optimizer, host: HostMemory) -> None:

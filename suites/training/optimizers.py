@@ -238,4 +238,6 @@ def full(tensor: Tensor) -> Tensor:
     """Return the tensor itself, or the full tensor of one that is sharded over ranks, on their devices."""
     if not isinstance(tensor, DTensor):
         return tensor
-    return tensor.to(tensor.device_mesh.device_type).full_tensor()
+    there: Any = tensor.to(tensor.device_mesh.device_type)
+    whole: Tensor = there.full_tensor()
+    return whole
