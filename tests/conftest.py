@@ -1,15 +1,17 @@
 """For every test: one thread of torch each, and none that spins: several tests run at once (make test)."""
 
+import faulthandler
 import gc
 import os
 import pickle
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from forked_ranks import forking
 from marked import left, marked, wait_for
 
@@ -67,6 +69,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
+
+
+BEYOND_TIMEOUT_S = 60.0
+"""How long a test may outlive its timeout. pytest-timeout raises in Python code, which a test that waits in a
+library's own code never reaches: it would hold up all others."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End the process of a test that hangs in a library's code, with all stacks; pytest-xdist names it."""
+    marked = item.get_closest_marker("timeout")
+    timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(timeout_s + BEYOND_TIMEOUT_S, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(optionalhook=True)
