@@ -119,6 +119,8 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
             yield Reading(name, "B", nominal_B, reading.origin, reading.method)
         if isinstance(reading, Reading) and reading.metric == "peak_memory":
             peaks[reading.method] = max(reading.value, peaks.get(reading.method, 0.0))
+        if isinstance(reading, Reading) and reading.metric == "allocated_memory":
+            peaks[reading.method] = reading.value  # what is measured on CUDA
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond)
     if subject.search != "thresholds":
@@ -177,7 +179,11 @@ def gpus_of(
 
 
 def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
-    """Return the peak of a dry run by `peak_of`, in total and by kind, and what CUDA's allocator reserves."""
+    """Return the peak of a dry run by `peak_of`, in total and by kind, and what CUDA's allocator has of it.
+
+    On CUDA `allocated_memory` is what torch.cuda.max_memory_allocated would report, which is what is measured
+    there: blocks in use, of which some are larger than their tensors.
+    """
     try:
         peak = peak_of(subject)
     except Unavailable as reason:
@@ -188,6 +194,8 @@ def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
         yield from gpus_of(subject, peak.peak_B, Origin.SIMULATED, "fake_step")
     else:
         yield from gpus_of(subject, peak.reserved_B, Origin.SIMULATED, "fake_step", room_B(subject))
+    if peak.allocated_B is not None:
+        yield Reading("allocated_memory", "B", peak.allocated_B, Origin.SIMULATED, "fake_step")
     yield from reserved(subject, peak)
     if peak.reserved_B is not None and subject.step.settings_of("compile") is not None:
         unfused = dry_run(subject.step, device_of(subject)._replace(fused=False), reserved=False)
