@@ -15,6 +15,7 @@ from synthetic import claim as judged_claim
 from synthetic import made
 
 from harness.answers import ANSWERS, AnsweredClaim, answer_claims, refuse_unknown
+from harness.claim_model import Difference
 from harness.claims import load_claims
 from harness.code_fingerprint import ROOT
 from harness.config import names
@@ -347,6 +348,18 @@ def test_results_of_two_folders_or_machines_are_refused() -> None:
     elsewhere = judged_claims([(none, "x/host_optimizer"), (data, "b")])
     assert elsewhere == judged_claims([(data, "x/host_optimizer"), (none, "b")])
     assert any(one.ours is not None for _, verdicts in elsewhere.values() for one in verdicts)
+    near, far = (
+        replace(data, verdicts=[replace(one, where=where) for one in data.verdicts])
+        for where in ("as stated", "elsewhere")
+    )
+    of_conditions = judged_claims([(far, "x/host_optimizer"), (near, "b")])
+    assert of_conditions == judged_claims([(near, "b")])
+    assert judged_claims([(far, "x/host_optimizer"), (far, "b")]) == judged_claims(
+        [(far, "x/host_optimizer")]
+    )
+    differing = [replace(one, differs=(*one.differs, Difference("c", "x", "y"))) for one in far.verdicts]
+    further = replace(far, verdicts=differing)
+    assert judged_claims([(further, "a"), (far, "b")]) == judged_claims([(far, "b")])
     (known,) = data.environment.values()
     two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
     with pytest.raises(ConfigError, match="has results of several machines"):
