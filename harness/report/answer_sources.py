@@ -15,9 +15,9 @@ from harness.validation import ConfigError
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
     """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict.
 
-    The folder named like the suite counts. Where it has no value for a claim, another folder with one does; so
-    does another one with a value under the claim's own conditions, such as a GPU's, where it has none. Of
-    several others, those count of which the fewest conditions differ.
+    The folder named like the suite counts. Where it has no value for a claim, another folder with one does;
+    so does another one with a value under the claim's own conditions, such as a GPU's, where it has none.
+    Of several others, those count of which the fewest conditions differ.
     """
     by_suite: dict[str, list[tuple[ReportData, str]]] = {}
     for data, folder in folders:
