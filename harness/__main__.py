@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = read(argv)
         if command.shown:
-            print("\n".join(shown(command)))
+            print_all(shown(command))
             return 0
         with executor_context():
             run_command(command.words)
@@ -50,6 +50,14 @@ def main(argv: Sequence[str]) -> int:
         print(f"harness: {error}", file=sys.stderr)
         return 1 if isinstance(error, StoreError) and not isinstance(error, OtherSchemaError) else 2
     return 0
+
+
+def print_all(lines: Iterable[str]) -> None:
+    """Print the lines; whoever reads them may stop, as `head` does."""
+    try:
+        print("\n".join(lines), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
 
 
 def command_line() -> None:

@@ -250,3 +250,14 @@ def test_a_command_without_words_shows_three_examples():
     done = subprocess.run([sys.executable, "-m", "harness"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout.count("python -m harness") == 4
+
+
+def test_whoever_reads_a_list_may_stop():
+    """As `head` does: the pipe is closed before anything is written to it."""
+    command = [sys.executable, "-m", "harness", "list", "suite=kernels"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+    process.stderr.close()

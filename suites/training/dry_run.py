@@ -31,9 +31,11 @@ from suites.training.simulated_cuda import (
     BLOCK_B,
     CUBLAS_HANDLES,
     CUBLAS_WORKSPACE_B,
+    CUBLASLT_WORKSPACE_B,
     Architecture,
     as_on_cuda,
     cuda_operations,
+    cublaslt_threads,
     cuda_workspace,
 )
 from suites.training.simulated_host import SimulatedHost
@@ -234,6 +236,9 @@ def _two_steps(
         trainer = Trainer(program.prepare(step), CPU, num_hidden_layers, host=host)
         for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
             log.label(tensor, "parameters")
+        if device.name == "cuda" and device.architecture != "cdna":
+            for _ in range(cublaslt_threads(trainer.plain, step.features.recompute)):
+                log.reserve(CUBLASLT_WORKSPACE_B)
         gradients: list[int] = []  # how many, in each step
 
         def mark(phase: str) -> None:

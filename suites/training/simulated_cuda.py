@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention.bias import CausalBias
 
 from suites.training.step import TrainingStep
@@ -39,6 +39,16 @@ parseChosenWorkspaceSize."""
 
 CUBLAS_HANDLES = 2
 """Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
+
+CUBLASLT_WORKSPACE_B = 1024 * 1024
+"""cuBLASLt's workspace on NVIDIA's GPUs: ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace. It is one per
+thread, too, from its first product with a bias. On an H100 steps with biases hold so much more, to the byte."""
+
+
+def cublaslt_threads(model: nn.Module, recompute: str) -> int:
+    """Return how many threads multiply with a bias: the forward pass's, and autograd's where it recomputes."""
+    biased = any(isinstance(one, nn.Linear) and one.bias is not None for one in model.modules())
+    return int(biased) * (2 if recompute.startswith("full") else 1)
 
 
 def as_on_cuda(step: TrainingStep) -> TrainingStep:
