@@ -92,10 +92,14 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
         cells = [str(len(sizes[workload])), f"{min(sizes[workload]):.0f} … {max(sizes[workload]):.0f}"]
         for found in (blocks[workload], reserved[workload]):
             ends = [f"{end:+.2f}".replace("-", "−") for end in (min(found), max(found))]
-            cells.append(f"{' … '.join(end.replace('+0.00', '0.00') for end in ends)} %")
+            cells.append(f"{' … '.join('0.00' if end in ('+0.00', '−0.00') else end for end in ends)} %")
         assert f"| {title} | {' | '.join(cells)} |" in page
     every = [one for found in tensors.values() for one in found]
-    assert f"{min(every):.1f} to {max(every):.1f} % below it" in page
+    assert f"up to {max(every):.1f} % below it" in page
+    off = [abs(one) for found in blocks.values() for one in found]
+    assert f"{sum(one < 0.15 for one in off)} of the {len(off)} are within 0.15 %" in page
+    same = sum(one == 0 for found in reserved.values() for one in found)
+    assert f"reserved bytes are the same in {same}" in page
 
 
 def test_the_time_of_kernels_in_its_trace_is_that_of_their_union() -> None:

@@ -34,8 +34,8 @@ from suites.training.simulated_cuda import (
     CUBLASLT_WORKSPACE_B,
     Architecture,
     as_on_cuda,
-    cuda_operations,
     cublaslt_threads,
+    cuda_operations,
     cuda_workspace,
 )
 from suites.training.simulated_host import SimulatedHost

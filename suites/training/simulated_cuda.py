@@ -41,12 +41,12 @@ CUBLAS_HANDLES = 2
 """Workspaces, one per thread that multiplies matrices: the forward pass's, and autograd's for the device."""
 
 CUBLASLT_WORKSPACE_B = 1024 * 1024
-"""cuBLASLt's workspace on NVIDIA's GPUs: ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace. It is one per
-thread, too, from its first product with a bias. On an H100 steps with biases hold so much more, to the byte."""
+"""cuBLASLt's workspace on NVIDIA's GPUs: ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace. One per
+thread, too, from its first product with a bias. Steps with biases held so much more on an H100."""
 
 
 def cublaslt_threads(model: nn.Module, recompute: str) -> int:
-    """Return how many threads multiply with a bias: the forward pass's, and autograd's where it recomputes."""
+    """Return how many threads multiply with a bias: forward's, and autograd's where it recomputes."""
     biased = any(isinstance(one, nn.Linear) and one.bias is not None for one in model.modules())
     return int(biased) * (2 if recompute.startswith("full") else 1)
 
