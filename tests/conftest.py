@@ -80,8 +80,11 @@ library's own code never reaches: it would hold up all others."""
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """End the process of a test that hangs in a library's code, with all stacks; pytest-xdist names it."""
     marked = item.get_closest_marker("timeout")
-    timeout_s = float(marked.args[0] if marked else item.config.getini("timeout"))
-    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    given = (*marked.args, marked.kwargs.get("timeout")) if marked else (item.config.getoption("timeout"),)
+    timeout_s = float(given[0] if given[0] is not None else item.config.getini("timeout"))
+    stderr = item.config.stash.get(fault_handler_stderr_fd_key, None)
+    if not timeout_s or stderr is None:
+        return (yield)
     faulthandler.dump_traceback_later(timeout_s + BEYOND_TIMEOUT_S, exit=True, file=stderr)
     try:
         return (yield)

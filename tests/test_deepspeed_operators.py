@@ -14,6 +14,7 @@ import torch
 from torch.utils import cpp_extension
 
 from harness.instruments.distributed import deepspeed_ops
+from harness.instruments.distributed.deepspeed_init import choose_accelerator
 from harness.instruments.distributed.deepspeed_ops import BUILDERS, main, missing, programs
 
 
@@ -126,3 +127,18 @@ def test_before_loading_dead_locks_go_and_no_debug_information_is_made(monkeypat
     deepspeed_ops.load("async_io")
     assert left == [[False, False]]
     assert flags == [["-O3", "-g", "-g0"]]
+
+
+def test_deepspeed_takes_the_device_that_a_model_is_on(monkeypatch):
+    """By itself it keeps the GPU that it saw first."""
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+    from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+
+    monkeypatch.setenv("DS_ACCELERATOR", "cuda")
+    before = get_accelerator()
+    try:
+        set_accelerator(CUDA_Accelerator())
+        choose_accelerator("cpu")
+        assert (get_accelerator().device_name(), os.environ["DS_ACCELERATOR"]) == ("cpu", "cpu")
+    finally:
+        set_accelerator(before)

@@ -60,6 +60,33 @@ def test_the_speed_ups_are_those_of_the_run() -> None:
         assert row in page
 
 
+def test_the_rates_of_attention_are_those_of_the_run() -> None:
+    """FLOPs by formula over the median time of all processes."""
+    with (REFERENCE / "kernels_h100/effects.csv").open() as file:
+        seconds = {
+            (one["workload"], one["variant"]): (float(one["value"]), float(one["baseline_value"]))
+            for one in csv.DictReader(file)
+            if one["metric"] == "time" and one["method"] == "warm"
+        }
+    flops = {
+        record.cell.workload: one.samples[0]
+        for record in read_records(REFERENCE / "kernels_h100")
+        for one in record.measurements
+        if one.metric == "flops"
+    }
+
+    def rate(workload: str, variant: str, side: int = 0) -> float:
+        return flops[workload] / seconds[workload, variant][side] / 1e12
+
+    page = words("kernels.md")
+    triton = [rate(one, "triton") for one in (ATTENTION_128, ATTENTION_64)]
+    shares = [rate(one, "triton") / rate(one, "sdpa") for one in (ATTENTION_128, ATTENTION_64)]
+    assert f"SDPA reaches {rate(ATTENTION_128, 'sdpa'):.0f} TFLOP/s" in page
+    assert f"our explicit attention {rate(ATTENTION_128, 'sdpa', 1):.0f}," in page
+    assert f"reaches {triton[0]:.0f} and {triton[1]:.0f} TFLOP/s" in page
+    assert f"{shares[0]:.0%}, {shares[1]:.0%}".replace("%", " %").replace(", ", " and ") in page
+
+
 def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
     """And tensors alone are below what CUDA counts."""
 

@@ -12,7 +12,8 @@ import torch
 from offload_ranks import BF16, SEED, STEPS, VARIANTS, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites.offload import COMPARED_STEPS, TrainingSession, check_course
+from suites.offload import COMPARED_STEPS as STEPS
+from suites.offload import TrainingSession, check_course, device
 from suites.offload.subject import shared_techniques
 from suites.training import data as text
 from suites.training.correctness import RANKS, compare, plain_losses, require_learning, text_updates
@@ -188,23 +189,24 @@ def test_another_learning_rate_is_caught(pools, rate):
 
 def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
     """In fp32 all are."""
+    compared = STEPS[device().type]
     subject = subject_of("baseline", replace(WORKLOAD, dp_size=1, precision="bf16", learning_rate=1e-5))
-    updates = text_updates(subject.step, COMPARED_STEPS + 1)
+    updates = text_updates(subject.step, compared + 1)
     right = plain_losses(subject.step, updates, shared_techniques(subject.workload))
-    first = right[:COMPARED_STEPS]
+    first = right[:compared]
     session = TrainingSession(subject, None)
     check_course(session, [*first, 9.0])
     assert session.max_error == 0
-    with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS - 1} is "):
+    with pytest.raises(WrongResult, match=rf"^loss of update {compared - 1} is "):
         check_course(session, [*first[:-1], 1.1 * first[-1], 9.0])
     with pytest.raises(WrongResult):
         check_course(session, [*first[:-1], math.nan])
     subject = subject_of("baseline", replace(subject.workload, precision="fp32"))
     right = plain_losses(
-        subject.step, text_updates(subject.step, COMPARED_STEPS + 1), shared_techniques(subject.workload)
+        subject.step, text_updates(subject.step, compared + 1), shared_techniques(subject.workload)
     )
     check_course(TrainingSession(subject, None), right)
-    with pytest.raises(WrongResult, match=rf"^loss of update {COMPARED_STEPS} is "):
+    with pytest.raises(WrongResult, match=rf"^loss of update {compared} is "):
         check_course(TrainingSession(subject, None), [*right[:-1], 9.0])
 
 

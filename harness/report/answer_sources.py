@@ -1,4 +1,4 @@
-"""Choose the results that answer the paper's claims: one folder per claim, one machine per folder."""
+"""Choose the results that answer the paper's claims: one folder per interpretation, one machine per folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.validation import ConfigError
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
     """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict.
 
-    The folder named like the suite counts. Where it has no value for a claim, another folder with one does;
-    so does another one with a value under the claim's own conditions, such as a GPU's, where it has none.
-    Of several others, those count of which the fewest conditions differ.
+    Each interpretation of a claim has the verdict of one folder: the one with a value that was found under the
+    claim's own conditions, such as a GPU's, else with any. Of several the one named like the suite counts, else
+    the one of which the fewest conditions differ.
     """
     by_suite: dict[str, list[tuple[ReportData, str]]] = {}
     for data, folder in folders:
@@ -30,34 +30,32 @@ def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
 
 
 def _verdicts(suite: str, claim: Claim, several: Sequence[tuple[ReportData, str]]) -> list[Verdict]:
-    named = [one for one in several if PurePath(one[1]).name == suite]
-    with_value = [one for one in several if _has_value(claim, one[0])]
-    as_stated = [one for one in with_value if _has_value(claim, one[0], where="as stated")]
-    with_value = as_stated or with_value
-    chosen = [one for one in named if one in with_value] or with_value or named or several[:1]
-    if len(chosen) > 1:
-        least = min(_least_differing(claim, data) for data, _ in chosen)
-        chosen = [one for one in chosen if _least_differing(claim, one[0]) == least]
-    if len(chosen) > 1:
-        names = ", ".join(folder for _, folder in chosen)
-        raise ConfigError(f"{names}: all have results of suite {suite}; answers need those of one folder")
-    data, folder = chosen[0]
-    machines = sorted({machine(one) for one in data.environment.values() if isinstance(one, dict)})
-    if len(machines) > 1:
-        raise ConfigError(
-            f"{folder}: has results of several machines ({'; '.join(machines)}); answers need one"
-        )
-    return _of(claim, data)
+    by_interpretation: dict[str, list[tuple[Verdict, int]]] = {}
+    for number, (data, _) in enumerate(several):
+        for one in data.verdicts:
+            if one.claim == claim.id:
+                by_interpretation.setdefault(one.interpretation, []).append((one, number))
+    named = [PurePath(folder).name == suite for _, folder in several]
 
+    def rank(one: Verdict, number: int) -> tuple[bool, bool, bool, int]:
+        has_value = one.ours is not None
+        return not has_value, one.where != "as stated", not named[number], len(one.differs) * has_value
 
-def _has_value(claim: Claim, data: ReportData, where: str | None = None) -> bool:
-    return any(one.ours is not None and where in (None, one.where) for one in _of(claim, data))
-
-
-def _least_differing(claim: Claim, data: ReportData) -> int:
-    """Return in how many conditions the value that differs least was not taken as the claim states."""
-    return min((len(one.differs) for one in _of(claim, data) if one.ours is not None), default=0)
-
-
-def _of(claim: Claim, data: ReportData) -> list[Verdict]:
-    return [one for one in data.verdicts if one.claim == claim.id]
+    found, used = [], set[int]()
+    for candidates in by_interpretation.values():
+        best = min(rank(*one) for one in candidates)
+        chosen = [one for one in candidates if rank(*one) == best]
+        of_folders = sorted({number for _, number in chosen})
+        if len(of_folders) > 1 and (chosen[0][0].ours is not None or not any(named)):
+            names = ", ".join(several[number][1] for number in of_folders)
+            raise ConfigError(f"{names}: all have results of suite {suite}; answers need those of one folder")
+        found += [one for one, number in chosen if number == of_folders[0]]
+        used.add(of_folders[0])
+    for number in sorted(used):
+        data, folder = several[number]
+        machines = sorted({machine(one) for one in data.environment.values() if isinstance(one, dict)})
+        if len(machines) > 1:
+            raise ConfigError(
+                f"{folder}: has results of several machines ({'; '.join(machines)}); answers need one"
+            )
+    return found

@@ -15,12 +15,9 @@ from torch import nn
 def choose_accelerator(device_type: str | None = None) -> None:
     """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
 
-    By itself it keeps the first GPU that it sees, and then puts the state of a model on the CPU there.
+    By itself it takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
     """
-    if device_type is None:
-        if not torch.cuda.is_available():
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        return
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
     os.environ["DS_ACCELERATOR"] = device_type
     from deepspeed.accelerator import get_accelerator, set_accelerator
 
@@ -31,11 +28,10 @@ def choose_accelerator(device_type: str | None = None) -> None:
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """Call `deepspeed.initialize` over the current process group, whatever came before.
+    """Call `deepspeed.initialize` over the current process group, on the accelerator that was chosen.
 
     Raises RuntimeError where there is none.
     """
-    choose_accelerator(next(model.parameters()).device.type)
     import deepspeed
     from deepspeed.utils import groups
 
