@@ -12,8 +12,7 @@ import torch
 from offload_ranks import BF16, SEED, STEPS, VARIANTS, WORKLOAD, pools, subject_of
 
 from harness.records import WrongResult
-from suites.offload import COMPARED_STEPS as STEPS
-from suites.offload import TrainingSession, check_course, device
+from suites.offload import COMPARED_STEPS, TrainingSession, check_course, device
 from suites.offload.subject import shared_techniques
 from suites.training import data as text
 from suites.training.correctness import RANKS, compare, plain_losses, require_learning, text_updates
@@ -189,7 +188,7 @@ def test_another_learning_rate_is_caught(pools, rate):
 
 def test_of_a_long_course_in_mixed_precision_the_first_losses_are_compared():
     """In fp32 all are."""
-    compared = STEPS[device().type]
+    compared = COMPARED_STEPS[device().type]
     subject = subject_of("baseline", replace(WORKLOAD, dp_size=1, precision="bf16", learning_rate=1e-5))
     updates = text_updates(subject.step, compared + 1)
     right = plain_losses(subject.step, updates, shared_techniques(subject.workload))

@@ -1,4 +1,4 @@
-"""Choose the results that answer the paper's claims: one folder per interpretation, one machine per folder."""
+"""Choose the results that answer the claims: one folder per interpretation, one machine per folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.validation import ConfigError
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
     """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict.
 
-    Each interpretation of a claim has the verdict of one folder: the one with a value that was found under the
-    claim's own conditions, such as a GPU's, else with any. Of several the one named like the suite counts, else
-    the one of which the fewest conditions differ.
+    Each interpretation of a claim has the verdict of one folder: the one with a value that was found under
+    the claim's own conditions, such as a GPU's, else with any. Of several the one named like the suite
+    counts, else the one of which the fewest conditions differ.
     """
     by_suite: dict[str, list[tuple[ReportData, str]]] = {}
     for data, folder in folders:

@@ -43,10 +43,10 @@ UNTIMED, TIMED = 2, 3
 """Steps of a sample: states are created, caches and allocators fill; then those whose time counts."""
 
 COMPARED_STEPS = {"cpu": 24, "cuda": 8}
-"""First losses that are compared in a mixed-precision course, because rounding grows from step to step. In one
-trial on an H100, whose records are not kept, plain PyTorch in fp32 was within 0.05 % of the first loss of plain
-PyTorch in bf16 in these, as ZeRO-1 was; after 13 they were 0.5 % and 1.4 % off, and the tolerance is 0.5 %.
-In fp32 all are compared."""
+"""First losses that are compared in a mixed-precision course, because rounding grows from step to step. In a
+trial on an H100, whose records are not kept, plain PyTorch in fp32 was within 0.05 % of the first loss of
+plain PyTorch in bf16 in these, as ZeRO-1 was; after 13 they were 0.5 % and 1.4 % off, and the tolerance is
+0.5 %. In fp32 all are compared."""
 
 
 def build(workload: Json, seed: int) -> Subject:
