@@ -9,8 +9,10 @@ import pytest
 import torch
 from small_steps import CUDA, GPT, HOST, LLAMA, LLAMA_7B, make_step
 
+from harness.code_fingerprint import ROOT
 from harness.instruments.memory.caching_allocator import replay
 from harness.records import Note, Reading
+from harness.store import read_records
 from suites import memory
 from suites.memory.subject import Subject
 from suites.training.dry_run import Device, dry_run, trace
@@ -116,3 +118,40 @@ def test_the_first_step_on_cuda_is_a_full_one():
     phases = [phase for phase, _ in groupby(event.place.phase for event in events)]
     step = ["forward 0", "backward 0", "optimizer", "zero_grad"]
     assert phases == ["build", *step, *step]
+
+
+@pytest.mark.parametrize(
+    ("workload", "variant"),
+    [("gpt_5m", "baseline"), ("gpt_5m", "mixed_checkpointed"), ("llama_12m", "baseline")],
+)
+def test_blocks_in_use_are_those_of_an_h100(workload, variant):
+    """With a bias and without; where layers are recomputed, autograd's thread adds a bias, too."""
+    (cell,) = (
+        one
+        for one in read_records(ROOT / "results/reference/memory_h100")
+        if (one.cell.workload, one.cell.optimization) == (workload, variant)
+    )
+    (measured_B,) = (
+        max(one.samples)
+        for one in cell.measurements
+        if (one.metric, one.method) == ("peak_memory", "measured")
+    )
+    config = cell.cell.config
+    subject = memory.build({**config["workload"], "simulated_device": "cuda"}, 0)
+    subject = memory.apply_techniques(subject, config.get("techniques", ()))
+    assert memory.peak_of_rank(subject).allocated_B == pytest.approx(measured_B, rel=3e-4)
+
+
+def test_on_cuda_a_dry_runs_blocks_are_compared(monkeypatch):
+    """On a CPU, and for the formulas at a size that is not measured, its tensors are."""
+    peaks = {"fake_step": 90.0, "states_16": 80.0}
+    subject = a_subject(make_step(LLAMA, num_hidden_layers=1))
+
+    def found(subject, device, **more):
+        monkeypatch.setattr(memory, "device_here", lambda: torch.device(device))
+        return {one.method: one.value for one in memory.errors(subject, {**peaks, **more}, (), 100.0)}
+
+    assert found(subject, "cuda", measured=100.0) == pytest.approx({"fake_step": 0.0, "states_16": -0.2})
+    assert found(subject, "cpu", measured=100.0) == pytest.approx({"fake_step": -0.1, "states_16": -0.2})
+    large = replace(subject, measurable=False)
+    assert found(large, "cuda") == pytest.approx({"states_16": 80 / 90 - 1})
