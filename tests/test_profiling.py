@@ -100,11 +100,12 @@ def test_a_competing_process_ends_with_its_parent_even_while_stopped(tmp_path, l
 @pytest.mark.parametrize("kind", ["data_wait", "launch_sleep", "competing_load", "cpu_quota"])
 def test_a_rank_that_there_is_not_is_refused_in_one_line(kind):
     subject = Subject(Workload(**SIZES), 0, None)
-    assert subject.with_injection(kind=kind, rank=1).injection.rank == 1
+    assert subject.with_injection(kind=kind).injection.rank == 1
+    assert subject.with_injection(kind=kind, rank=0).injection.rank == 0
     with pytest.raises(Unavailable, match="into rank 2: ranks are 0 to 1") as refused:
         subject.with_injection(kind=kind, rank=2)
     assert "\n" not in str(refused.value)
-    assert subject.with_injection(kind="slow_link", rank=-1).injection.kind == "slow_link"
+    assert subject.with_injection(kind="slow_link").injection.kind == "slow_link"
 
 
 # -- what is counted
@@ -325,6 +326,13 @@ def test_the_step_shares_the_model_as_its_workload_says(parallelism):
     step = baseline(Workload(**SIZES, parallelism=parallelism), 0).step
     assert step.settings_of(parallelism) is not None
     assert step.ranks == 2
+
+
+def test_the_step_of_one_rank_is_not_shared():
+    workload = Workload(**SIZES, parallelism="none", dp_size=1)
+    subject = baseline(workload, 0)
+    assert subject.step.ranks == 1
+    assert subject.with_injection(kind="data_wait").injection.rank == 0
 
 
 def test_losses_are_differences_along_the_chain_of_factors():

@@ -52,8 +52,8 @@ def record(ranks, injection: Injection | None) -> Recording:
 @pytest.mark.parametrize(
     ("injection", "states"),
     [
-        (Injection("data_wait", seconds=0.005), [State.WAITING_FOR_DATA]),
-        (Injection("launch_sleep", seconds=0.002, every=3), [State.PREPARING]),
+        (Injection("data_wait", 1, seconds=0.005), [State.WAITING_FOR_DATA]),
+        (Injection("launch_sleep", 1, seconds=0.002, every=3), [State.PREPARING]),
     ],
 )
 def test_a_sleep_is_in_the_trace_of_its_rank_and_its_steps_alone(ranks, injection, states):
@@ -80,13 +80,13 @@ def test_the_states_of_each_rank_sum_to_its_steps(ranks):
 def test_a_competing_process_runs_only_in_the_steps_that_it_is_injected_into(ranks):
     if not ranks[0].cores:
         pytest.skip("fewer cores than ranks")
-    recording = record(ranks, Injection("competing_load", share=0.5))
+    recording = record(ranks, Injection("competing_load", 1, share=0.5))
     assert column(recording.records[1].injected, "load_s").sum() > 0
     assert column(recording.records[1].without, "load_s").sum() == pytest.approx(0, abs=0.004)  # a tick
 
 
 def test_a_quota_is_taken_away_after_the_recording(ranks):
-    injection = Injection("cpu_quota", share=0.5)
+    injection = Injection("cpu_quota", 1, share=0.5)
     try:
         assert calibrated(ranks[0], "step", injection) > 0.5
     except Unavailable as reason:

@@ -13,7 +13,7 @@ from suites.profiling.subject import Subject
 class Settings:
     """Choose the rank and the share of a core that it may use."""
 
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] = 1
+    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None  # None: the last
     share: Annotated[float, Bounds(above=0, below=1)] = 0.75  # of a core, for the rank
 
 

@@ -13,7 +13,7 @@ from suites.profiling.subject import Subject
 class Settings:
     """Choose the rank and its sleeps."""
 
-    rank: Annotated[int, Bounds(at_least=0, at_most=7)] = 1
+    rank: Annotated[int, Bounds(at_least=0, at_most=7)] | None = None  # None: the last
     seconds: Annotated[float, Bounds(above=0, at_most=1)] = 0.002  # before each chosen launch
     every: Annotated[int, Bounds(at_least=1)] = 2  # n: each n-th linear layer of the forward pass
 

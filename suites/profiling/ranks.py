@@ -42,7 +42,7 @@ class RankRecord(NamedTuple):
 
 
 class RecordedRanks:
-    """Ranks on this machine: one core each where there are enough, a GPU each where torch sees any."""
+    """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -54,7 +54,7 @@ class RecordedRanks:
         self.fastest_chain_s = math.inf
         count = workload.dp_size
         cores = sorted(os.sched_getaffinity(0))
-        self.cores = cores[:count] if len(cores) >= count else []
+        self.cores = cores[:count] if len(cores) >= count and self.backend == "gloo" else []
         with ExitStack() as stack:
             self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="traces"))
             places, address = (

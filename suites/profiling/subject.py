@@ -23,10 +23,9 @@ class Workload(training.Workload):
     """
 
     vocab_size: TextVocabulary
-    dp_size: Annotated[int, Bounds(at_least=2, at_most=8)] = (
-        2  # processes on this machine; a GPU each, if any
-    )
-    parallelism: Literal["ddp", "fsdp2"] = "ddp"  # how ranks share the model
+    # Processes on this machine; a GPU each, if any.
+    dp_size: Annotated[int, Bounds(at_least=1, at_most=8)] = 2
+    parallelism: Literal["ddp", "fsdp2", "none"] = "ddp"  # how ranks share the model; none: one rank
     # Of each recording: one step with what is injected and one without; two steps before are left out.
     recorded_pairs: Annotated[int, Bounds(at_least=4)] = 14
     recordings: Annotated[int, Bounds(at_least=1)] = 1  # in each round
@@ -55,12 +54,12 @@ class Workload(training.Workload):
 
         One bucket in DDP: nothing is reduced before the backward pass ends, so that communication is exposed.
         """
-        own = (
-            {"ddp": {"buckets": 1, "gradient_as_bucket_view": True}}
-            if self.parallelism == "ddp"
-            else {"fsdp2": {}}
-        )
-        return [*self.shared_techniques, own]
+        own: dict[str, Techniques] = {
+            "ddp": [{"ddp": {"buckets": 1, "gradient_as_bucket_view": True}}],
+            "fsdp2": [{"fsdp2": {}}],
+            "none": [],
+        }
+        return [*self.shared_techniques, *own[self.parallelism]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class Injection:
     """
 
     kind: InjectionKind
-    rank: int = 1
+    rank: int
     seconds: float = 0.0
     every: int = 1
     share: float = 0.0
@@ -92,10 +91,10 @@ class Subject:
         """Return the subject with the techniques of an optimization's list."""
         return replace(self, step=apply_techniques(self.step, techniques))
 
-    def with_injection(self, **fields: Any) -> Subject:
-        """Return the subject with an injection; raises `Unavailable` for a rank that there is not."""
-        injection = Injection(**fields)
+    def with_injection(self, rank: int | None = None, **fields: Any) -> Subject:
+        """Return the subject with an injection into a rank, or the last; raises `Unavailable` without it."""
         count = self.workload.dp_size
+        injection = Injection(rank=count - 1 if rank is None else rank, **fields)
         if injection.rank >= count:
             raise Unavailable(
                 f"a loss cannot be injected into rank {injection.rank}: ranks are 0 to {count - 1}"
