@@ -58,6 +58,9 @@ def test_the_speed_ups_are_those_of_the_run() -> None:
             cells.append("" if effect is None else speed_up(*effect, digits=1 if large else 2))
         row = " ".join(f"| {title} | {' | '.join(cells)} |".split())
         assert row in page
+    short = "attention_causal_128_2k_gpu"
+    assert f"SDPA gains {speed_up(*effects[short, 'sdpa'], digits=1)}" in page
+    assert f"our Triton kernels {speed_up(*effects[short, 'triton'], digits=1)}" in page
 
 
 def test_the_rates_of_attention_are_those_of_the_run() -> None:
@@ -79,12 +82,19 @@ def test_the_rates_of_attention_are_those_of_the_run() -> None:
         return flops[workload] / seconds[workload, variant][side] / 1e12
 
     page = words("kernels.md")
+    short = "attention_causal_128_2k_gpu"
+    assert f"{rate(short, 'triton') / rate(short, 'sdpa'):.0%} of SDPA's rate".replace("%", " %") in page
     triton = [rate(one, "triton") for one in (ATTENTION_128, ATTENTION_64)]
     shares = [rate(one, "triton") / rate(one, "sdpa") for one in (ATTENTION_128, ATTENTION_64)]
     assert f"SDPA reaches {rate(ATTENTION_128, 'sdpa'):.0f} TFLOP/s" in page
     assert f"our explicit attention {rate(ATTENTION_128, 'sdpa', 1):.0f}," in page
     assert f"reaches {triton[0]:.0f} and {triton[1]:.0f} TFLOP/s" in page
     assert f"{shares[0]:.0%}, {shares[1]:.0%}".replace("%", " %").replace(", ", " and ") in page
+
+
+def signed(percent: float) -> str:
+    text = f"{percent:+.2f}".replace("-", "−")
+    return f"{'0.00' if text in ('+0.00', '−0.00') else text} %"
 
 
 def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
@@ -98,7 +108,8 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
             for record in read_records(REFERENCE / folder)
         }
 
-    measured, simulated = recorded("memory_h100"), recorded("memory_h100_dry_runs")
+    measured = recorded("memory_h100") | recorded("memory_h200")
+    simulated = recorded("memory_h100_dry_runs") | recorded("memory_h200")
     blocks, reserved, tensors, sizes = (defaultdict[str, list[float]](list) for _ in range(4))
     for (workload, variant), there in measured.items():
         if ("peak_memory", "measured") not in there:
@@ -115,12 +126,29 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
         ("Llama 12M", "llama_12m"),
         ("GPT 5M", "gpt_5m"),
         ("GPT 25M, SGD", "gpt_25m_sgd"),
+        ("7B (Llama-2), on an H200", "llama_7b"),
     ):
         cells = [str(len(sizes[workload])), f"{min(sizes[workload]):.0f} … {max(sizes[workload]):.0f}"]
         for found in (blocks[workload], reserved[workload]):
-            ends = [f"{end:+.2f}".replace("-", "−") for end in (min(found), max(found))]
-            cells.append(f"{' … '.join('0.00' if end in ('+0.00', '−0.00') else end for end in ends)} %")
+            ends = [signed(end).removesuffix(" %") for end in (min(found), max(found))]
+            cells.append(f"{' … '.join(ends)} %")
         assert f"| {title} | {' | '.join(cells)} |" in page
+    for title, variant in (
+        ("one rank, full checkpointing", "mixed_checkpointed"),
+        ("FSDP2 over 4, full checkpointing", "fsdp2_mixed_checkpointed"),
+        ("FSDP2 over 4", "fsdp2_mixed_flash"),
+        ("tensor parallel over 8, full checkpointing", "tensor_parallel_mixed_checkpointed"),
+    ):
+        there, here = measured["llama_7b", variant], simulated["llama_7b", variant]
+        peak_B, reserved_B = there["peak_memory", "measured"], there["reserved_memory", "measured"]
+        cells = [
+            f"{peak_B / 1e9:.2f}",
+            signed(100 * (here["allocated_memory", "fake_step"] / peak_B - 1)),
+            f"{reserved_B / 1e9:.2f}",
+            signed(100 * (here["reserved_memory", "fake_step"] / reserved_B - 1)),
+        ]
+        assert f"| {title} | {' | '.join(cells)} |" in page
+    del blocks["llama_7b"], reserved["llama_7b"], tensors["llama_7b"]
     every = [one for found in tensors.values() for one in found]
     assert f"up to {max(every):.1f} % below it" in page
     off = [abs(one) for found in blocks.values() for one in found]

@@ -13,6 +13,7 @@ FOLDER = ROOT / "results/reference/profiling"
 RECORDS = read_records(FOLDER)
 PAGE = (ROOT / "docs/profiling.md").read_text()
 STEPS = {"ddp_2_ranks": "DDP", "fsdp2_2_ranks": "FSDP2", "ddp_2_ranks_linked": "DDP"}
+ON_GPUS = ("profiling_h100", "profiling_h200")
 INJECTED = [one for one in RECORDS if measurement(one, "injected", "")]
 
 
@@ -80,3 +81,74 @@ def test_a_table_of_one_workload_has_the_values_of_its_records(id, workload):
 def test_a_table_of_a_workload_that_was_not_run_is_empty():
     data = gather("profiling", RECORDS, [], FOLDER)
     assert not data.table(next(one for one in data.blocks if one.id == "recovered_4_ranks")).rows
+
+
+GPUS = {name: {one.cell.optimization: one for one in read_records(FOLDER.parent / name)} for name in ON_GPUS}
+
+
+def on_gpu(variant, metric, method=""):
+    """Return the samples on the H100 and on the H200."""
+    return [measurement(GPUS[name][variant], metric, method).samples for name in ON_GPUS]
+
+
+def row(*, title, cells):
+    return f"| {title} | {' | '.join(cells)} |"
+
+
+def test_the_states_on_gpus_are_those_of_the_records():
+    def shares(state):
+        return [f"{100 * median(one):.1f} %" for one in on_gpu("baseline", "share", state)]
+
+    calls = zip(shares("launch_gap_prepare"), shares("launch_gap_call"), strict=True)
+    clocks = [f"{median(one) / 1e9:.2f} GHz" for one in on_gpu("baseline", "device_clock", "rank 0")]
+    rest = "not separated: instruction, utilisation"
+    for title, cells in {
+        "time of a step, without the profiler": [
+            f"{1e3 * median(one):.1f} ms" for one in on_gpu("baseline", "time")
+        ],
+        "computing": shares("computing"),
+        "waiting for launches: being prepared, being called": [", ".join(one) for one in calls],
+        "waiting for data": shares("waiting_for_data"),
+        "clock, of at most 1.98 GHz": clocks,
+        "factor of the clock": [f"{median(one):.2f}" for one in on_gpu("baseline", "factor", "frequency")],
+        "factor of what is not separated: instruction, utilisation": [
+            f"{median(one):.2f}" for one in on_gpu("baseline", "factor", rest)
+        ],
+        "the profiler adds": [f"{percent(median(one))} %" for one in on_gpu("baseline", "profiler_overhead")],
+    }.items():
+        assert row(title=title, cells=cells) in PAGE
+    assert all(set(one) == {1.98e9} for one in on_gpu("baseline", "peak_clock", "rank 0"))
+
+
+@pytest.mark.parametrize("variant", ["data_wait", "launch_sleep"])
+def test_what_is_recovered_on_gpus_is_that_of_the_records(variant):
+    middles = [
+        [f"{1e3 * median(one):.1f}" for one in on_gpu(variant, metric)]
+        for metric in ("injected", "time_rise", "recovered")
+    ]
+    rows = list(zip(*middles, strict=True))
+    if variant == "data_wait":
+        cells = [f"{longer}; {found} ms" for _, longer, found in rows]
+        assert row(title="wait of 20.1 ms for data: step longer; recovered", cells=cells) in PAGE
+    else:
+        cells = [f"{'; '.join(one)} ms" for one in rows]
+        title = "sleeps of 2 ms before launches: in all; step longer; recovered"
+        assert row(title=title, cells=cells) in PAGE
+    errors = [
+        f"{percent(median(one))} % ({percent(min(one))} … {percent(max(one))})"
+        for one in on_gpu(variant, "recovery_error")
+    ]
+    assert row(title="error, share of the step", cells=errors) in PAGE
+
+
+def test_what_was_named_on_gpus_is_that_of_the_records():
+    def count(variant, metric):
+        every = [value for one in on_gpu(variant, metric) for value in one]
+        return f"{sum(every):.0f} of {len(every)}"
+
+    page = " ".join(PAGE.split())
+    assert f"the sleeps in {count('launch_sleep', 'named')} recordings" in page
+    assert f"the wait in {count('data_wait', 'named')}" in page
+    unnamed = [value for one in ("baseline", "baseline_again") for value in on_gpu(one, "named_in_error")]
+    assert sum(map(sum, unnamed)) == 0
+    assert f"nothing was named in {sum(map(len, unnamed))} recordings" in page

@@ -194,6 +194,8 @@ def _explained(recording: Recording, rank: int) -> str:
         return "cpu_quota"
     if recording.counted_rise(rank, "waited_for_core_s") >= least_s:
         return "competing_load"
+    if recording.found.ranks[rank].activity.trace.has_device:
+        return ""  # the chain is that of the core which launches
     record = recording.records[rank]
     slower = column(record.injected, "chain_s") / column(record.without, "chain_s") - 1
     computing_s = by_step_s(recording.found.ranks[rank], State.COMPUTING)[0::2]
