@@ -1,27 +1,36 @@
-"""What techniques gained in this project's own records, in words for `harness.profile`'s sentence."""
+"""What techniques gained in this project's own records, for `harness.profile`'s sentence."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from harness.code_fingerprint import ROOT
+from harness.instruments.traces.sentence import TechniqueGain
 
 RECORDED = ROOT / "results" / "reference"
-"""Committed runs; a folder of each has effects.csv."""
+"""Committed runs; a folder of each has effects.csv and measurements.csv."""
+
+OVER_NETWORK, WITHOUT_NETWORK = "packets", "without network"
+"""Methods of a step's time: over an emulated network, and the same step without it."""
 
 
 class RecordedGain(NamedTuple):
-    """One comparison of the time with a technique and without it: below 1 is faster."""
+    """One comparison of the time with a technique and without it: below 1 is faster.
+
+    `hidden` is the share that it hid of the time which the network adds to the baseline; None if unknown.
+    """
 
     folder: str
     ratio: float
     origin: str
+    hidden: float | None
 
 
-def gains(techniques: Iterable[str], folder: Path = RECORDED) -> dict[str, str]:
+def gains(techniques: Iterable[str], folder: Path = RECORDED) -> dict[str, TechniqueGain]:
     """Return what each technique gained, by its name; those without a comparison of times are left out.
 
     All comparisons count, also those in which a technique costs time: the text has their range.
@@ -29,21 +38,51 @@ def gains(techniques: Iterable[str], folder: Path = RECORDED) -> dict[str, str]:
     wanted = set(techniques)
     found: dict[str, list[RecordedGain]] = {}
     for file in sorted(folder.glob("*/effects.csv")):
-        with file.open(newline="") as rows:
-            for row in csv.DictReader(rows):
-                technique = row["variant"].partition(".")[0]
-                if technique in wanted and row["metric"] == "time":
-                    gain = RecordedGain(file.parent.name, float(row["ratio"]), row["origin"])
-                    found.setdefault(technique, []).append(gain)
-    return {technique: _words(every) for technique, every in found.items()}
+        rows = [row for row in _rows(file) if row["metric"] == "time" and _technique(row) in wanted]
+        over_network = any(row["method"] == OVER_NETWORK for row in rows)
+        without_s = _without_network_s(file.with_name("measurements.csv")) if over_network else {}
+        for row in rows:
+            hidden = _hidden(row, without_s.get(row["workload"]))
+            gain = RecordedGain(file.parent.name, float(row["ratio"]), row["origin"], hidden)
+            found.setdefault(_technique(row), []).append(gain)
+    return {technique: _gain(every) for technique, every in found.items()}
 
 
-def _words(every: list[RecordedGain]) -> str:
-    ratios = sorted(one.ratio for one in every)
-    range_ = f"{ratios[0]:.2f}" if len(ratios) == 1 else f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+def _rows(file: Path) -> Iterator[dict[str, str]]:
+    with file.open(newline="") as lines:
+        yield from csv.DictReader(lines)
+
+
+def _technique(row: Mapping[str, str]) -> str:
+    return row["variant"].partition(".")[0]
+
+
+def _without_network_s(file: Path) -> dict[str, float]:
+    """Return the median time of the baseline's step without the network, by workload."""
+    times_s: dict[str, list[float]] = {}
+    for row in _rows(file):
+        if (row["optimization"], row["metric"], row["method"]) == ("baseline", "time", WITHOUT_NETWORK):
+            times_s.setdefault(row["workload"], []).append(float(row["value"]))
+    return {workload: median(every) for workload, every in times_s.items()}
+
+
+def _hidden(row: Mapping[str, str], without_s: float | None) -> float | None:
+    if without_s is None or row["method"] != OVER_NETWORK:
+        return None
+    baseline_s = float(row["baseline_value"])
+    return (baseline_s - float(row["value"])) / (baseline_s - without_s)
+
+
+def _gain(every: list[RecordedGain]) -> TechniqueGain:
+    hidden = [one.hidden for one in every if one.hidden is not None]
+    texts = [f"hid {_range([100 * one for one in hidden], 0)} % of what the network added"] if hidden else []
     count = "1 comparison" if len(every) == 1 else f"{len(every)} comparisons"
+    texts.append(f"{_range([one.ratio for one in every], 2)} times the baseline's time in {count}")
     origins, folders = sorted({one.origin for one in every}), sorted({one.folder for one in every})
-    return (
-        f"{range_} times the baseline's time in {count}, {' and '.join(origins)}, "
-        f"results/reference/{', '.join(folders)}"
-    )
+    words = f"{', '.join(texts)}, {' and '.join(origins)}, results/reference/{', '.join(folders)}"
+    return TechniqueGain(words, min(hidden) if hidden else None)
+
+
+def _range(values: list[float], digits: int) -> str:
+    ends = [f"{end:.{digits}f}" for end in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)

@@ -16,6 +16,7 @@ from random import Random
 
 import torch
 
+from harness.instruments.traces.causes import causes
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.profiling.measure import (
     counted_readings,
@@ -29,7 +30,7 @@ from suites.profiling.measure import (
 )
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.subject import Subject, Workload, baseline
-from suites.profiling.traced import TracedElsewhere, read_elsewhere, readings_elsewhere
+from suites.profiling.traced import TracedElsewhere, in_a_sentence, read_elsewhere, readings_elsewhere
 from suites.profiling.truth import calibrated, injected_s
 from suites.training.correctness import check_on_ranks
 from suites.training.techniques import Techniques, build_step
@@ -61,7 +62,7 @@ def bf16_FLOP(subject: Subject) -> float:
 class RunningStep:
     """A variant's step on the ranks that all variants of its workload share; `key` names it there.
 
-    `calibrated`: see `truth.calibrated`.
+    `calibrated`: see `truth.calibrated`. `described`: whether a note has a recording's sentence.
     """
 
     subject: Subject
@@ -69,6 +70,7 @@ class RunningStep:
     key: str
     calibrated: float = 0.0
     order: Random = field(default_factory=Random)
+    described: bool = False
 
 
 Session = RunningStep | TracedElsewhere
@@ -160,8 +162,13 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     plain = plain_times(ranks, key, subject, session.order)
     yield Reading("time", "s", plain.injected_s, origin)
     yield Reading("time_rise", "s", plain.rise_s, origin)
+    if injection is not None and injection.kind == "cpu_quota":
+        yield Reading("counted_of_held_back", "1", session.calibrated, Origin.MEASURED)
     for _ in range(subject.workload.recordings):
         recording = recorded(ranks, key, subject, session.order)
+        if injection is None and not session.described:
+            session.described = True
+            yield Note(f"First recording: {in_a_sentence(recording.found, causes(recording.found))}")
         yield from state_readings(recording.found, origin, slice(1, None, 2))
         yield from factor_readings(recording.found, origin)
         yield from counted_readings(recording)

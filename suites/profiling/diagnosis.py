@@ -37,8 +37,16 @@ EXPLAINS = 0.5
 TRIM = 0.25
 """Share of the differences that is left out at either end: single disturbed steps do not count."""
 
-OWN = (State.COMPUTING, State.COPYING, State.PREPARING, State.CALLING, State.WAITING_FOR_DATA)
-"""States of a rank's own time: what slows its thread down makes all of them longer."""
+OWN = (
+    State.COMPUTING,
+    State.COPYING,
+    State.PREPARING,
+    State.CALLING,
+    State.WAITING_FOR_DATA,
+    State.COMMUNICATION,
+)
+"""States of a rank's own time, all but waiting for others: what slows its core down makes them longer.
+Communication too, since gloo's threads move the data."""
 
 ALL_RANKS = -1
 

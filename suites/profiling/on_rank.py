@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
@@ -64,14 +65,31 @@ def end(state: RankState, folder: str) -> dict[str, float]:
     return recorder.end(os.path.join(folder, f"rank{dist.get_rank()}.json"))
 
 
-def reduce_s(state: RankState, key: str, count: int) -> list[float]:
-    """Return the seconds of each all-reduce of as many numbers as the step has gradients."""
+def communicate_s(state: RankState, key: str, count: int) -> list[float]:
+    """Return the seconds of what the step sends, alone, `count` times: see `send_as`."""
     trainer: Trainer = state[key]
-    bucket = torch.ones(sum(one.numel() for one in trainer.plain.parameters()), device=trainer.device)
+    ranks = dist.get_world_size()
+    numbers = sum(one.numel() for one in trainer.plain.parameters())
+    whole = torch.ones(-(-numbers // ranks) * ranks, device=trainer.device)
+    sharded = trainer.step.features.sharding == "zero3"
     taken_s = []
     for _ in range(count):
         dist.barrier()
         begin_s = time.perf_counter()
-        dist.all_reduce(bucket)
+        send_as(sharded, whole)
         taken_s.append(time.perf_counter() - begin_s)
     return taken_s
+
+
+def send_as(sharded: bool, whole: Tensor) -> None:
+    """Send as DDP does, or as FSDP: gather parameters for either pass, and scatter the reduced gradients.
+
+    `whole`: as many numbers as the model has parameters, or a few more, so that ranks have equal shares.
+    """
+    if not sharded:
+        dist.all_reduce(whole)
+        return
+    share = whole.chunk(dist.get_world_size())[dist.get_rank()].clone()
+    for _ in ("forward pass", "backward pass"):
+        dist.all_gather_into_tensor(whole, share)
+    dist.reduce_scatter_tensor(share, whole)

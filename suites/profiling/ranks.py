@@ -133,9 +133,9 @@ class RecordedRanks:
         self.fastest_chain_s = min(self.fastest_chain_s, *(one.chain_s for one in accounts))
         return accounts
 
-    def reduce_s(self, key: str, count: int = 7) -> float:
-        """Return the median seconds of an all-reduce of the step's gradients, of the slowest rank."""
-        times_s = zip(*self.call("reduce_s", key=key, count=count), strict=True)
+    def communicate_s(self, key: str, count: int = 7) -> float:
+        """Return the median seconds of what the step sends, sent alone, of the slowest rank."""
+        times_s = zip(*self.call("communicate_s", key=key, count=count), strict=True)
         return float(median(max(one) for one in times_s))
 
 

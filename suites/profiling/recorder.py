@@ -42,14 +42,13 @@ class TextBatches(IterableDataset[Batch]):
 class StepAccount(NamedTuple):
     """One step: its seconds, those that an injector took, and what the system counted over it.
 
-    `load_s` is the processor time of a competing process, `processor_s` that of this rank with its threads.
-    `chain_s` is the time of a chain of dependent operations after the step, inverse to the core's clock.
+    `load_s` is the processor time of a competing process. `chain_s` is the time of a chain of dependent
+    operations after the step, inverse to the core's clock.
     """
 
     seconds: float
     slept_s: float
     load_s: float
-    processor_s: float
     waited_for_core_s: float
     throttled_s: float
     chain_s: float
@@ -84,19 +83,18 @@ class Recorder:
         """Run one step, marked as this one, or None: as left out."""
         trainer = self._trainer
         slept_s, load_s, before = self._slept_s(), self._load_s(), core_counts()
-        begin_s, processor_s = time.perf_counter(), time.process_time()
+        begin_s = time.perf_counter()
         with record_function(LEFT_OUT if number is None else f"ProfilerStep#{number}"):
             count = trainer.step.workload.gradient_accumulation_steps
             trainer.train_step([next(self._batches) for _ in range(count)])
             if trainer.device.type == "cuda":
                 torch.cuda.synchronize(trainer.device)
-        taken_s, processor_s = time.perf_counter() - begin_s, time.process_time() - processor_s
+        taken_s = time.perf_counter() - begin_s
         after = core_counts()
         return StepAccount(
             taken_s,
             self._slept_s() - slept_s,
             self._load_s() - load_s,
-            processor_s,
             after.waited_s - before.waited_s,
             after.throttled_s - before.throttled_s,
             chain_s(),

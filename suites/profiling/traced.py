@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.instruments.traces.breakdown import Breakdown, breakdown
-from harness.instruments.traces.causes import causes
+from harness.instruments.traces.causes import Cause, causes
 from harness.instruments.traces.kineto import read_traces
-from harness.instruments.traces.sentence import sentence
+from harness.instruments.traces.sentence import TECHNIQUES, sentence
+from harness.profile_gains import gains
 from harness.records import Note, Origin, Reading
 from suites.profiling.measure import factor_readings, state_readings
 from suites.profiling.subject import Subject
@@ -40,6 +41,11 @@ def read_elsewhere(subject: Subject) -> TracedElsewhere:
     return TracedElsewhere(subject, breakdown(read_traces(Path(subject.workload.trace))))
 
 
+def in_a_sentence(found: Breakdown, named: Sequence[Cause]) -> str:
+    """Return where the time goes, and what a technique gained in this project's records."""
+    return sentence(found, named, gains(technique for _, _, technique, _ in TECHNIQUES))
+
+
 def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
     """Read the shares and factors, what is named, and what the trace does not have."""
     found = session.found
@@ -49,6 +55,6 @@ def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
     named = causes(found)
     for cause in named:
         yield Reading("named_share", "1", cause.share, Origin.MEASURED, cause.name)
-    yield Note(sentence(found, named))
+    yield Note(in_a_sentence(found, named))
     for missing in found.missing:
         yield Note(f"Missing: {missing}")

@@ -1,4 +1,4 @@
-"""How much was injected, measured without the trace: by the injector's clock, or calibrated beforehand."""
+"""How much was injected, measured without the trace: by a clock of the injector or kernel, or beforehand."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ os.sched_setaffinity(0, {int(sys.argv[1])})
 begin_s, ran_s = time.perf_counter(), time.thread_time()
 while time.perf_counter() - begin_s < float(sys.argv[2]):
     pass
-print((time.perf_counter() - begin_s) / (time.thread_time() - ran_s) - 1)
+print(time.perf_counter() - begin_s - (time.thread_time() - ran_s))
 """
-"""Prints the seconds off the core per second on it, of a process that always wants to run."""
+"""Prints the seconds that a process which always wants to run is off its core."""
 
 SPIN_S = 0.6
 CALIBRATIONS = 3
@@ -31,8 +31,8 @@ CALIBRATIONS = 3
 def calibrated(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
     """Return what the injection is measured by, from before the recordings.
 
-    Of a quota the seconds that it holds a process back per second that it runs, of a link the seconds by
-    which it lengthens the all-reduce of a step's gradients; 0 where the injector has a clock of its own.
+    Of a quota the kernel's count over the seconds that it holds a process back which always wants to run, of
+    a link the seconds by which it lengthens what a step sends; 0 where the injector has a clock of its own.
     Raises `Unavailable`.
     """
     if injection is None or injection.kind in ("data_wait", "launch_sleep"):
@@ -46,11 +46,11 @@ def calibrated(ranks: RecordedRanks, key: str, injection: Injection | None) -> f
     if injection.kind == "competing_load":
         return 0.0
     core = ranks.cores[injection.rank]
-    return median(off_core(core, injection.share) for _ in range(CALIBRATIONS))
+    return median(counted_of_held_back(core, injection.share) for _ in range(CALIBRATIONS))
 
 
-def off_core(core: int, share: float) -> float:
-    """Return the seconds that a quota holds a process back per second that it runs."""
+def counted_of_held_back(core: int, share: float) -> float:
+    """Return the kernel's count over the seconds that a quota holds a process back: 1 if both agree."""
     command = [sys.executable, "-c", SPIN, str(core), str(SPIN_S)]
     with (
         CpuQuota() as quota,
@@ -58,16 +58,17 @@ def off_core(core: int, share: float) -> float:
     ):
         quota.enter(process.pid)
         quota.limit(share)
-        return float(process.communicate("\n")[0])
+        off_core_s = float(process.communicate("\n")[0])
+        return quota.account().throttled_s / off_core_s
 
 
 def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection) -> float:
-    """Return by how many seconds the slower link lengthens the all-reduce of a step's gradients, alone."""
-    plain_s = ranks.reduce_s(key)
+    """Return by how many seconds the slower link lengthens what a step sends, if that is sent alone."""
+    plain_s = ranks.communicate_s(key)
     assert ranks.network is not None
     with slowed(ranks.network, injection.rate_B_per_s) as switch:
         switch(True)
-        return ranks.reduce_s(key) - plain_s
+        return ranks.communicate_s(key) - plain_s
 
 
 def injected_s(recording: Recording, injection: Injection, by: float) -> float:
@@ -75,5 +76,5 @@ def injected_s(recording: Recording, injection: Injection, by: float) -> float:
     if injection.kind == "slow_link":
         return by
     if injection.kind == "cpu_quota":
-        return by * recording.counted(injection.rank, "processor_s")
+        return recording.counted(injection.rank, "throttled_s")
     return recording.counted(injection.rank, "slept_s" if injection.seconds else "load_s")

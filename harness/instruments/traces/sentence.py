@@ -21,6 +21,20 @@ TECHNIQUES: Sequence[tuple[State, str, str, str]] = (
 """State, what its part mentions, the technique that addresses it in this project, and how people call it."""
 
 
+MOST = 0.5
+"""A technique hides most of a part if in each comparison it hid at least this share of the network's time."""
+
+
+class TechniqueGain(NamedTuple):
+    """What a technique gained elsewhere, in words, and the least share that it hid of the network's time.
+
+    `hidden` is None where no comparison has it.
+    """
+
+    words: str
+    hidden: float | None = None
+
+
 class SentencePart(NamedTuple):
     """One part of the sentence: a share of the step from 0 to 1, its state, and words for it."""
 
@@ -32,13 +46,13 @@ class SentencePart(NamedTuple):
 def sentence(
     of: Breakdown,
     named: Sequence[Cause] = (),
-    gains: Mapping[str, str] | None = None,
+    gains: Mapping[str, TechniqueGain] | None = None,
     least_share: float = LEAST_SHARE,
 ) -> str:
     """Return where the time goes, largest first, from a share of `least_share` on.
 
-    A rank is named as waited for only where `named` has it. `gains` has what a technique gained elsewhere, in
-    words, by the technique's name: "1.4x as fast (emulated), results/reference/interconnect".
+    A rank is named as waited for only where `named` has it. `gains` has what a technique gained elsewhere, by
+    the technique's name.
     """
     every = parts(of, named)
     shown = [part for part in every if part.share >= least_share]
@@ -46,7 +60,7 @@ def sentence(
     texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]
     if rest >= 0.005:
         texts.append(f"{100 * rest:.0f} % other")
-    advice = _advice(shown, gains or {})
+    advice = _advice(shown, gains or {}, _hosts(of))
     slow = [cause for cause in named if cause.rank >= 0 and cause.state != State.WAITING_FOR_RANK]
     why = [f"{cause.name} by {100 * cause.share:.0f} % of the step" for cause in slow]
     return "; ".join(filter(None, [", ".join(texts), ", ".join(why), advice])) + "."
@@ -92,17 +106,28 @@ def _collective(of: Breakdown, detail: str) -> str:
         caller = " of FSDP"
     elif operation == "all_reduce" and trace.named("^DistributedDataParallel").any():
         caller = " of DDP"
-    hosts = {one.activity.trace.host for one in of.ranks} - {""}
-    between = " between nodes" if len(hosts) > 1 else ""
+    between = " between nodes" if len(_hosts(of)) > 1 else ""
     return operation.replace("_", "-") + caller + between
 
 
-def _advice(shown: Sequence[SentencePart], gains: Mapping[str, str]) -> str:
-    """Return which technique addresses the largest part that one addresses."""
+def _hosts(of: Breakdown) -> set[str]:
+    """Return the hosts that the traces name."""
+    return {one.activity.trace.host for one in of.ranks} - {""}
+
+
+def _advice(shown: Sequence[SentencePart], gains: Mapping[str, TechniqueGain], hosts: set[str]) -> str:
+    """Return which technique addresses the largest part that one addresses.
+
+    Hybrid sharding does not where all ranks are on one host.
+    """
     for i, part in enumerate(shown):
         for state, mentioned, technique, called in TECHNIQUES:
+            if technique == "hybrid_shard" and len(hosts) == 1:
+                continue
             if part.state == state and mentioned in part.words:
                 which = f"the {ORDINALS[i]} part" if i < len(ORDINALS) else f"the {part.words}"
-                measured = f" ({gains[technique]})" if technique in gains else ""
-                return f"{called} addresses {which}{measured}"
+                gain = gains.get(technique)
+                most = gain is not None and gain.hidden is not None and gain.hidden >= MOST
+                measured = f" ({gain.words})" if gain else ""
+                return f"{called} {'would hide most of' if most else 'addresses'} {which}{measured}"
     return ""
