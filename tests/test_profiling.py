@@ -285,6 +285,13 @@ def test_a_slower_link_is_named_as_one_of_all_ranks():
     assert found[0].seconds == pytest.approx(0.014, abs=0.001)
 
 
+def test_communication_that_a_late_rank_exposes_is_not_a_slower_link():
+    rng = np.random.default_rng(2)
+    waits = rank_of(1, rng, COMMUNICATION=14.0, WAITING_FOR_DATA=20.0)
+    found = diagnose(recording(rank_of(0, rng, COMMUNICATION=14.0), waits))
+    assert [one[:2] for one in found] == [("data_wait", 1)]
+
+
 def test_longer_computing_that_nothing_explains_is_not_named():
     assert diagnose(slowed(2, COMPUTING=25.0)) == []
 

@@ -176,15 +176,21 @@ def _slowed(recording: Recording, rank: int, error_rate: float) -> Iterator[Find
 
 
 def _others(recording: Recording, slowed: Sequence[int], error_rate: float) -> Iterator[Finding]:
-    """Yield what is longer of ranks that nothing slows down, and of the link if no rank is slowed down.
+    """Yield what is longer of ranks that nothing slows down, and of the link if no rank loses anything.
 
-    Gloo's threads move the data: where a rank's core has less time, its transfers take longer, too.
+    Where a rank is late, less of the communication is hidden. And gloo's threads move the data: where a
+    rank's core has less time, its transfers take longer, too.
     """
     ranks = [rank for rank in range(len(recording.found.ranks)) if rank not in slowed]
-    candidates = [(name, rank) for rank in ranks for name in ("data_wait", "launch_sleep")]
-    for name, rank in [*candidates, *([] if slowed else [("slow_link", ALL_RANKS)])]:
-        if _shows(recording, name, rank, error_rate):
-            yield Finding(name, rank, recording.rise_s(name, rank))
+    found = [
+        Finding(name, rank, recording.rise_s(name, rank))
+        for rank in ranks
+        for name in ("data_wait", "launch_sleep")
+        if _shows(recording, name, rank, error_rate)
+    ]
+    yield from found
+    if not slowed and not found and _shows(recording, "slow_link", ALL_RANKS, error_rate):
+        yield Finding("slow_link", ALL_RANKS, recording.rise_s("slow_link", ALL_RANKS))
 
 
 def _shows(recording: Recording, name: str, rank: int, error_rate: float) -> bool:
