@@ -12,7 +12,13 @@ from harness.store import read_records
 FOLDER = ROOT / "results/reference/profiling"
 RECORDS = read_records(FOLDER)
 PAGE = (ROOT / "docs/profiling.md").read_text()
-STEPS = {"ddp_2_ranks": "DDP", "fsdp2_2_ranks": "FSDP2", "ddp_2_ranks_linked": "DDP"}
+STEPS = {
+    "ddp_2_ranks": "DDP",
+    "fsdp2_2_ranks": "FSDP2",
+    "ddp_2_ranks_linked": "DDP",
+    "fsdp2_2_ranks_linked": "FSDP2",
+    "fsdp2_4_ranks": "FSDP2, 4 ranks",
+}
 ON_GPUS = ("profiling_h100", "profiling_h200")
 INJECTED = [one for one in RECORDS if measurement(one, "injected", "")]
 
@@ -30,10 +36,33 @@ def spread(values):
     return f"{percent(median(values))} % ({percent(min(values))} … {percent(max(values))})"
 
 
-def test_every_injected_loss_is_a_row():
-    assert len(INJECTED) == 9
-    assert sum(len(samples(one, "named")) for one in INJECTED) == 36
-    assert all(set(samples(one, "named")) == {1.0} for one in INJECTED)
+def test_every_injected_loss_is_named_as_often_as_the_page_says():
+    every = [value for one in INJECTED for value in samples(one, "named")]
+    assert len(INJECTED) == 12
+    assert f"{sum(every):.0f} of {len(every)} recordings" in " ".join(PAGE.split())
+    assert not any(value for one in RECORDS for value in samples(one, "named_in_error"))
+
+
+def test_the_largest_median_errors_are_those_of_the_page():
+    errors = {
+        (one.cell.workload, one.cell.optimization): abs(median(samples(one, "recovery_error")))
+        for one in INJECTED
+    }
+    link = errors.pop(("fsdp2_2_ranks_linked", "slow_link"))
+    page = " ".join(PAGE.split())
+    assert f"within {100 * max(errors.values()):.1f} % of the step in the median" in page
+    assert f"{100 * link:.0f} % of the step is missing" in page
+
+
+def test_nothing_is_named_in_any_recording_with_nothing_injected():
+    without = [
+        value
+        for one in RECORDS
+        if one.cell.optimization in ("baseline", "baseline_again")
+        for value in samples(one, "named_in_error")
+    ]
+    assert sum(without) == 0
+    assert f"nothing at all in {len(without)} recordings" in " ".join(PAGE.split())
 
 
 @pytest.mark.parametrize("record", INJECTED, ids=lambda one: f"{one.cell.workload}-{one.cell.optimization}")
@@ -44,6 +73,7 @@ def test_a_row_of_the_page_is_what_its_record_has(record):
     errors = [there / given - 1 for given, there in zip(injected_s, recovered_s, strict=True)]
     given, longer, found = (f"{1e3 * median(one):.1f}" for one in (injected_s, longer_s, recovered_s))
     amounts = (given, f"{longer} ({1e3 * min(longer_s):.1f} … {1e3 * max(longer_s):.1f})", found)
+    amounts = tuple(one.replace("-", "−") for one in amounts)
     shares = (spread(errors), spread(samples(record, "recovery_error")))
     assert f"| {' | '.join((STEPS[record.cell.workload], *amounts, *shares))} |" in PAGE
 
@@ -68,6 +98,8 @@ def test_the_profilers_cost_is_that_of_all_recordings_with_nothing_injected(work
         ("recovered", "ddp_2_ranks"),
         ("recovered_fsdp2", "fsdp2_2_ranks"),
         ("recovered_link", "ddp_2_ranks_linked"),
+        ("recovered_link_fsdp2", "fsdp2_2_ranks_linked"),
+        ("recovered_4_ranks", "fsdp2_4_ranks"),
     ],
 )
 def test_a_table_of_one_workload_has_the_values_of_its_records(id, workload):
@@ -80,7 +112,7 @@ def test_a_table_of_one_workload_has_the_values_of_its_records(id, workload):
 
 def test_a_table_of_a_workload_that_was_not_run_is_empty():
     data = gather("profiling", RECORDS, [], FOLDER)
-    assert not data.table(next(one for one in data.blocks if one.id == "recovered_4_ranks")).rows
+    assert not data.table(next(one for one in data.blocks if one.id == "device")).rows
 
 
 GPUS = {name: {one.cell.optimization: one for one in read_records(FOLDER.parent / name)} for name in ON_GPUS}
