@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -58,7 +58,9 @@ def _technique(row: Mapping[str, str]) -> str:
 
 
 def _without_network_s(file: Path) -> dict[str, float]:
-    """Return the median time of the baseline's step without the network, by workload."""
+    """Return the median time of the baseline's step without the network, by workload; {} without the file."""
+    if not file.is_file():
+        return {}
     times_s: dict[str, list[float]] = {}
     for row in _rows(file):
         if (row["optimization"], row["metric"], row["method"]) == ("baseline", "time", WITHOUT_NETWORK):
@@ -70,17 +72,23 @@ def _hidden(row: Mapping[str, str], without_s: float | None) -> float | None:
     if without_s is None or row["method"] != OVER_NETWORK:
         return None
     baseline_s = float(row["baseline_value"])
+    if baseline_s <= without_s:
+        return None
     return (baseline_s - float(row["value"])) / (baseline_s - without_s)
 
 
 def _gain(every: list[RecordedGain]) -> TechniqueGain:
     hidden = [one.hidden for one in every if one.hidden is not None]
-    texts = [f"hid {_range([100 * one for one in hidden], 0)} % of what the network added"] if hidden else []
-    count = "1 comparison" if len(every) == 1 else f"{len(every)} comparisons"
-    texts.append(f"{_range([one.ratio for one in every], 2)} times the baseline's time in {count}")
+    shares = _range([100 * one for one in hidden], 0) if hidden else ""
+    texts = [f"hid {shares} % of what an emulated network added in {_count(hidden)}"] if hidden else []
+    texts.append(f"{_range([one.ratio for one in every], 2)} times the baseline's time in {_count(every)}")
     origins, folders = sorted({one.origin for one in every}), sorted({one.folder for one in every})
     words = f"{', '.join(texts)}, {' and '.join(origins)}, results/reference/{', '.join(folders)}"
-    return TechniqueGain(words, min(hidden) if hidden else None)
+    return TechniqueGain(words, min(hidden) if len(hidden) == len(every) else None)
+
+
+def _count(comparisons: Sized) -> str:
+    return "1 comparison" if len(comparisons) == 1 else f"{len(comparisons)} comparisons"
 
 
 def _range(values: list[float], digits: int) -> str:

@@ -306,11 +306,25 @@ def test_what_a_technique_hides_is_a_share_of_what_the_network_adds(tmp_path):
     )
     (found,) = gains(["hybrid_shard"], tmp_path).values()
     assert found.hidden == 0.75
-    assert found.words.startswith("hid 75 % of what the network added, 0.40 times the baseline's time")
+    words = "hid 75 % of what an emulated network added in 1 comparison, 0.40 times the baseline's time"
+    assert found.words.startswith(words)
+
+
+@pytest.mark.parametrize(("without_s", "measured"), [(10.0, True), (12.0, True), (2.0, False)])
+def test_what_is_hidden_is_unknown_where_the_network_adds_nothing_or_no_time_is_there(
+    tmp_path, without_s, measured
+):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "effects.csv").write_text(EFFECTS + "w,hybrid_shard,time,packets,4,10,0.4,emulated\n")
+    if measured:
+        (tmp_path / "a" / "measurements.csv").write_text(
+            "workload,optimization,metric,method,value\n" + f"w,baseline,time,without network,{without_s}\n"
+        )
+    assert gains(["hybrid_shard"], tmp_path)["hybrid_shard"].hidden is None
 
 
 def test_gains_of_this_project_are_there():
-    """Hybrid sharding hid most of what the network added in interconnect_two_a_node."""
+    """Hybrid sharding hid 60 % of what the network added where that is known; most comparisons lack it."""
     found = gains(["hybrid_shard"])["hybrid_shard"]
-    assert "comparison" in found.words
-    assert 0.5 < found.hidden < 1
+    assert "hid 60 % of what an emulated network added in 1 comparison, " in found.words
+    assert found.hidden is None

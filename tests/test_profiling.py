@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from harness.instruments.timing import core_account, dependent_chain
@@ -29,10 +30,11 @@ from harness.instruments.timing.device_telemetry import (
 from harness.instruments.traces.segments import State
 from harness.instruments.traces.shares import TimeShare
 from harness.records import UNITS, Unavailable
-from suites.profiling import competing_process, injection_on_rank
+from suites.profiling import build, competing_process, injection_on_rank
 from suites.profiling.diagnosis import ALL_RANKS, Recording, diagnose, lower_bound, middle
 from suites.profiling.injection_on_rank import Sleeper, before_launches
 from suites.profiling.measure import losses_s, model_FLOP, relative_clock
+from suites.profiling.on_rank import send_as
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
 from suites.profiling.subject import Subject, Workload, baseline
@@ -349,6 +351,30 @@ def test_the_step_of_one_rank_is_not_shared():
     subject = baseline(workload, 0)
     assert subject.step.ranks == 1
     assert subject.with_injection(kind="data_wait").injection.rank == 0
+
+
+def test_ranks_that_share_nothing_are_refused_in_one_line():
+    with pytest.raises(Unavailable, match="parallelism=none is for one rank, and dp_size=2") as refused:
+        build({**SIZES, "parallelism": "none"}, 0)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sharded", "calls"),
+    [(False, [("all_reduce", 8)]), (True, [("gather", 8, 4), ("gather", 8, 4), ("scatter", 4, 8)])],
+)
+def test_what_a_step_sends_is_sent_alone(monkeypatch, sharded, calls):
+    """DDP reduces all gradients; FSDP gathers for both passes, and scatters the reduced gradients."""
+    seen = []
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "all_reduce", lambda whole: seen.append(("all_reduce", len(whole))))
+    for name, called in (("all_gather_into_tensor", "gather"), ("reduce_scatter_tensor", "scatter")):
+        monkeypatch.setattr(
+            dist, name, lambda out, given, called=called: seen.append((called, len(out), len(given)))
+        )
+    send_as(sharded, torch.ones(8))
+    assert seen == calls
 
 
 def test_losses_are_differences_along_the_chain_of_factors():

@@ -54,6 +54,47 @@ def test_the_largest_median_errors_are_those_of_the_page():
     assert f"{100 * link:.0f} % of the step is missing" in page
 
 
+def test_the_shares_of_the_first_lines_are_those_of_the_records():
+    (record,) = (
+        one for one in RECORDS if (one.cell.workload, one.cell.optimization) == ("ddp_2_ranks", "baseline")
+    )
+    computing, exposed, gaps = (
+        100 * median(measurement(record, "share", state).samples)
+        for state in ("computing", "exposed_communication", "launch_gap_prepare")
+    )
+    page = " ".join(PAGE.split())
+    assert f"{computing:.0f} % of the time is computing, {exposed:.1f} % exposed" in page
+    assert f"{gaps:.1f} % launch gaps" in page
+
+
+def test_the_range_of_the_clock_is_that_of_the_records():
+    def every(metric, method="", prefix=""):
+        return [
+            value
+            for one in RECORDS
+            if one.cell.optimization.startswith(prefix)
+            for found in one.measurements
+            if (found.metric, found.method) == (metric, method)
+            for value in found.samples
+        ]
+
+    chains = [
+        value for rank in range(4) for value in every("relative_clock", f"dependent chain, rank {rank}")
+    ]
+    factors = every("factor", "frequency", "baseline")
+    others = every("frequency_to_largest_other")
+    page = " ".join(PAGE.split())
+    assert f"ran at {100 * min(chains):.0f} to {100 * max(chains):.0f} % of its fastest" in page
+    assert f"takes {min(factors):.2f} to {max(factors):.2f} times the time" in page
+    assert f"costs {min(others):.2f} to {max(others):.2f} times as much" in page
+    counts = [value for one in RECORDS for value in samples_or_none(one, "counted_of_held_back")]
+    assert f"count is {min(counts):.2f} and {max(counts):.2f} of that process's time" in page
+
+
+def samples_or_none(record, metric):
+    return [v for one in record.measurements if one.metric == metric for v in one.samples]
+
+
 def test_nothing_is_named_in_any_recording_with_nothing_injected():
     without = [
         value
@@ -138,6 +179,9 @@ def test_the_states_on_gpus_are_those_of_the_records():
         "time of a step, without the profiler": [
             f"{1e3 * median(one):.1f} ms" for one in on_gpu("baseline", "time")
         ],
+        "time of a step, under the profiler": [
+            f"{1e3 * median(one):.1f} ms" for one in on_gpu("baseline", "profiled_time")
+        ],
         "computing": shares("computing"),
         "waiting for launches: being prepared, being called": [", ".join(one) for one in calls],
         "waiting for data": shares("waiting_for_data"),
@@ -166,6 +210,9 @@ def test_what_is_recovered_on_gpus_is_that_of_the_records(variant):
         cells = [f"{'; '.join(one)} ms" for one in rows]
         title = "sleeps of 2 ms before launches: in all; step longer; recovered"
         assert row(title=title, cells=cells) in PAGE
+    middle_errors = [f"{100 * abs(median(one)):.1f}" for one in on_gpu(variant, "recovery_error")]
+    lead = {"data_wait": f"{max(middle_errors)} % (waits)", "launch_sleep": " and ".join(middle_errors)}
+    assert lead[variant] in " ".join(PAGE.split("|")[0].split())
     errors = [
         f"{percent(median(one))} % ({percent(min(one))} … {percent(max(one))})"
         for one in on_gpu(variant, "recovery_error")

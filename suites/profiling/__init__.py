@@ -41,6 +41,10 @@ def build(workload: Json, seed: int) -> Subject:
     given = Workload(**workload)
     if given.device == "cuda" and not torch.cuda.is_available():
         raise Unavailable("this workload's size is chosen for a GPU, and there is none here")
+    if given.parallelism == "none" and given.dp_size > 1:
+        raise Unavailable(
+            f"parallelism=none is for one rank, and dp_size={given.dp_size}; allowed: ddp, fsdp2"
+        )
     return baseline(given, seed)
 
 

@@ -28,7 +28,7 @@ MOST = 0.5
 class TechniqueGain(NamedTuple):
     """What a technique gained elsewhere, in words, and the least share that it hid of the network's time.
 
-    `hidden` is None where no comparison has it.
+    `hidden` is None where a comparison does not show it.
     """
 
     words: str
