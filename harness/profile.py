@@ -123,9 +123,9 @@ def answer(command: ProfileCommand) -> list[str]:
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import causes
     from harness.instruments.traces.kineto import read_traces, together
+    from harness.instruments.traces.recorded_gains import gains
     from harness.instruments.traces.sentence import TECHNIQUES, sentence
     from harness.instruments.traces.tables import tables
-    from harness.profile_gains import gains
 
     if len(command.traces) == 1:
         traces = read_traces(command.traces[0])

@@ -15,9 +15,9 @@ from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.kineto import read_trace, read_traces
 from harness.instruments.traces.layers import layer_names
 from harness.instruments.traces.perfetto import OWN_TRACKS, PER_RANK
+from harness.instruments.traces.recorded_gains import gains
 from harness.instruments.traces.sentence import TechniqueGain
 from harness.profile import main
-from harness.profile_gains import gains
 from harness.trace_file import trace_digest, workload_from_trace
 from harness.validation import ConfigError
 

@@ -1,4 +1,4 @@
-"""What techniques gained in this project's own records, for `harness.profile`'s sentence."""
+"""What techniques gained in this project's own records, for the sentence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from harness.code_fingerprint import ROOT
 from harness.instruments.traces.sentence import TechniqueGain
 
-RECORDED = ROOT / "results" / "reference"
+RECORDED = Path(__file__).parents[3] / "results" / "reference"
 """Committed runs; a folder of each has effects.csv and measurements.csv."""
 
 OVER_NETWORK, WITHOUT_NETWORK = "packets", "without network"
