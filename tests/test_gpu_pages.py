@@ -128,7 +128,7 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
         ("GPT 25M, SGD", "gpt_25m_sgd"),
         ("7B (Llama-2), on an H200", "llama_7b"),
     ):
-        cells = [str(len(sizes[workload])), f"{min(sizes[workload]):.0f} … {max(sizes[workload]):.0f}"]
+        cells = [str(len(sizes[workload])), f"{min(sizes[workload]):,.0f} … {max(sizes[workload]):,.0f}"]
         for found in (blocks[workload], reserved[workload]):
             ends = [signed(end).removesuffix(" %") for end in (min(found), max(found))]
             cells.append(f"{' … '.join(ends)} %")

@@ -107,7 +107,7 @@ def test_a_rank_that_there_is_not_is_refused_in_one_line(kind):
     with pytest.raises(Unavailable, match="into rank 2: ranks are 0 to 1") as refused:
         subject.with_injection(kind=kind, rank=2)
     assert "\n" not in str(refused.value)
-    assert subject.with_injection(kind="slow_link").injection.kind == "slow_link"
+    assert subject.with_injection(kind="slow_link", rank=ALL_RANKS).injection.rank == ALL_RANKS
 
 
 # -- what is counted

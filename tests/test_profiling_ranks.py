@@ -86,9 +86,10 @@ def test_a_competing_process_runs_only_in_the_steps_that_it_is_injected_into(ran
 
 
 def test_a_quota_is_taken_away_after_the_recording(ranks):
-    injection = Injection("cpu_quota", 1, share=0.5)
+    """A fifth of a core is less than a process gets next to others: the kernel counts on a busy core, too."""
+    injection = Injection("cpu_quota", 1, share=0.2)
     try:
-        assert 0 < calibrated(ranks[0], "step", injection) < 1.5  # below 1 where others use the core, too
+        assert 0.2 < calibrated(ranks[0], "step", injection) < 1.2  # below 1 where others use the core, too
     except Unavailable as reason:
         pytest.skip(str(reason))
     record(ranks, injection)

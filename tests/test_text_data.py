@@ -5,7 +5,7 @@ import torch
 
 from suites.training.data import FOLLOWERS, batch, chain
 
-VOCABULARIES = (8, 67, 32000)
+VOCABULARIES = (FOLLOWERS, 8, 67, 32000)
 
 
 @pytest.mark.parametrize("vocab_size", VOCABULARIES)
@@ -23,6 +23,11 @@ def test_each_word_is_followed_by_one_of_its_followers(vocab_size):
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
     follow = chain(vocab_size, 3)[tokens]
     assert (follow == targets[..., None]).any(-1).all()
+
+
+def test_fewer_words_than_followers_are_refused():
+    with pytest.raises(ValueError, match="a vocabulary of 3: text needs at least 4 words"):
+        chain(3, 0)
 
 
 def test_a_batch_follows_from_its_seed_and_number():

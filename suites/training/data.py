@@ -16,7 +16,12 @@ FOLLOWERS = 4
 
 @lru_cache(maxsize=1)
 def chain(vocab_size: int, seed: int) -> Tensor:
-    """Return (vocab, FOLLOWERS) int64: the words that may follow each word, with equal probability."""
+    """Return (vocab, FOLLOWERS) int64: the words that may follow each word, with equal probability.
+
+    Raises ValueError for fewer words than followers.
+    """
+    if vocab_size < FOLLOWERS:
+        raise ValueError(f"a vocabulary of {vocab_size}: text needs at least {FOLLOWERS} words")
     generator = torch.Generator().manual_seed(seed)
     follow = torch.randint(vocab_size, (vocab_size, FOLLOWERS), generator=generator)
     while len(again := _with_repeats(follow)):
