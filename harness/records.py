@@ -1,7 +1,7 @@
 """The nouns of the harness, as plain data; everything else is built on this module.
 
 It is at the bottom of the import graph and uses the standard library alone. Claims and verdicts are in
-`harness.claim_model`.
+`harness.claims.model`.
 """
 
 from __future__ import annotations

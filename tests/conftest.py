@@ -15,7 +15,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from forked_ranks import forking
 from marked import left, marked, wait_for
 
-from harness import config
+from harness.config import run as config
 from harness.instruments.distributed import rank_pool
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -164,7 +164,7 @@ def toy_suites():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environ()["PYTHONPATH"])
-        patch.setattr("harness.executors.child.oom_kills", lambda: 0)
+        patch.setattr("harness.sweep.executors.child.oom_kills", lambda: 0)
         yield
 
 

@@ -350,7 +350,7 @@ def called_by_autograd() -> bool:
 
 def _is_mode_s(file: str) -> bool:
     ours = (
-        "harness/instruments/memory/fake_tensors.py",
+        "harness/instruments/memory/dry_run/fake_tensors.py",
         "harness/instruments/memory/autograd_inplace.py",
         __file__,
     )

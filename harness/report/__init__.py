@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.claim_model import Verdict
-from harness.dataclass_fields import workload_fields
-from harness.optimizations import question_of, titles, workloads_of
+from harness.claims.model import Verdict
+from harness.config.dataclass_fields import workload_fields
+from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import question_of, titles, workloads_of
 from harness.records import Record
-from harness.validation import ConfigError
 
 if TYPE_CHECKING:
-    from harness.answers import Judged
+    from harness.claims.answers import Judged
     from harness.report.report_data import ReportData
 
 
@@ -37,11 +37,11 @@ def gather(
     `planned` has the titles of its variants; those that it lacks come from conf/. `left_out`: sentences about
     what was not run. `apart`: sentences about records of other machines.
     """
-    from harness.claims import load_claims
-    from harness.report.changed_workloads import with_changed_workloads
+    from harness.claims.load import load_claims
+    from harness.report.data.changed_workloads import with_changed_workloads
+    from harness.report.data.sources import peaks
+    from harness.report.language.spec import load_spec
     from harness.report.report_data import ReportData
-    from harness.report.sources import peaks
-    from harness.report.spec import load_spec
 
     environment = {}
     for name in sorted({record.environment for record in records if record.environment}):
@@ -88,10 +88,10 @@ def write_answers(folder: Path, judged: Judged) -> Path:
 
     Raises ConfigError, before anything is written.
     """
-    from harness.answers import answer_claims, refuse_unknown
-    from harness.claims import load_claims
-    from harness.config import names
-    from harness.paper_claims import load_paper_claims
+    from harness.claims.answers import answer_claims, refuse_unknown
+    from harness.claims.load import load_claims
+    from harness.claims.paper import load_paper_claims
+    from harness.config.run import names
     from harness.report import write
 
     claims = load_paper_claims()

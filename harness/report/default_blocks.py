@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.report.result_index import ResultIndex
-from harness.report.spec import ReportBlock
-from harness.report.speedup import OTHERS
+from harness.report.data.result_index import ResultIndex
+from harness.report.data.speedup import OTHERS
+from harness.report.language.spec import ReportBlock
 
 BASELINE, AGAIN = "baseline", "baseline_again"
 BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}

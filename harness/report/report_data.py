@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from harness.claim_model import Claim, Verdict
+from harness.claims.model import Claim, Verdict
 from harness.records import Record
-from harness.report import effect_tables, pivot, tables
+from harness.report.data.result_index import ResultIndex
+from harness.report.data.training_metrics import PeakRates, add_training_metrics, basis
 from harness.report.default_blocks import metric_blocks
-from harness.report.errors import errors
-from harness.report.figure import Figure, drawing_style
-from harness.report.isolated_vs_end_to_end import isolated_vs_end_to_end
-from harness.report.result_index import ResultIndex
-from harness.report.roofline import rates, roofline
-from harness.report.spec import ReportBlock, Spec
-from harness.report.tables import Table
-from harness.report.training_metrics import PeakRates, add_training_metrics, basis
-from harness.report.verdicts import verdict_table
-from harness.report.what_if import what_if
+from harness.report.figures.figure import Figure, drawing_style
+from harness.report.language.spec import ReportBlock, Spec
+from harness.report.tables import effect_tables, pivot, tables
+from harness.report.tables.errors import errors
+from harness.report.tables.isolated_vs_end_to_end import isolated_vs_end_to_end
+from harness.report.tables.roofline import rates, roofline
+from harness.report.tables.tables import Table
+from harness.report.tables.verdicts import verdict_table
+from harness.report.tables.what_if import what_if
 from harness.units import legend
 
 TABLES: Mapping[str, Callable[[ReportBlock, Spec, ResultIndex], Table]] = {
@@ -47,7 +47,7 @@ class ReportData:
     peaks: PeakRates = field(default_factory=PeakRates)
     left_out: tuple[str, ...] = ()  # sentences about what was not run
     shipped: frozenset[str] | None = None  # the suite's own workloads: see ResultIndex
-    apart: tuple[str, ...] = ()  # sentences about records of other machines, see `harness.one_machine`
+    apart: tuple[str, ...] = ()  # sentences about records of other machines, see `harness.claims.one_machine`
 
     @cached_property
     def index(self) -> ResultIndex:
@@ -102,7 +102,7 @@ class ReportData:
 
     def figure(self, block: ReportBlock) -> Figure | None:
         """Return the figure that the block asks for; None where it asks for a table or has no record."""
-        from harness.report.plots import FIGURES
+        from harness.report.figures.plots import FIGURES
 
         draw = FIGURES.get(block.kind)
         if draw is None:

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.answers import AnsweredClaim
-from harness.claim_model import Claim, Verdict
-from harness.report import markdown
-from harness.report.benchmark_json import benchmark_json
-from harness.report.effects_csv import effects_csv
-from harness.report.export_csv import measurements_csv
-from harness.report.layout import arrange
+from harness.claims.answers import AnsweredClaim
+from harness.claims.model import Claim, Verdict
+from harness.report.data.export_csv import measurements_csv
+from harness.report.output import markdown
+from harness.report.output.benchmark_json import benchmark_json
+from harness.report.output.effects_csv import effects_csv
+from harness.report.output.layout import arrange
 from harness.report.report_data import ReportData
-from harness.report.verdicts import judged
+from harness.report.tables.verdicts import judged
 
 
 def write_suite(folder: Path, data: ReportData) -> Path:
@@ -24,7 +24,7 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 
     The same data give the same bytes, figures under the same version of matplotlib.
     """
-    from harness.report import page
+    from harness.report.output import page
 
     layout = arrange(data)
     figures = layout.figures
@@ -45,7 +45,7 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 
 def write_answers(folder: Path, rows: Sequence[AnsweredClaim]) -> Path:
     """Write answers.md, answers.html and answers.csv; return the page's path."""
-    from harness.report.answers_page import answers_csv, answers_markdown, answers_page
+    from harness.report.index.answers_page import answers_csv, answers_markdown, answers_page
 
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "answers.md", answers_markdown(rows))
@@ -56,7 +56,7 @@ def write_answers(folder: Path, rows: Sequence[AnsweredClaim]) -> Path:
 
 def write_index(folder: Path, folders: Sequence[tuple[ReportData, str]]) -> Path:
     """Write index.html and index.md of results folders in `folder`, given by name; return the page's path."""
-    from harness.report.suite_index import index_markdown, index_page, index_rows
+    from harness.report.index.suite_index import index_markdown, index_page, index_rows
 
     folder.mkdir(parents=True, exist_ok=True)
     rows = index_rows(folders)

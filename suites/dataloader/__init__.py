@@ -16,12 +16,19 @@ from typing import Any
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
 from suites.dataloader.batch import LoaderSpec, MixturePhase
-from suites.dataloader.corpus import Corpus, CorpusSettings, Documents, generated, sources_of_text, write
+from suites.dataloader.corpora.corpus import (
+    Corpus,
+    CorpusSettings,
+    Documents,
+    generated,
+    sources_of_text,
+    write,
+)
 from suites.dataloader.disaggregation.settings import ActorSettings
-from suites.dataloader.loaded_text import check_steps, piece_index
-from suites.dataloader.loader_modules import loader_module
-from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks
-from suites.dataloader.memory_sampler import MemorySampler
+from suites.dataloader.measured.loaded_text import check_steps, piece_index
+from suites.dataloader.ranks.loader_modules import loader_module
+from suites.dataloader.ranks.loader_ranks import LoaderMemory, LoaderRanks
+from suites.dataloader.ranks.memory_sampler import MemorySampler
 from suites.dataloader.subject import Subject, Workload
 
 GENERATED_DOCUMENTS = 40
@@ -185,7 +192,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 def of_actors(session: Session) -> Iterator[Reading]:
     """Kill actors while batches are taken, or deliver plans to simulated clients, in a fresh Ray."""
-    from suites.dataloader import control_plane, failures
+    from suites.dataloader.measured import control_plane, failures
 
     workload = session.subject.workload
     with closing(RaySession()) as ray:

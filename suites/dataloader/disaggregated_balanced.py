@@ -2,7 +2,7 @@
 
 from suites.dataloader.disaggregated import FORMATS as FORMATS
 from suites.dataloader.disaggregated import NEEDS_RAY as NEEDS_RAY
-from suites.dataloader.fed_flop import flop_of_model
+from suites.dataloader.measured.fed_flop import flop_of_model
 from suites.dataloader.subject import Subject
 
 

@@ -24,9 +24,15 @@ from typing import Any, SupportsIndex
 
 from harness.records import HostInfo
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
-from suites.dataloader.storage import Throttle, library, one_line
+from suites.dataloader.ranks.worker_processes import (
+    children_since,
+    constant_mixture,
+    end,
+    missing,
+    refuse_formats,
+)
+from suites.dataloader.reading.storage import Throttle, library, one_line
 from suites.dataloader.subject import Subject
-from suites.dataloader.worker_processes import children_since, constant_mixture, end, missing, refuse_formats
 
 FORMATS = ("array_record",)
 """File formats: those with random access."""

@@ -33,9 +33,9 @@ from suites.dataloader.batch import (
     tokenize,
 )
 from suites.dataloader.peers import in_one_line, refuse_slow_storage
-from suites.dataloader.storage import library
+from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
+from suites.dataloader.reading.storage import library
 from suites.dataloader.subject import Subject
-from suites.dataloader.worker_processes import constant_mixture, missing, refuse_formats
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

@@ -20,10 +20,10 @@ from suites.dataloader.baseline_loader import weights_at
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, Tokens, packed
 from suites.dataloader.disaggregation.mixture import refuse_weights
 from suites.dataloader.peers import in_one_line
-from suites.dataloader.readers import BadSample, read
-from suites.dataloader.storage import library
+from suites.dataloader.ranks.worker_processes import missing, refuse_formats
+from suites.dataloader.reading.readers import BadSample, read
+from suites.dataloader.reading.storage import library
 from suites.dataloader.subject import Subject
-from suites.dataloader.worker_processes import missing, refuse_formats
 
 FORMATS = ("jsonl", "parquet", "array_record", "webdataset")
 """File formats, those that are preferred first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from suites.dataloader.batch import LoaderSpec, PackedBatch, RankPlace
-from suites.dataloader.storage import CorruptSample
+from suites.dataloader.reading.storage import CorruptSample
 from suites.dataloader.subject import Subject
 
 FORMATS = ("parquet",)
@@ -30,7 +30,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 
 def _rows(path: str, spec: LoaderSpec) -> Iterator[bytes | CorruptSample]:
-    from suites.dataloader.parquet_documents import spooled
+    from suites.dataloader.reading.parquet_documents import spooled
 
     return spooled(path, spec, 0)
 

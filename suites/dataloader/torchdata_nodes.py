@@ -27,9 +27,7 @@ from typing import Any
 
 from harness.records import HostInfo
 from suites.dataloader.batch import LoaderError, LoaderSpec, PackedBatch, RankPlace, Source, packed, tokenize
-from suites.dataloader.storage import library
-from suites.dataloader.subject import Subject
-from suites.dataloader.worker_processes import (
+from suites.dataloader.ranks.worker_processes import (
     children_since,
     constant_mixture,
     end,
@@ -37,6 +35,8 @@ from suites.dataloader.worker_processes import (
     missing,
     refuse_formats,
 )
+from suites.dataloader.reading.storage import library
+from suites.dataloader.subject import Subject
 
 FORMATS = ("parquet", "jsonl")
 """File formats, those that are preferred first."""

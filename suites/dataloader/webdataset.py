@@ -25,9 +25,9 @@ from suites.dataloader.batch import (
     tokenize,
 )
 from suites.dataloader.peers import in_one_line
-from suites.dataloader.storage import library, one_line, open_file
+from suites.dataloader.ranks.worker_processes import constant_mixture, missing, refuse_formats
+from suites.dataloader.reading.storage import library, one_line, open_file
 from suites.dataloader.subject import Subject
-from suites.dataloader.worker_processes import constant_mixture, missing, refuse_formats
 
 FORMATS = ("webdataset",)
 """File formats, those that are preferred first."""

@@ -15,7 +15,7 @@ import numpy as np
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.dataloader_balance.steps import StepItems, items_of, known_lengths
 from suites.dataloader_balance.subject import Subject, Workload
-from suites.training.balance import FloatArray, IntArray, assign, loads, lower_bound
+from suites.training.balance.balance import FloatArray, IntArray, assign, loads, lower_bound
 
 ROUNDING = 1e-9
 """Relative rounding of sums of FLOP."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.records import Unavailable
 from suites.dataloader_balance.subject import Subject, Workload
-from suites.training.balance import FloatArray, IntArray, cost, loads
+from suites.training.balance.balance import FloatArray, IntArray, cost, loads
 
 DRAWN_AT_ONCE = 4096
 """Documents that are drawn at once to fill rows."""

@@ -21,7 +21,7 @@ from suites.fsdp_versions.delayed_release import reserved_by_step
 from suites.fsdp_versions.shared_ranks import ShardingRanks, shared
 from suites.fsdp_versions.subject import Subject, Workload, baseline, shared_techniques
 from suites.training import correctness
-from suites.training.dry_run import Device, dry_run
+from suites.training.dry_run.dry_run import Device, dry_run
 from suites.training.techniques import Techniques
 from suites.training.techniques import apply_techniques as with_techniques
 

@@ -11,7 +11,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
 from suites.fsdp_versions import on_rank
 from suites.fsdp_versions.subject import Workload
-from suites.training import on_rank as training_on_rank
+from suites.training.ranks import on_rank as training_on_rank
 
 TIMEOUT_S = 300.0
 

@@ -2,7 +2,8 @@
 
 The baseline is torch.optim.AdamW's for-loop. It always runs on the CPU, where ZeRO-Offload leaves the update.
 All variants of a workload update the same tensors, in turn; their drifting values do not change the work.
-Cells of one workload are timed together: see harness/interleaved_group.py for the order of the calls below.
+Cells of one workload are timed together: see harness/sweep/worker/interleaved_group.py for the order of the
+calls below.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from suites.host_optimizer.subject import (
     shared,
     torch_adamw,
 )
-from suites.training.optimizers import ADAMW_FLOPS
+from suites.training.optimizers.optimizers import ADAMW_FLOPS
 
 CPU = torch.device("cpu")
 

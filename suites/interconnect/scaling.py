@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from suites.training.published_run import ELEMENT_B, FAST_B_PER_S, FAST_STEP_S, NODES, PARAMETERS
+from suites.training.step_time.published_run import ELEMENT_B, FAST_B_PER_S, FAST_STEP_S, NODES, PARAMETERS
 
 
 class StepCost(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.instruments.distributed.rank_pool import RankPool
 from suites.interconnect import on_rank
-from suites.training import on_rank as training_on_rank
+from suites.training.ranks import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 
 

@@ -25,7 +25,7 @@ from suites.interconnect_formula.comm_model import (
 )
 from suites.interconnect_formula.model_size import model_size
 from suites.interconnect_formula.subject import Subject, Workload, validate_states
-from suites.training import published_run
+from suites.training.step_time import published_run
 
 PUBLISHED_TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own

@@ -33,8 +33,8 @@ def model_size(config: Mapping[str, Any]) -> ModelSize:
 def _counted(config_json: str) -> ModelSize:
     import torch
 
-    from suites.training.huggingface import build
-    from suites.training.huggingface_config import parse
+    from suites.training.models.huggingface import build
+    from suites.training.models.huggingface_config import parse
 
     config = json.loads(config_json)
     with torch.device("meta"):

@@ -1,7 +1,7 @@
 """The kernels suite: what fusion, compilation, flash attention and mixed precision gain, alone and in a step.
 
 The baseline is eager PyTorch: explicit attention, fp32. Cells of one workload are timed together; see
-harness/interleaved_group.py for the order of the calls below.
+harness/sweep/worker/interleaved_group.py for the order of the calls below.
 """
 
 from __future__ import annotations
@@ -12,23 +12,18 @@ from functools import partial
 import torch
 
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.free_memory import SAFE_SHARE, free_bytes, shortage
+from harness.instruments.memory.process.free_memory import SAFE_SHARE, free_bytes, shortage
 from harness.instruments.timing.stopwatch import stopwatch
 from harness.records import Json, Note, Origin, Reading, Unavailable
-from suites.kernels import (
-    autocast_bf16,
-    config_model,
-    correctness,
-    reference,
-    step_correctness,
-    training_step,
-)
+from suites.kernels import autocast_bf16
 from suites.kernels.bound_call import seconds_of, shared
+from suites.kernels.checks import correctness, reference, step_correctness
 from suites.kernels.operations import OPERATIONS as ALONE
 from suites.kernels.operations import attention
 from suites.kernels.session import Session
+from suites.kernels.step import config_model, training_step
 from suites.kernels.subject import Subject, Workload
-from suites.training import huggingface
+from suites.training.models import huggingface
 
 OPERATIONS = {**ALONE, training_step.OPERATION.name: training_step.OPERATION}
 

@@ -15,8 +15,8 @@ import torch
 
 from harness.records import Unavailable
 from suites.kernels.op_replacement import BF16_TOLERANCE, STEP, require_full_step
+from suites.kernels.step.training_step import with_techniques
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import with_techniques
 
 PRODUCTS = ("attention", "linear_cross_entropy", STEP)
 """Operations with products of matrices: aten/src/ATen/autocast_mode.h, AT_FORALL_LOWER_PRECISION_FP."""

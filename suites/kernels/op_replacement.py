@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from harness.records import Unavailable
+from suites.kernels.step.training_step import PARTS
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import PARTS
 
 STEP = "training_step"
 

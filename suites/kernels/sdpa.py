@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from suites.kernels.op_replacement import STEP, replace_operation
+from suites.kernels.step.training_step import with_techniques
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import with_techniques
 
 
 def attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, causal: bool) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from suites.kernels.bound_call import Work, bind, seconds_of, shared
+from suites.kernels.step.training_step import OPERATION as STEP
+from suites.kernels.step.training_step import FixedBatchTrainer
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import OPERATION as STEP
-from suites.kernels.training_step import FixedBatchTrainer
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ import torch
 
 from suites.kernels.op_replacement import STEP, replace_operation
 from suites.kernels.operations import OPERATIONS
+from suites.kernels.step.training_step import with_techniques
 from suites.kernels.subject import Subject
-from suites.kernels.training_step import with_techniques
 
 
 @dataclass(frozen=True, slots=True)

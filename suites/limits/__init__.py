@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from harness.records import Json, Reading, WrongResult
-from suites.limits.plausible import refuse_binary_units
-from suites.limits.published_step import (
-    layout_of,
-    model_of,
-    published_time,
-    tokens_of,
+from suites.limits.layout_search.run_shape import latency_flop
+from suites.limits.layout_search.search import BestRun, best_run
+from suites.limits.questions.plausible import refuse_binary_units
+from suites.limits.questions.published_step import layout_of, model_of, published_time, tokens_of
+from suites.limits.questions.readings import (
+    curve_readings,
+    published_readings,
+    run_readings,
+    what_if_readings,
 )
-from suites.limits.readings import curve_readings, published_readings, run_readings, what_if_readings
-from suites.limits.run_shape import latency_flop
-from suites.limits.search import BestRun, best_run
 from suites.limits.step_time import step_time
 from suites.limits.subject import Subject, Workload
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from harness.instruments.memory.free_memory import shortage
-from harness.instruments.memory.layer_repetition import Pattern
+from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
+from harness.instruments.memory.process.free_memory import shortage
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.memory import largest_batch
 from suites.memory.formulas import estimates, gpus
@@ -28,9 +28,10 @@ from suites.memory.measure import measure_peak
 from suites.memory.outside_allocator import reserved, room_B
 from suites.memory.subject import Subject, Workload, subject_of
 from suites.memory.thresholds import PeakOf, thresholds
-from suites.training import correctness, huggingface, techniques
-from suites.training.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
-from suites.training.estimates import ModelCounts, count, estimator
+from suites.training import correctness, techniques
+from suites.training.dry_run.dry_run import Device, DryRun, among_ranks, device_here, dry_run, ranks_to_run
+from suites.training.dry_run.estimates import ModelCounts, count, estimator
+from suites.training.models import huggingface
 from suites.training.trainer import build_model
 
 NOMINAL = ("peak_memory", "reserved_memory")

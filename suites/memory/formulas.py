@@ -1,4 +1,4 @@
-"""The closed formulas of `suites.training.estimates` applied to a step: each is a method of the suite.
+"""The closed formulas of `training.dry_run.estimates` applied to a step: each is a method of the suite.
 
 Formulas are used as their sources print them, also where a step breaks their assumptions; the estimate then
 names them.
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from suites.memory.subject import Subject
-from suites.training.dry_run import is_sharded
-from suites.training.estimates import (
+from suites.training.dry_run.dry_run import is_sharded
+from suites.training.dry_run.estimates import (
     ModelCounts,
     deepspeed_states_bytes,
     first_stage_parameters,

@@ -18,7 +18,7 @@ from harness.records import Note, Origin, Reading
 from suites.memory.live_tensors import live_tensors
 from suites.memory.outside_allocator import room_B
 from suites.memory.subject import Subject
-from suites.training.dry_run import DryRun
+from suites.training.dry_run.dry_run import DryRun
 from suites.training.workload import Workload
 
 MOST_SEQUENCES = 65_536

@@ -9,7 +9,7 @@ import torch
 
 from harness.instruments.memory.allocator import SpanPeak, watch
 from harness.instruments.memory.bf16_products import fast_bf16_products
-from suites.training.dry_run import device_here
+from suites.training.dry_run.dry_run import device_here
 from suites.training.step import TrainingStep
 from suites.training.trainer import Trainer
 

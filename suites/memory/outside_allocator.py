@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from harness.instruments.memory.caching_allocator import DeviceFullError, replay
 from harness.records import Note, Origin, Reading
 from suites.memory.subject import Subject
-from suites.training.dry_run import DryRun
+from suites.training.dry_run.dry_run import DryRun
 from suites.training.step import TrainingStep
 
 MiB = 1024**2

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from harness.bounds import Bounds, PositiveInt
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from suites.training import workload as training
-from suites.training.simulated_cuda import Architecture
+from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 

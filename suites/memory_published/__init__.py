@@ -16,8 +16,8 @@ from suites.memory_published import megatron
 from suites.memory_published.command import command_of
 from suites.memory_published.subject import Subject, Workload, subject_of
 from suites.training import correctness
-from suites.training.dry_run import Device, dry_run
-from suites.training.estimates import count
+from suites.training.dry_run.dry_run import Device, dry_run
+from suites.training.dry_run.estimates import count
 from suites.training.step import TrainingStep
 from suites.training.trainer import build_model
 

@@ -1,7 +1,7 @@
 """Models that keep the tensors of litgpt's, and of the quantized layers it was run with; written from facts.
 
-Each takes the dict of a workload's fields, see `suites.training.user_model`. Shapes: B batch, T tokens,
-D hidden size, K size of a head, N tokens of a batch.
+Each takes the dict of a workload's fields, see `suites.training.models.user_model`. Shapes: B batch, T
+tokens, D hidden size, K size of a head, N tokens of a batch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suites.training.head_loss import HeadLoss
-from suites.training.model import (
+from suites.training.models.head_loss import HeadLoss
+from suites.training.models.model import (
     EPSILON,
     GELUMLP,
     ModelShape,
@@ -23,7 +23,7 @@ from suites.training.model import (
     make_norm,
     rotate,
 )
-from suites.training.quantized_weights import FrozenLinear, Nf4Linear
+from suites.training.models.quantized_weights import FrozenLinear, Nf4Linear
 from suites.training.techniques.lora import linear_layers
 from suites.training.trainer import default_dtype
 from suites.training.workload import Workload

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suites.memory_published.litgpt import CHUNK, FusedAttention, TwoNormBlock, nf4, nf4_double
-from suites.training.head_loss import HeadLoss
-from suites.training.model import EPSILON, ModelShape, Transformer
+from suites.training.models.head_loss import HeadLoss
+from suites.training.models.model import EPSILON, ModelShape, Transformer
 from suites.training.techniques.llama_adapter import NORMS, ScaledLinear
 from suites.training.techniques.lora import linear_layers
 from suites.training.trainer import default_dtype

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from harness.records import Unavailable
 from suites.memory_published.subject import Workload
-from suites.training.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
+from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B
 
 VOCABULARY_MULTIPLE = 128
 """The default of --make-vocab-size-divisible-by: what the vocabulary's part of each rank is a multiple of."""

@@ -1,7 +1,7 @@
 """Models that keep the tensors which the published ones keep, for `suite.model`; written from facts.
 
-Each takes the dict of a workload's fields, see `suites.training.user_model`. Shapes: B batch, T tokens,
-D hidden size, H heads, K size of a head, N tokens of a batch.
+Each takes the dict of a workload's fields, see `suites.training.models.user_model`. Shapes: B batch, T
+tokens, D hidden size, H heads, K size of a head, N tokens of a batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from suites.memory_published.litgpt_adapter import (
     litgpt_2024_adapter_v2_nf4,
     litgpt_2024_adapter_v2_nf4_double,
 )
-from suites.training.model import EPSILON, Attention, Functions, PositionTensors, Transformer
+from suites.training.models.model import EPSILON, Attention, Functions, PositionTensors, Transformer
 from suites.training.workload import Workload
 
 __all__ = [

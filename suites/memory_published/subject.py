@@ -10,7 +10,7 @@ from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
 from suites.training import techniques
 from suites.training import workload as training
-from suites.training.simulated_cuda import Architecture
+from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.step import TrainingStep
 
 UNITS_B = {"GiB": 2.0**30, "GB": 1e9}

@@ -8,11 +8,11 @@ from functools import lru_cache, partial
 
 import torch
 
-from harness.instruments.memory.layer_repetition import timeline_of
+from harness.instruments.memory.dry_run.layer_repetition import timeline_of
 from harness.instruments.memory.memory_timeline import Timeline
 from harness.records import Unavailable
 from suites.offload.subject import Subject
-from suites.training.dry_run import Device, among_ranks, is_sharded, trace
+from suites.training.dry_run.dry_run import Device, among_ranks, is_sharded, trace
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 

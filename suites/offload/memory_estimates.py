@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from harness.records import Unavailable
 from suites.offload.dry_run import fake_step_B
 from suites.offload.subject import DEVICE, MemoryPlacement, Subject, Workload
-from suites.training.estimates import (
+from suites.training.dry_run.estimates import (
     MIXED,
     ModelStates,
     deepspeed_states_bytes,

@@ -25,14 +25,14 @@ from torch import Tensor
 from harness.instruments.distributed.deepspeed_ops import load, missing
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.memory.allocator import watch
-from harness.instruments.memory.private_memory import STACK_KIB, private_bytes, private_limit
+from harness.instruments.memory.process.private_memory import STACK_KIB, private_bytes, private_limit
 from harness.records import Unavailable, WrongResult
 from suites.offload.managed import manage
 from suites.offload.subject import DEVICE, DISK
 from suites.offload.transfer_counter import TransferCounter
-from suites.training.drain_gloo import DrainGloo, wait_for_threads
-from suites.training.host_memory import HostMemory
-from suites.training.on_rank import device
+from suites.training.offload.host_memory import HostMemory
+from suites.training.ranks.drain_gloo import DrainGloo, wait_for_threads
+from suites.training.ranks.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
-from harness.instruments.memory.private_memory import EXACT, SMALL_STACKS
+from harness.instruments.memory.process.private_memory import EXACT, SMALL_STACKS
 from harness.records import IN_OTHER_PROCESS, Unavailable
 from suites.offload import on_rank, swap_folder
 from suites.offload.subject import Subject, Workload
-from suites.training import on_rank as training_on_rank
+from suites.training.ranks import on_rank as training_on_rank
 
 TIMEOUT_S = 300.0
 
@@ -40,7 +40,7 @@ class Ranks:
             return self._running.call(f"{on_rank.__name__}:{function}", **given, **arguments)
 
     def train(self, subject: Subject, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.on_rank` returned on each rank."""
+        """Return what `function` of `suites.training.ranks.on_rank` returned on each rank."""
         with errors_marked():
             folder = self._ready(subject)
             given = {"folder": folder} if function == "make" else {}

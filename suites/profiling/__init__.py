@@ -18,6 +18,7 @@ import torch
 
 from harness.instruments.traces.causes import causes
 from harness.records import Json, Note, Origin, Reading, Unavailable
+from suites.profiling.injection.truth import calibrated, injected_s
 from suites.profiling.measure import (
     counted_readings,
     factor_readings,
@@ -31,7 +32,6 @@ from suites.profiling.measure import (
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.subject import Subject, Workload, baseline
 from suites.profiling.traced import TracedElsewhere, in_a_sentence, read_elsewhere, readings_elsewhere
-from suites.profiling.truth import calibrated, injected_s
 from suites.training.correctness import check_on_ranks
 from suites.training.techniques import Techniques, build_step
 

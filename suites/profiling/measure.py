@@ -15,7 +15,7 @@ import torch
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown
 from harness.instruments.traces.breakdown import breakdown as broken_down
-from harness.instruments.traces.kineto import read_traces
+from harness.instruments.traces.reading.kineto import read_traces
 from harness.instruments.traces.segments import State
 from harness.records import Origin, Reading
 from suites.profiling.diagnosis import ALL_RANKS, Recording, by_step_s, column, diagnose, middle, step_times_s

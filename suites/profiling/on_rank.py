@@ -17,9 +17,9 @@ from torch import Tensor
 from harness.instruments.distributed.rank_worker import RankState
 from harness.instruments.distributed.ring_reduce_scatter import use_ring_reduce_scatter
 from harness.instruments.timing.matmul_probe import matmul_FLOP_per_s
-from suites.profiling.injection_on_rank import Sleeper, before_launches
+from suites.profiling.injection.injection_on_rank import Sleeper, before_launches
 from suites.profiling.recorder import Recorder
-from suites.training.on_rank import device
+from suites.training.ranks.on_rank import device
 from suites.training.trainer import Trainer
 
 

@@ -19,10 +19,10 @@ from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
 from harness.records import Unavailable
 from suites.profiling import on_rank
-from suites.profiling.injector import Toggle, injector
+from suites.profiling.injection.injector import Toggle, injector
 from suites.profiling.recorder import StepAccount
 from suites.profiling.subject import Injection, Workload
-from suites.training import on_rank as training_on_rank
+from suites.training.ranks import on_rank as training_on_rank
 from suites.training.step import TrainingStep
 
 ALONE = {"OMP_NUM_THREADS": "1"}
@@ -99,7 +99,7 @@ class RecordedRanks:
         return self.pool.call(f"{on_rank.__name__}:{function}", **arguments)
 
     def train(self, function: str, **arguments: Any) -> list[Any]:
-        """Return what `function` of `suites.training.on_rank` returned on each rank."""
+        """Return what `function` of `suites.training.ranks.on_rank` returned on each rank."""
         return self.pool.call(f"{training_on_rank.__name__}:{function}", **arguments)
 
     def record(

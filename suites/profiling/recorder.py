@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from harness.instruments.timing.core_account import core_counts
 from harness.instruments.timing.dependent_chain import chain_s
 from harness.instruments.timing.device_telemetry import DeviceSampler, state_reader, telemetry_means
-from suites.profiling.injection_on_rank import Sleeper
+from suites.profiling.injection.injection_on_rank import Sleeper
 from suites.training.trainer import Batch, Trainer
 
 LEFT_OUT = "step before the recording"

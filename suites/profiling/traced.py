@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import Cause, causes
-from harness.instruments.traces.kineto import read_traces
+from harness.instruments.traces.output.sentence import TECHNIQUES, sentence
+from harness.instruments.traces.reading.kineto import read_traces
 from harness.instruments.traces.recorded_gains import gains
-from harness.instruments.traces.sentence import TECHNIQUES, sentence
 from harness.records import Note, Origin, Reading
 from suites.profiling.measure import factor_readings, state_readings
 from suites.profiling.subject import Subject

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from suites.training.contract import EXACT, Contract
-from suites.training.model import Functions
-from suites.training.optimizers import RankOptimizer
+from suites.training.models.model import Functions
+from suites.training.optimizers.optimizers import RankOptimizer
 from suites.training.workload import Resources, Workload
 
 
@@ -60,7 +60,7 @@ class Features:
     optimizer_on: str = "device"  # device | host | disk: fp32 states
     parameters_on: str = "device"  # device | host | disk
     offload_ratio: float = 1.0  # share of the states that is not on the device
-    model_code: str = "suites.training.model"  # or Hugging Face's, or the user's
+    model_code: str = "suites.training.models.model"  # or Hugging Face's, or the user's
     states_unlike: tuple[str, ...] = ()  # how model states differ from those that formulas count
     activations_unlike: tuple[str, ...] = ()  # how activations do
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from suites.training import data
-from suites.training.host_memory import HostMemory
-from suites.training.model import Transformer
-from suites.training.optimizers import RankOptimizer, torch_optimizer
+from suites.training.models.model import Transformer
+from suites.training.offload.host_memory import HostMemory
+from suites.training.optimizers.optimizers import RankOptimizer, torch_optimizer
 from suites.training.step import TrainingStep
 from suites.training.workload import Resources
 

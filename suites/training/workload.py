@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 
 from harness.bounds import Bounds, PositiveInt
-from suites.training.host_memory import HostMemory
-from suites.training.model import ModelShape, llama
+from suites.training.models.model import ModelShape, llama
+from suites.training.offload.host_memory import HostMemory
 
 TextVocabulary = Annotated[int, Bounds(at_least=8)]
 """Of workloads that learn from text: in it each word is followed by one of four, see data.py."""
@@ -82,7 +82,7 @@ class Workload(StepWorkload):
 
     @property
     def other_code(self) -> bool:
-        """Return whether the model is not `suites.training.model`'s."""
+        """Return whether the model is not `suites.training.models.model`'s."""
         return self.hf_config is not None or self.model is not None
 
     @property

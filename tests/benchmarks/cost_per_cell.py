@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from toy.sweep import LIMITS, cell, environ, group
 
-from harness.environment import describe
-from harness.executors import CellFinished
-from harness.runner import run
-from harness.store import Store
+from harness.sweep.environment import describe
+from harness.sweep.executors import CellFinished
+from harness.sweep.runner import run
+from harness.sweep.store import Store
 
 CHILDREN = 2
 PART = 10
@@ -55,7 +55,7 @@ def measured(given):
     settings = [{"groups_per_job": given.groups_per_job}] if given.executor == "ray" else []
     ends_s = []
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
-        module = import_module(f"harness.executors.{given.executor}")
+        module = import_module(f"harness.sweep.executors.{given.executor}")
         executor = module.create(Path(folder), CHILDREN, *settings)
         environment = executor.environment()
 

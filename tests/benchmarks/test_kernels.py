@@ -11,9 +11,9 @@ import pytest
 import torch
 import variants
 
-from harness.config import load
+from harness.config.run import load
 from harness.records import Unavailable
-from harness.worker import host
+from harness.sweep.worker.worker import host
 
 RUN = load(["suite=kernels"])[0]
 SUITE = import_module("suites.kernels")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import variants
 
-from harness.code_fingerprint import ROOT
-from harness.config import load
-from harness.optimizations import Variant
-from harness.plan import plan
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import load
+from harness.config.variants.optimizations import Variant
 from harness.records import Cell, Measurement, Record, record_to_json
-from harness.store import read_records
+from harness.sweep.plan import plan
+from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference/memory"
 

@@ -1,7 +1,7 @@
 """Temporary memory inside CPU operations, which a dry run of results alone cannot see.
 
 FSDP2's copies, casts of arguments whose types differ, and intermediates of operations without a fused kernel.
-`host_workspace` is a workspace of `harness.instruments.memory.fake_tensors.StorageLog`.
+`host_workspace` is a workspace of `harness.instruments.memory.dry_run.fake_tensors.StorageLog`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The temporary memory of an operation, measured by running it once on real tensors.
 
-Fake tensors show an operation's results alone. `harness.instruments.memory.fake_tensors` notes calls of the
-operations whose libraries take more, by rules of their own; here each distinct call is run on this host.
+Fake tensors show an operation's results alone. `harness.instruments.memory.dry_run.fake_tensors` notes calls
+of the operations whose libraries take more, by rules of their own; here each distinct call is run on this
+host.
 """
 
 from __future__ import annotations

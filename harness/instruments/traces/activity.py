@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
-from harness.instruments.traces.steps import Step, steps
-from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace
+from harness.instruments.traces.reading.steps import Step, steps
+from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace
 
 COMMUNICATION_KERNEL = r"(?i)nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|deep_ep::"
 """Kernels that move data between GPUs: NCCL, RCCL (which keeps NCCL's names), and others' own."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.collectives import Matching, match
-from harness.instruments.traces.error import TraceError
 from harness.instruments.traces.factors import Factors, factors, overlap_factor
 from harness.instruments.traces.intervals import covered_by_both_ns
+from harness.instruments.traces.reading.error import TraceError
+from harness.instruments.traces.reading.trace import RankTrace
 from harness.instruments.traces.segments import Segments, State, segments
 from harness.instruments.traces.shares import TimeShare, WorkShare, shares, work_shares
-from harness.instruments.traces.trace import RankTrace
 
 
 @dataclass(frozen=True)

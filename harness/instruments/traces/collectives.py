@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.activity import Activity
+from harness.instruments.traces.reading.trace import Ints
 from harness.instruments.traces.segments import Wait
-from harness.instruments.traces.trace import Ints
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank completes before all have arrived."""

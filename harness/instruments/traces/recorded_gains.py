@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from harness.instruments.traces.sentence import TechniqueGain
+from harness.instruments.traces.output.sentence import TechniqueGain
 
 RECORDED = Path(__file__).parents[3] / "results" / "reference"
 """Committed runs; a folder of each has effects.csv and measurements.csv."""

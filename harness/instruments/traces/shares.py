@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.instruments.traces.activity import PHASES, Activity
-from harness.instruments.traces.layers import layer_names
+from harness.instruments.traces.reading.layers import layer_names
+from harness.instruments.traces.reading.trace import Ints
 from harness.instruments.traces.segments import STATE_NAMES, Segments, State
-from harness.instruments.traces.trace import Ints
 
 
 class TimeShare(NamedTuple):

@@ -36,7 +36,7 @@ from suites.dataloader.disaggregation.process_heap import reuse_memory
 from suites.dataloader.disaggregation.registry import ended, started
 from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 from suites.dataloader.disaggregation.source_reader import SourceReader
-from suites.dataloader.readers import BadSample
+from suites.dataloader.reading.readers import BadSample
 
 
 class LoaderReport(NamedTuple):

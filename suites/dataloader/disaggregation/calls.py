@@ -11,7 +11,7 @@ from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError
 from suites.dataloader.disaggregation.registry import found
 from suites.dataloader.disaggregation.settings import ActorSettings
-from suites.dataloader.storage import one_line
+from suites.dataloader.reading.storage import one_line
 
 READING_S = 5.0
 """How long a source loader may take to say what it is reading, for an error's text."""

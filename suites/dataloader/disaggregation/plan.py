@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from suites.dataloader.batch import LoaderSpec
 from suites.dataloader.disaggregation.mixture import Mixture
-from suites.training.balance import AssignmentMethod, assign
+from suites.training.balance.balance import AssignmentMethod, assign
 
 Wanted = Mapping[int, tuple[int, int]]
 """Of each source the first document and how many; documents count over all epochs."""
@@ -37,7 +37,7 @@ class Pieces(NamedTuple):
 
 
 class BalanceSettings(NamedTuple):
-    """How pieces are divided over groups: by `method` of suites.training.balance, with these costs.
+    """How pieces are divided over groups: by `method` of suites.training.balance.balance, with these costs.
 
     A piece of n tokens costs `linear` * n + `quadratic` * n^2.
     """

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
-from suites.training.optimizers import ADAMW_FLOPS
+from suites.training.optimizers.optimizers import ADAMW_FLOPS
 
 LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.999)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
-from suites.training.model import causal_mask, explicit_attention
+from suites.training.models.model import causal_mask, explicit_attention
 
 Inputs = tuple[Tensor, Tensor, Tensor, bool]
 

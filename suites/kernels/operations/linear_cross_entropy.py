@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
-from suites.training.model import linear_cross_entropy
+from suites.training.models.model import linear_cross_entropy
 
 INDEX_B = 8
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from suites.kernels.subject import Operation, Workload
-from suites.training.model import rotary, rotary_tables
+from suites.training.models.model import rotary, rotary_tables
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 

@@ -1,8 +1,8 @@
 """Techniques, each a module of this folder that changes a training step; `build_step` combines them.
 
-docs/adding-a-technique.md lists what a module has; harness/techniques.py checks it before any cell runs, and
-mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`, and within a
-level by name.
+docs/adding-a-technique.md lists what a module has; harness/config/variants/techniques.py checks it before any
+cell runs, and mypy compares its types with `Technique`. Techniques are applied in the order of their `LEVEL`,
+and within a level by name.
 
 An optimization's list of techniques means the same in every suite, see `combined`.
 """
@@ -20,8 +20,8 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 
 from harness.bounds import Bounds
 from harness.records import Unavailable
-from suites.training import huggingface, user_model
 from suites.training.contract import Contract, loosest
+from suites.training.models import huggingface, user_model
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Workload
 

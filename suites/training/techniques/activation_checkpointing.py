@@ -27,7 +27,7 @@ from torch.utils.checkpoint import (
 
 from harness.bounds import Bounds
 from suites.training.contract import EXACT, Contract
-from suites.training.model import blocks_of
+from suites.training.models.model import blocks_of
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 

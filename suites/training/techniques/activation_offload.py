@@ -27,13 +27,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
-from suites.training.activation_shelf import Shelf, Stored
 from suites.training.contract import EXACT, Contract
-from suites.training.host_memory import HostMemory
-from suites.training.model import blocks_of
-from suites.training.simulated_host import SimulatedHost
+from suites.training.dry_run.simulated_host import SimulatedHost
+from suites.training.models.model import blocks_of
+from suites.training.offload.activation_shelf import Shelf, Stored
+from suites.training.offload.host_memory import HostMemory
+from suites.training.offload.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
 from suites.training.step import Level, Role, TrainingStep
-from suites.training.transfer import AtOnce, Carrier, CopyThread, SideStream, WhenNeeded
 from suites.training.workload import Resources
 
 LEVEL = Level.ACTIVATIONS

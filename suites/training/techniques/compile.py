@@ -13,7 +13,7 @@ from typing import Literal
 from torch import nn
 
 from suites.training.contract import Contract, Within
-from suites.training.model import blocks_of
+from suites.training.models.model import blocks_of
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources
 

@@ -12,7 +12,7 @@ torch's own context parallelism replaces CUDA's attention operations alone. This
 collectives that run on CPUs, too.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.model` alone.
+and `apply` refuse. It works on `suites.training.models.model` alone.
 
 Shape suffixes, besides those of that module: G key-value heads, S tokens of a full sequence, T of this rank's
 part, C of one chunk, E from the first to the last of a chunk.
@@ -37,7 +37,7 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.model import SequenceShard, Transformer
+from suites.training.models.model import SequenceShard, Transformer
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.trainer import live_gradients
 from suites.training.workload import Resources, Workload
@@ -78,7 +78,7 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why ranks cannot share a sequence; None where they can."""
     if workload.other_code:
-        return "it changes the attention of suites.training.model alone, not another model's"
+        return "it changes the attention of suites.training.models.model alone, not another model's"
     if workload.cp_size == 1:
         return (
             "it needs several ranks per sequence, and this workload has cp_size=1; in suite memory set "

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import Contract, Within
-from suites.training.model import blocks_of
+from suites.training.models.model import blocks_of
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 

@@ -23,8 +23,8 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.model import blocks_of
-from suites.training.optimizers import TorchOptimizer, make_torch_optimizer
+from suites.training.models.model import blocks_of
+from suites.training.optimizers.optimizers import TorchOptimizer, make_torch_optimizer
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 

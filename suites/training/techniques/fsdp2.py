@@ -34,9 +34,14 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.host_memory import on_host, states_on_host
-from suites.training.model import blocks_of
-from suites.training.optimizers import RankOptimizer, TorchOptimizer, make_torch_optimizer, not_for_shards
+from suites.training.models.model import blocks_of
+from suites.training.offload.host_memory import on_host, states_on_host
+from suites.training.optimizers.optimizers import (
+    RankOptimizer,
+    TorchOptimizer,
+    make_torch_optimizer,
+    not_for_shards,
+)
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.techniques import mixed_precision
 from suites.training.workload import Resources, Workload

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
-from suites.training.host_memory import HostMemory, states_on_host
-from suites.training.optimizers import RankOptimizer, make_torch_optimizer
+from suites.training.offload.host_memory import HostMemory, states_on_host
+from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 

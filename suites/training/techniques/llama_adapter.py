@@ -8,7 +8,7 @@ as in `lora`.
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. A quantized base is not sharded.
 
-Shapes: those of `suites.training.model`, and L prompts.
+Shapes: those of `suites.training.models.model`, and L prompts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.model import RMSNormBy, blocks_of, explicit_attention
+from suites.training.models.model import RMSNormBy, blocks_of, explicit_attention
 from suites.training.step import Level, TrainingStep
 from suites.training.techniques.lora import freeze, with_frozen_base
 from suites.training.workload import Resources, Workload
@@ -80,7 +80,9 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step with a frozen model and adapters; raises `Unavailable` for another model."""
     if step.make_model is not None:
-        raise Unavailable("llama_adapter: prompts are built for the attention of suites.training.model alone")
+        raise Unavailable(
+            "llama_adapter: prompts are built for the attention of suites.training.models.model alone"
+        )
     step = with_frozen_base("llama_adapter", step, settings.base)
     rate = LEARNING_RATE if step.workload.learning_rate is None else step.workload.learning_rate
     trained = "prompts" if settings.version == 1 else "prompts, norms, scales and biases"

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import CHANGES_THE_MATHEMATICS, Contract
-from suites.training.model import Transformer, blocks_of
-from suites.training.quantized_weights import FrozenLinear, Int8Linear, Nf4Linear
+from suites.training.models.model import Transformer, blocks_of
+from suites.training.models.quantized_weights import FrozenLinear, Int8Linear, Nf4Linear
 from suites.training.step import Level, TrainingStep
 from suites.training.trainer import build_model
 from suites.training.workload import Resources, Workload

@@ -20,7 +20,7 @@ from torch import nn
 from harness.bounds import Bounds
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.head_loss import HeadLoss
+from suites.training.models.head_loss import HeadLoss
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 

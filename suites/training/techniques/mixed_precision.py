@@ -18,7 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from suites.training.contract import Contract, Within
-from suites.training.optimizers import RankOptimizer, TorchOptimizer, give_zeros, make_torch_optimizer
+from suites.training.optimizers.optimizers import (
+    RankOptimizer,
+    TorchOptimizer,
+    give_zeros,
+    make_torch_optimizer,
+)
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from harness.bounds import Bounds
 from suites.training.contract import CHANGES_THE_MATHEMATICS, EXACT, Contract
-from suites.training.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
+from suites.training.optimizers.optimizers import LEARNING_RATE, ONE_IMPLEMENTATION
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Workload
 

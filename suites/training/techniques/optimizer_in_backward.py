@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
+from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.step import Level, TrainingStep
 from suites.training.workload import Resources, Workload
 

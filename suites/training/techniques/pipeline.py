@@ -13,7 +13,7 @@ logits, and those between receive activations and gradients, into buffers for ev
 shows the rank that takes the most.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.model` alone.
+and `apply` refuse. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from harness.bounds import Bounds
 from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from suites.training.contract import EXACT, Contract
-from suites.training.model import Transformer
-from suites.training.optimizers import torch_optimizer
-from suites.training.pipeline_stages import Pipeline, StagesOptimizer, run_passes
+from suites.training.models.model import Transformer
+from suites.training.optimizers.optimizers import torch_optimizer
+from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -85,7 +85,7 @@ def applies_to(workload: Workload, settings: Settings) -> str | None:
     if ranks == 1:
         return "pp_size=1 is a single stage; set pp_size to the number of ranks that share the layers"
     if workload.other_code:
-        return "it splits suites.training.model alone, not another model"
+        return "it splits suites.training.models.model alone, not another model"
     if workload.tie_word_embeddings:
         return "tie_word_embeddings=true: the shared weight would be on the first and on the last stage"
     if workload.num_hidden_layers % stages:

@@ -9,7 +9,7 @@ With `sequence_parallel` (arXiv 2205.05198) norms and the residual stream are sh
 and reduce-scatters take the place of all-reduces.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
-and `apply` refuse. It works on `suites.training.model` alone.
+and `apply` refuse. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from torch.distributed.tensor.placement_types import Placement
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.model import Transformer
-from suites.training.optimizers import not_for_shards
+from suites.training.models.model import Transformer
+from suites.training.optimizers.optimizers import not_for_shards
 from suites.training.step import Level, Role, TrainingStep
 from suites.training.workload import Resources, Workload
 
@@ -81,7 +81,7 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why the model cannot be sharded so; None where it can."""
     if workload.other_code:
-        return "it shards the layers of suites.training.model alone, not another model's"
+        return "it shards the layers of suites.training.models.model alone, not another model's"
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         size = getattr(workload, name)
         if size % workload.tp_size:

@@ -27,10 +27,10 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_init import choose_accelerator, initialize
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
-from suites.training.deepspeed_fake import values_not_read
-from suites.training.deepspeed_offload import Offload, cpu_adam
-from suites.training.model import blocks_of
-from suites.training.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
+from suites.training.dry_run.deepspeed_fake import values_not_read
+from suites.training.models.model import blocks_of
+from suites.training.offload.deepspeed_offload import Offload, cpu_adam
+from suites.training.optimizers.optimizers import RankOptimizer, make_torch_optimizer, tensors_in
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.workload import Resources, Workload
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
-from harness.interleaved_sampler import Rounds
 from harness.records import Sampling
+from harness.sweep.worker.interleaved_sampler import Rounds
 from tests.benchmarks.trust.ops import Op
 from tests.benchmarks.trust.units import KINDS, repeated, work
 

@@ -31,9 +31,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.code_fingerprint import ROOT
-from harness.environment import describe
+from harness.config.code_fingerprint import ROOT
 from harness.records import Sampling
+from harness.sweep.environment import describe
 from tests.benchmarks.trust.load import WORDS, busy
 from tests.benchmarks.trust.ops import OPS, Op
 

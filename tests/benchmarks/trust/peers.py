@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.code_fingerprint import ROOT
+from harness.config.code_fingerprint import ROOT
 from tests.benchmarks.trust.load import busy
 
 HERE = Path(__file__).parent

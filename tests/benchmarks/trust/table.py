@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.code_fingerprint import ROOT
+from harness.config.code_fingerprint import ROOT
 from harness.statistics import Ratio, effect, ratio
 
 REFERENCE = ROOT / "results/reference/trust"

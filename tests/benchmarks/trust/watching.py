@@ -2,12 +2,12 @@
 
     python -m tests.benchmarks.trust.watching [--out results/trust]
 
-Eight variants of identical work go through `harness.interleaved_group.run_together` as in a worker, for
-`--budget-s` each:
-their windows, the clock and what it asks the kernel, clocks and throttling where the host shows them, the
-events that each turn and reading sends (as JSON, written to /dev/null), whether rounds are steady and ratios
-narrow. The processor time of the thread over all rounds that count, less the seconds that the windows report,
-is the cost, and is given as a share of the latter. Warming up, calibrating and setting up are not counted.
+Eight variants of identical work go through `harness.sweep.worker.interleaved_group.run_together` as in a
+worker, for `--budget-s` each: their windows, the clock and what it asks the kernel, clocks and throttling
+where the host shows them, the events that each turn and reading sends (as JSON, written to /dev/null),
+whether rounds are steady and ratios narrow. The processor time of the thread over all rounds that count, less
+the seconds that the windows report, is the cost, and is given as a share of the latter. Warming up,
+calibrating and setting up are not counted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any
 
 import torch
 
-from harness.code_fingerprint import ROOT
-from harness.executors import CellEvent, CellReading, event_to_json
+from harness.config.code_fingerprint import ROOT
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
-from harness.interleaved_group import WorkerHooks, run_together
 from harness.records import Cell, Reading, Sampling, Status
 from harness.statistics import is_narrow
+from harness.sweep.executors import CellEvent, CellReading, event_to_json
+from harness.sweep.worker.interleaved_group import WorkerHooks, run_together
 from tests.benchmarks.trust.ops import OPS, Op
 from tests.benchmarks.trust.units import work
 

@@ -48,7 +48,7 @@ def contract(settings: Settings) -> Contract:
 def applies_to(workload: Workload, settings: Settings) -> str | None:
     """Return why it does not apply to a workload; None where it does."""
     if workload.hf_config is not None:
-        return "it replaces the loss of suites.training.model alone, not another model's"
+        return "it replaces the loss of suites.training.models.model alone, not another model's"
     return None
 
 

@@ -1,0 +1,1 @@
+"""The paper's claims, their verdicts on records, and one answer each. Pure."""

@@ -1,0 +1,210 @@
+"""conf/claims/<suite>.yaml, the paper's numbers as data -> `claim_model.Claim`, which the judge takes.
+
+docs/claims-language.md describes the language of these files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.claims.interpretations import Context, read_interpretations
+from harness.claims.model import Claim
+from harness.config.dataclass_fields import workload_fields
+from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
+from harness.config.variants.optimizations import CONF, SUITES, titles
+from harness.records import UNITS
+
+_TEXT = {"type": "str"}
+FILE: Fields = {
+    "suite": _TEXT,
+    "shared": {"type": "dict", "default": {}},
+    "sources": {"type": "dict"},
+    "ignore_fields": {"type": "list", "default": []},
+    "claims": {"type": "list"},
+}
+SOURCE: Fields = {
+    "cite": _TEXT,
+    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]},
+}
+CLAIM: Fields = {
+    "id": _TEXT,
+    "quoted": _TEXT,
+    "verbatim": {"type": "bool", "default": True},
+    "quoted_by": _TEXT,
+    "misquoted": {"type": "str", "default": ""},
+    "not_judged": {"type": "str", "default": ""},
+    "formula": {"type": "str", "default": ""},
+    "relation": {
+        "type": "str",
+        "one_of": ["about", "at_least", "at_most", "up_to", "increasing"],
+        "default": None,
+    },
+    "value": {"type": "float", "default": None},
+    "range": {"type": "list", "default": None},
+    "unit": {"type": "str", "one_of": sorted(UNITS), "default": "1"},
+    "tolerance": {"type": "float", "at_least": 0, "default": None},
+    "conditions": {"type": "dict"},
+    "requires": {"type": "dict", "default": {}},
+    "source_says": _TEXT,
+    "source": _TEXT,
+    "caveats": {"type": "list", "default": []},
+    "interpretations": {"type": "list"},
+}
+
+
+def load_claims(suite: str, conf: Path = CONF, suites: Path = SUITES) -> tuple[Claim, ...]:
+    """Return the claims of `suite`, none where it has no file; raises ConfigError naming claim and field."""
+    path = conf / "claims" / f"{suite}.yaml"
+    if not path.exists():
+        return ()
+    data = check_fields(path.name, read_yaml(path), FILE)
+    if data["suite"] != suite:
+        raise ConfigError(f"{path.name}.suite: {data['suite']!r}; expected {suite!r}")
+    sources = {
+        name: check_fields(
+            f"{path.name}.sources.{name}", as_mapping(f"{path.name}.sources.{name}", s), SOURCE
+        )
+        for name, s in data["sources"].items()
+    }
+    context = Context(
+        suite,
+        _workloads(path.name, conf, suite, workload_fields(suite, suites), data["ignore_fields"]),
+        _workload_titles(conf, suite),
+        titles(suite, conf),
+    )
+    claims = tuple(
+        _claim(f"{path.name}.claims[{i}]", one, sources, context) for i, one in enumerate(data["claims"])
+    )
+    refuse_doubles(f"{path.name}.claims", [claim.id for claim in claims])
+    return claims
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML 1.2's floats: 1e9 and 1.0e9 are numbers, as OmegaConf has them in conf/suite."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Return the mapping that a YAML file contains; raises ConfigError."""
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path.name}: cannot be read: {' '.join(str(error).split())}") from None
+    return as_mapping(path.name, data)
+
+
+def _workloads(
+    where: str, conf: Path, suite: str, fields: Fields, ignored: list[str]
+) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the workloads as conf/suite declares them: fields that differ from their defaults, and the rest.
+
+    Left out is what is ignored, and what the hardware gives.
+    """
+    data = read_yaml(conf / "suite" / f"{suite}.yaml")
+    for name in ignored:
+        if name not in fields:
+            raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
+    defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+    declared_workloads = {}
+    for name, workload in data["workloads"].items():
+        values = {
+            field: value
+            for field, value in {**defaults, **workload}.items()
+            if field not in (*ignored, "source") and not (isinstance(value, str) and "${" in value)
+        }
+        default = {k: v for k, v in values.items() if k in defaults and v == defaults[k]}
+        declared_workloads[name] = {k: v for k, v in values.items() if k not in default}, default
+    return declared_workloads
+
+
+def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
+    """Return the titles of the workloads in reports."""
+    report = conf / "report" / f"{suite}.yaml"
+    titles: Mapping[str, str] = (
+        read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
+    )
+    return titles
+
+
+def _claim(where: str, data: Any, sources: Fields, context: Context) -> Claim:
+    data = as_mapping(where, data)
+    where = f"{where} ({data.get('id', 'no id')})"
+    data = check_fields(where, data, CLAIM)
+    if data["source"] not in sources:
+        raise ConfigError(f"{where}.source: {data['source']!r}; allowed: {', '.join(sorted(sources))}")
+    relation, value, upper, tolerance = _quoted(where, data)
+    interpretations = read_interpretations(
+        where, data["interpretations"], relation, data["requires"], context
+    )
+    ratio = next((one.name for one in interpretations if one.relative_to), "")
+    if data["unit"] != "1" and ratio:
+        raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for {ratio!r} is a ratio")
+    source = sources[data["source"]]
+    return Claim(
+        id=data["id"],
+        suite=context.suite,
+        quoted=data["quoted"],
+        verbatim=data["verbatim"],
+        quoted_by=data["quoted_by"],
+        misquoted=data["misquoted"],
+        not_judged=data["not_judged"],
+        formula=data["formula"],
+        value=value,
+        upper=upper,
+        unit=data["unit"],
+        relation=relation,
+        tolerance=tolerance,
+        interpretations=interpretations,
+        conditions={str(name): str(value) for name, value in data["conditions"].items()},
+        source_says=data["source_says"],
+        source=source["cite"],
+        provenance=source["provenance"],
+        caveats=tuple(str(caveat) for caveat in data["caveats"]),
+    )
+
+
+def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | None, float]:
+    """Return the relation, the value or the ends of a range, and the tolerance; raises ConfigError."""
+    if data["range"] is not None:
+        low, high = _range(where, data)
+        return "range", low, high, data["tolerance"] or 0.0
+    for name in ("relation", "value"):
+        if data[name] is None:
+            raise ConfigError(f"{where}.{name}: missing; a claim has relation and value, or a range")
+    relation, value, tolerance = data["relation"], data["value"], data["tolerance"]
+    if tolerance is None and relation != "increasing":
+        raise ConfigError(f"{where}.tolerance: missing; expected a number of at least 0")
+    tolerance = tolerance or 0.0
+    if not value > 0:
+        raise ConfigError(f"{where}.value: {value:g}; expected a number above 0")
+    if relation in ("increasing", "up_to") and data["unit"] != "1":
+        raise ConfigError(
+            f"{where}.unit: {data['unit']}; expected 1, for relation {relation} is about ratios"
+        )
+    if relation == "increasing" and value * (1 - tolerance) < 1:
+        off = f" with tolerance {tolerance:g}" if tolerance else ""
+        raise ConfigError(f"{where}.value: {value:g}{off}; expected at least 1, for less is no increase")
+    if relation == "up_to" and value <= 1:
+        raise ConfigError(f"{where}.value: {value:g}; expected above 1, for relation up_to is about a gain")
+    return relation, value, None, tolerance
+
+
+def _range(where: str, data: Mapping[str, Any]) -> tuple[float, float]:
+    """Return two numbers above 0, the lower one first; raises ConfigError."""
+    for name in ("relation", "value"):
+        if data[name] is not None:
+            raise ConfigError(f"{where}: range and {name} are both given; keep one")
+    ends = data["range"]
+    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+    if len(ends) != 2 or not numbers or not 0 < ends[0] < ends[1] < float("inf"):
+        raise ConfigError(f"{where}.range: {ends!r}; expected [LOW, HIGH], two numbers above 0")
+    return float(ends[0]), float(ends[1])

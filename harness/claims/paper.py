@@ -1,0 +1,174 @@
+"""Read conf/answers.yaml: each claim of the paper and the article, with its source and the public record.
+
+`harness.claims.answers` answers them. Quoted words are looked up in conf/quotations.yaml, so that none is
+invented.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.claims.load import read_yaml
+from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
+from harness.config.variants.optimizations import CONF
+
+_TEXT = {"type": "str"}
+_OPTIONAL = {"type": "str", "default": ""}
+_NUMBER = {"type": "float", "default": None}
+FILE: Fields = {"texts": {"type": "dict"}, "claims": {"type": "list"}}
+CLAIM: Fields = {
+    "id": _TEXT,
+    "by": _TEXT,
+    "section": _TEXT,
+    "quoted": _TEXT,
+    "claim": _TEXT,
+    "band": {"type": "list", "default": None},
+    "unit": {"type": "str", "default": "x"},
+    "per": _OPTIONAL,
+    "often": {"type": "bool", "default": False},
+    "misquoted": _OPTIONAL,
+    "source_says": _TEXT,
+    "source": _OPTIONAL,
+    "public": {"type": "list", "default": []},
+    "judged": {"type": "list", "default": []},
+    "not_built": _OPTIONAL,
+    "untestable": _OPTIONAL,
+}
+PUBLIC: Fields = {
+    "of": _TEXT,
+    "origin": {"type": "str", "default": "published", "one_of": ["published", "calculated"]},
+    "source": _TEXT,
+    "values": {"type": "dict", "default": {}},
+    "n": {"type": "int", "default": 0, "at_least": 0},
+    "inside": _NUMBER,
+    "below": _NUMBER,
+    "above": _NUMBER,
+    "median": _NUMBER,
+    "least": _NUMBER,
+    "quantiles": {"type": "dict", "default": {}},
+    "note": _OPTIONAL,
+    "decides": {"type": "bool", "default": False},
+}
+
+SHORTEST = 10
+"""Characters of a quotation, and of each of its parts."""
+
+NO_SOURCE = "No source is given."
+"""What `source_says` of a claim without a source begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublicRecord:
+    """What others published on a claim: each value by its name, or how many of `n` lie where."""
+
+    of: str
+    origin: str  # published, or calculated by the source's formula
+    source: str  # repository and path, or the paper
+    values: Mapping[str, float]
+    n: int
+    inside: float | None  # share of n inside the claim's band
+    below: float | None
+    above: float | None
+    median: float | None
+    least: float | None
+    quantiles: Mapping[int, float]  # by per cent
+    note: str
+    decides: bool  # the claim's own metric, on the claim's class of device
+
+    @property
+    def short(self) -> str:
+        """Return the first clause of `of`: what was measured."""
+        return re.split(r"[,;:(]", self.of)[0].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class PaperClaim:
+    """A claim of the paper or the article. `band`: what it accepts; None where it states no number."""
+
+    id: str
+    by: str  # paper | article
+    section: str
+    quoted: str
+    claim: str
+    band: tuple[float, float] | None
+    unit: str
+    per: str  # what a value is of, where it is no total: "parameter"
+    often: bool  # it says "often" or "common": one half of what is known suffices
+    misquoted: str
+    source_says: str
+    source: str
+    public: tuple[PublicRecord, ...]
+    judged: tuple[str, ...]  # <suite>/<claim> of conf/claims
+    not_built: str
+    untestable: str
+
+
+def load_paper_claims(conf: Path = CONF) -> tuple[PaperClaim, ...]:
+    """Return the claims in their order; raises ConfigError naming the claim and the field."""
+    path = conf / "answers.yaml"
+    data = check_fields(path.name, read_yaml(path), FILE)
+    quotations = read_yaml(conf / "quotations.yaml")
+    claims = tuple(
+        _claim(f"{path.name}.claims[{i}]", one, data["texts"], quotations)
+        for i, one in enumerate(data["claims"])
+    )
+    refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
+    return claims
+
+
+def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether the words occur in the sentences; what is between ` … ` is looked up by itself."""
+    parts = words.split(" … ")
+    long = all(len(part) >= SHORTEST for part in parts)
+    return long and all(any(part in one["text"] for one in sentences) for part in parts)
+
+
+def _claim(where: str, data: Any, texts: Mapping[str, str], quotations: Mapping[str, Any]) -> PaperClaim:
+    data = as_mapping(where, data)
+    where = f"{where} ({data.get('id', 'no id')})"
+    fields = check_fields(where, data, CLAIM)
+    if fields["by"] not in texts:
+        raise ConfigError(f"{where}.by: {fields['by']!r}; allowed: {', '.join(texts)}")
+    if not is_quoted(fields["quoted"], quotations.get(fields["by"], [])):
+        raise ConfigError(f"{where}.quoted: {fields['quoted']!r} is nowhere in conf/quotations.yaml")
+    if not fields["source"] and not fields["source_says"].startswith(NO_SOURCE.rstrip(".")):
+        raise ConfigError(f"{where}.source: missing; without a source, source_says begins with {NO_SOURCE!r}")
+    if not fields["claim"]:
+        raise ConfigError(f"{where}.claim: empty; expected the claim in plain words")
+    refuse_doubles(f"{where}.judged", fields["judged"])
+    band = _band(f"{where}.band", fields["band"])
+    public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
+    return PaperClaim(**{**fields, "band": band, "public": public, "judged": tuple(fields["judged"])})
+
+
+def _band(where: str, ends: Sequence[Any] | None) -> tuple[float, float] | None:
+    if ends is None:
+        return None
+    if len(ends) != 2 or not all(isinstance(end, int | float) for end in ends) or not ends[0] < ends[1]:
+        raise ConfigError(f"{where}: {ends!r}; expected [LOW, HIGH], the lower number first")
+    return float(ends[0]), float(ends[1])
+
+
+def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRecord:
+    fields = check_fields(where, as_mapping(where, data), PUBLIC)
+    if fields["decides"] and (band is None or not (fields["values"] or fields["inside"] is not None)):
+        raise ConfigError(f"{where}.decides: needs the claim's band, and values or the share inside it")
+    if fields["values"] and fields["inside"] is not None:
+        raise ConfigError(f"{where}: values and inside are both given; keep one")
+    shares = [fields[name] for name in ("inside", "below", "above") if fields[name] is not None]
+    if any(not 0 <= share <= 1 for share in shares) or sum(shares) > 1.02:  # each is rounded
+        raise ConfigError(f"{where}: inside, below and above are shares of n; they add up to 1 at most")
+    if shares and not fields["n"]:
+        raise ConfigError(f"{where}.n: missing; shares are of a number of values")
+    values = {str(name): float(value) for name, value in fields["values"].items()}
+    if not all(math.isfinite(value) for value in values.values()):
+        raise ConfigError(f"{where}.values: expected finite numbers")
+    quantiles = {int(name): float(value) for name, value in fields["quantiles"].items()}
+    return PublicRecord(
+        **{**fields, "values": values, "n": fields["n"] or len(values), "quantiles": quantiles}
+    )

@@ -1,0 +1,1 @@
+"""What a user types, one module or folder per command."""

@@ -1,0 +1,125 @@
+"""Read a results folder for a comparison: its records, of any version that can be migrated, and its hosts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.validation import ConfigError
+from harness.records import SCHEMA, Record, record_from_json
+from harness.sweep.store import RECORDS, StoreError, read_records
+
+Environments = Mapping[str, Mapping[str, Any]]
+"""Digest to what environment-<digest>.json describes."""
+
+
+class CompareError(Exception):
+    """Two folders cannot be compared; the text is one readable line."""
+
+
+class ResultsFolder(NamedTuple):
+    """The records of the last plan of one folder, and the environments that they name."""
+
+    path: Path
+    records: tuple[Record, ...]
+    environments: Environments
+
+    def machine(self, record: Record) -> str:
+        """Return the processor, cores, memory and GPUs of a record's host in words."""
+        environment = self.environments.get(record.environment)
+        return machine(environment) if environment else f"unknown host {record.environment}".strip()
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """Return `2 cores AMD EPYC, 24 GiB, no GPU`; memory in GiB, because what the kernel reserves varies."""
+    names = [f"{gpu['name']} ({gpu['memory_B'] / 2**30:.0f} GiB)" for gpu in environment.get("gpus", ())]
+    gpus = ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)) or "no GPU"
+    memory_GiB = round(environment.get("memory_B", 0) / 2**30)
+    ranks = f", {environment['ranks']}" if environment.get("ranks") else ""
+    cores, cpu = environment.get("cores", "unknown"), environment.get("cpu", "unknown processor")
+    return f"{cores} cores {cpu}, {memory_GiB} GiB, {gpus}{ranks}"
+
+
+def read_folder(path: Path) -> ResultsFolder:
+    """Return the results in `path`, which is not changed; raises CompareError."""
+    if not path.is_dir():
+        raise CompareError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}")
+    if not (path / RECORDS).is_file():
+        raise CompareError(f"{path}: no results folder, for it has no {RECORDS}")
+    read = _records(path)
+    _refuse_malformed(path, read)
+    records = _planned(path, read)
+    if not records:
+        raise CompareError(
+            f"{path}: holds no record" + (" of its plan" if (path / "plan.json").exists() else "")
+        )
+    return ResultsFolder(path, records, _environments(path))
+
+
+def _records(path: Path) -> list[Record]:
+    """Return the latest record of each cell, migrated in memory where they are of an earlier version."""
+    try:
+        return read_records(path)
+    except StoreError as error:
+        if not _is_of_another_version(path):
+            raise CompareError(str(error)) from None
+    from harness.sweep.migrate import migrate_line
+
+    records: dict[str, Record] = {}
+    for number, line in enumerate((path / RECORDS).read_text(errors="replace").splitlines(), 1):
+        try:
+            record = record_from_json(json.loads(migrate_line(line)))
+        except json.JSONDecodeError:
+            continue  # an incomplete line, which the store skips too
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            text = error if isinstance(error, ValueError) else f"not a record: {error!r}"
+            raise CompareError(f"{path / RECORDS}, line {number}: {text}") from None
+        records[record.cell.id] = record
+    return list(records.values())
+
+
+def _is_of_another_version(path: Path) -> bool:
+    for line in (path / RECORDS).read_text(errors="replace").splitlines():
+        try:
+            if json.loads(line)["schema"] != SCHEMA:
+                return True
+        except (ValueError, LookupError, TypeError, RecursionError):
+            continue
+    return False
+
+
+def _refuse_malformed(path: Path, records: Iterable[Record]) -> None:
+    """Raise CompareError where a record's parts are not of the kind that a comparison reads."""
+    for record in records:
+        samples = (value for one in record.measurements for value in one.samples)
+        whole = isinstance(record.cell.config, dict) and isinstance(record.conditions, dict)
+        if not (whole and all(isinstance(value, int | float) for value in samples)):
+            raise CompareError(f"{path / RECORDS}: the record of cell {record.cell.id} is malformed")
+
+
+def _planned(path: Path, records: list[Record]) -> tuple[Record, ...]:
+    """Return the records of the last plan; all of them where there is no plan."""
+    from harness.sweep.plan import PLAN, read_plan
+
+    if not (path / PLAN).exists():
+        return tuple(records)
+    try:
+        cells = set(read_plan(path).cells)
+    except ConfigError as error:
+        raise CompareError(str(error)) from None
+    return tuple(record for record in records if record.cell.id in cells)
+
+
+def _environments(path: Path) -> Environments:
+    environments = {}
+    for file in sorted(path.glob("environment-*.json")):
+        try:
+            environment = json.loads(file.read_text())
+            machine(environment)
+            dict(environment.get("versions", {}))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CompareError(f"{file}: not an environment: {error!r}") from None
+        environments[file.stem.removeprefix("environment-")] = environment
+    return environments

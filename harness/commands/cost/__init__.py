@@ -1,0 +1,1 @@
+"""`python -m harness.cost`: what do tokens cost at recorded throughputs?"""

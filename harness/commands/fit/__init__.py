@@ -1,0 +1,1 @@
+"""`python -m harness.fit`: does a training step of a model fit a device?"""

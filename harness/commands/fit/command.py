@@ -1,0 +1,156 @@
+"""`python -m harness.fit`: does a training step of the user's model fit a device, and what would make it fit?
+
+Cells of suite memory answer: one searches the largest micro-batch by dry runs, and one per change of the
+recipe (conf/fit.yaml) tries the asked one. Their records stay in a folder, so that the same question is
+answered at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.commands.fit.question import Question, question_of
+from harness.config.validation import ConfigError
+
+if TYPE_CHECKING:
+    from harness.records import Record
+
+    Records = Mapping[tuple[str, str], Record]
+    """By workload and variant."""
+
+USAGE = """\
+python -m harness.fit model=PATH [KEY=VALUE ...]   does this training step fit, and which micro-batch at most?
+
+  model=PATH             a Hugging Face config.json, or its folder; no weights are read
+  device=h100_80gb       a name of conf/hardware, or the memory that a process can use, as 48GB or 44.5GiB
+  devices=1              GPUs of that kind
+  seq_len=2048           tokens of a sequence; at most the model's positions
+  micro_batch_size=1     sequences of one forward pass on one GPU
+  optimizer=adamw        adamw, sgd_momentum, adafactor, adamw_8bit or muon
+  techniques=[a,b]       the recipe: [fsdp2,mixed_precision,attention,activation_checkpointing];
+                         without it mixed precision, flash attention where the model has it, and FSDP2
+                         on several devices; [] is plain PyTorch.
+                         python -m harness list techniques has them with their settings
+  what_ifs=true          what else is tried: true for the quick changes, all, or false for none
+  out=results/fit        folder of the records; the same question is answered from them
+
+Exit status: 0 the micro-batch fits, 3 it does not fit, 2 a mistake in the command, 1 a failure.
+Nothing is allocated: GPU memory is simulated from a dry run of the step and torch's allocator. docs/fit.md
+
+python -m harness.fit model=config.json device=h100_80gb devices=4 seq_len=4096 \\
+  techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
+"""
+
+FITS, FAILED, MISTAKE, DOES_NOT_FIT = 0, 1, 2, 3
+"""Exit statuses."""
+
+
+SEARCHES = ("largest_micro_batch", "fits")
+"""What the cells of an answer search."""
+
+LEAVE_OUT = "; leave out the technique attention"
+"""End of the reason why a model has no such attention."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Answer one question; return the exit status."""
+    if not argv or {"-h", "--help"}.intersection(argv):
+        sys.stdout.write(USAGE)
+        return FITS if argv else MISTAKE
+    if "--version" in argv:
+        from harness.commands.run.command_line import version_line
+
+        sys.stdout.write(f"{version_line()}\n")
+        return FITS
+    from harness.sweep.executors import ExecutorError
+    from harness.sweep.executors.start import executor_context
+    from harness.sweep.store import StoreError
+
+    logging.basicConfig(format="harness.fit: %(message)s", level=logging.ERROR)
+    try:
+        with executor_context():
+            return answer(argv)
+    except (ConfigError, ExecutorError, StoreError) as error:
+        sys.stderr.write(f"harness.fit: {error}\n")
+        return FAILED if isinstance(error, StoreError) else MISTAKE
+
+
+def answer(argv: Sequence[str]) -> int:
+    """Run what is not on disk yet, print the answer, return the exit status; raises ConfigError."""
+    from harness.commands.fit.answer import Answer, WhatIfResult
+    from harness.commands.fit.lines import lines
+    from harness.records import Status
+
+    question, records, left_out = asked(argv)
+    record = records[question.recipe]
+    if record.status != Status.OK:
+        sys.stderr.write(f"harness.fit: {failure(question, record)}\n")
+        return MISTAKE if record.status == Status.UNAVAILABLE else FAILED
+    found = Answer(record, question, left_out)
+    if found.room_B <= 0:
+        raise ConfigError(f"{question.device}: {found.outside} outside of torch's allocator take all of it")
+    tried = [
+        WhatIfResult(one.title, one.reason, records.get((one.workload, one.variant)))
+        for one in question.what_ifs
+    ]
+    sys.stdout.write("\n".join(lines(found, tried)) + "\n")
+    return FITS if found.fits else DOES_NOT_FIT
+
+
+def asked(argv: Sequence[str]) -> tuple[Question, Records, str]:
+    """Return the question with its records, and why the default recipe is without flash attention, or ""."""
+    question = question_of(argv)
+    records = run_cells(question)
+    reason = records[question.recipe].reason
+    if not (question.recipe_is_ours and reason.endswith(LEAVE_OUT)):
+        return question, records, ""
+    question = question_of(argv, left_out=("attention",))
+    return question, run_cells(question), reason.removesuffix(LEAVE_OUT)
+
+
+def failure(question: Question, record: Record) -> str:
+    """Return in one line why a recipe has no answer."""
+    from harness.records import Status
+
+    reason = record.reason or record.status
+    if record.status == Status.WRONG_RESULT:
+        return (
+            "the recipe failed its check, so its memory is not given: a small model trained with it differs "
+            f"from plain PyTorch: {reason}"
+        )
+    technique = reason.partition(":")[0]
+    if question.recipe_is_ours and technique in question.default_recipe:
+        return f"{reason}; {technique} is in the default recipe, which techniques=[...] replaces"
+    return reason
+
+
+def run_cells(question: Question) -> Records:
+    """Return the records of a question's cells; runs those that are not on disk; raises ConfigError."""
+    from harness.sweep.plan import read_plan
+    from harness.sweep.store import read_records
+    from harness.sweep.sweep import sweep
+
+    out = question.run.out
+    refuse_other_results(out)
+    if sys.stderr.isatty():
+        sys.stderr.write(f"dry run of {question.model} ...\n")
+    sweep(question.run)
+    records = {record.cell.id: record for record in read_records(out)}
+    cells = [records[cell] for cell in read_plan(out).cells if cell in records]
+    return {(one.cell.workload, one.cell.optimization): one for one in cells}
+
+
+def refuse_other_results(out: Path) -> None:
+    """Raise ConfigError where a folder has the results of a sweep, whose plan an answer would replace."""
+    from harness.sweep.store import RECORDS, read_records
+
+    records = read_records(out) if (out / RECORDS).is_file() else []
+    others = [one for one in records if one.cell.config["workload"].get("search") not in SEARCHES]
+    if others:
+        raise ConfigError(
+            f"out={out}: has results of a sweep of suite {others[0].cell.suite}; choose another folder"
+        )

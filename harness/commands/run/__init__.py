@@ -1,0 +1,1 @@
+"""`python -m harness`: words, configuration views, completion."""

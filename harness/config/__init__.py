@@ -1,0 +1,1 @@
+"""Words of a command and the files of conf/, read into one checked run."""

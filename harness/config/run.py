@@ -1,0 +1,373 @@
+"""Command line and conf/ to one checked `Run`; every mistake of the user's is a ConfigError in one line."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.config.dataclass_fields import workload_fields
+from harness.config.overrides import (
+    apply_override,
+    composition_error,
+    first_line,
+    parse,
+    refuse_kinds,
+    unknown_key,
+)
+from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
+from harness.config.selection import left_out, select
+from harness.config.validation import ConfigError, as_mapping, check_value, shown, unknown
+from harness.config.variants.applicability import Alternatives, checked_alternatives
+from harness.config.variants.optimizations import (
+    CONF,
+    Variant,
+    entry_of,
+    optimizations,
+    read_yaml,
+    variants,
+    with_yaml,
+)
+from harness.config.variants.technique_list import suites_with_techniques
+from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
+from harness.records import Limits, Sampling
+from harness.sweep.environment import memory_bytes
+from harness.sweep.executors.start import automatic
+
+logger = logging.getLogger("harness.sweep.progress")
+
+GROUPS = ("suite", "executor", "hardware")
+
+LEAST = {
+    "nodes": 1,
+    "ranks_per_node": 1,
+    "gpus_per_node": 0,
+    "cpus_per_task": 1,
+    "memory_GB": 0.1,
+    "time_limit_min": 1,
+    "groups_per_job": 1,
+    "array_parallelism": 1,
+    "cpus_per_job": 1,
+    "gpus_per_job": 0,
+}
+"""The least value of each number among the keys of executors."""
+
+MEMORY_OF_CHILD_B = 6_000_000_000
+"""Memory of this machine per child at once: the largest cells of suites that are not timed take 5 to 6 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The checked configuration of one sweep of one suite."""
+
+    suite: str
+    question: str
+    workloads: Mapping[str, Mapping[str, Any]]
+    variants: tuple[Variant, ...]
+    isolate_if: str
+    sampling: Sampling | None  # where cells are timed together
+    rounds_field: str  # a field of the workloads that says how many rounds; "": `sampling` does
+    size_fields: tuple[str, ...]
+    repeats: int
+    seed: int
+    limits: Limits
+    executor: str
+    workers: int
+    out: Path
+    reference_workloads: tuple[str, ...] = ()  # measured once, with the baseline: bounds of the others
+    applies_to: Alternatives = ()  # which workloads are planned
+    # Of these workloads only these variants, and the baselines; of others all.
+    variants_by_workload: Mapping[str, Collection[str]] = field(default_factory=dict)
+    plan_only: bool = False  # print the plan, run nothing
+    show_all: bool = False  # print every table at the end
+    # Where bf16 products are slow, variants that compute any run on these instead of those listed for each.
+    slow_bf16_workloads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    executor_settings: Mapping[str, Any] = field(default_factory=dict)  # its keys, of executors that have any
+    first: tuple[str, ...] = ()  # workloads that are reported before the others are run
+    left_out: tuple[str, ...] = ()  # what a quick selection does not run, in sentences
+    messages: tuple[str, ...] = ()  # what a user needs to know of the configuration before the run
+    builds_first: bool = False  # every cell is built before any is run: harness.sweep.input_check
+
+
+def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str = "local") -> int:
+    """Return how many children run at once: as asked; else one, or one per core and `MEMORY_OF_CHILD_B`.
+
+    Interleaved cells always run alone on this machine. Of a cluster's executor: how many jobs.
+    """
+    if executor in EXECUTORS:
+        return requested or 1
+    if suite["interleave"]:
+        return 1
+    here = max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
+    return requested or (here if suite["parallel"] else 1)
+
+
+def names(group: str) -> list[str]:
+    """Return the options of a group: the YAML files of conf/<group>/."""
+    return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+
+
+class Choice(NamedTuple):
+    """What the words of a command choose: a suite or "all", options of other groups, values to change."""
+
+    suite: str
+    groups: Mapping[str, str]
+    values: Sequence[Override]
+
+
+def choose(words: Sequence[str]) -> Choice:
+    """Return what the words choose, each name checked; raises ConfigError."""
+    known = {*GROUPS, *OmegaConf.structured(RunSchema)}
+    for word in words:
+        if "=" in word or word in known or word.startswith("~"):
+            continue
+        if near := get_close_matches(word, names("suite"), n=1):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
+    overrides = parse(words)
+    groups = {"executor": automatic()}
+    for one in (o for o in overrides if o.key_or_group in GROUPS):
+        value = one.value()
+        groups[one.key_or_group] = value if isinstance(value, str) else shown(value)
+    values = [o for o in overrides if o.key_or_group not in GROUPS]
+    if any(one.key_or_group == "techniques" and one.value() == [] for one in values):
+        raise ConfigError("techniques=[]: lists no technique; only=[baseline] runs plain PyTorch alone")
+    suite = groups.pop("suite", None)
+    if suite is None:
+        for override in values:
+            if override.key_or_group.partition(".")[0] not in known:
+                raise unknown_key(override, known)
+        raise ConfigError(f"suite: missing; give suite=NAME, one of {', '.join([*names('suite'), 'all'])}")
+    for group, name in groups.items():
+        if name not in names(group):
+            raise unknown(f"{group}={name}", name, names(group))
+    if groups["executor"] != automatic() != "local":
+        raise ConfigError(
+            f"executor={groups['executor']}: torchrun or srun started this process: remove executor="
+        )
+    if suite not in [*names("suite"), "all"]:
+        raise unknown(f"suite={suite}", suite, [*names("suite"), "all"])
+    return Choice(_answering(suite, values), groups, values)
+
+
+def _answering(suite: str, values: Sequence[Override]) -> str:
+    """Return the suite that answers for the user's model: the requested one, or the one that it names."""
+    if not any(one.key_or_group == "suite.workload_from" and one.value() is not None for one in values):
+        return suite
+    other = str(read_yaml(CONF / f"suite/{suite}.yaml").get("workload_from_suite", ""))
+    if not other:
+        return suite
+    logger.info(
+        "suite.workload_from: suite %s calculates the steps of your own model; %s runs none", other, suite
+    )
+    return other
+
+
+def load(words: Sequence[str]) -> list[Run]:
+    """Return one checked `Run` per suite (several for `suite=all`); raises ConfigError."""
+    suite, groups, values = choose(words)
+    if suite != "all":
+        run = load_suite(suite, groups, values)
+        if (
+            run.sampling is not None
+            and run.executor not in EXECUTORS
+            and any(one.key_or_group == "executor.workers" and one.value() not in (None, 1) for one in values)
+        ):
+            raise ConfigError(
+                f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
+            )
+        return [run]
+    special = [
+        o.key_or_group
+        for o in values
+        if o.key_or_group.split(".")[0] in ("suite", "only", "techniques", "workloads")
+    ]
+    if special:
+        raise ConfigError(
+            f"{special[0]}: suite=all runs every suite in full; name one suite to choose within it"
+        )
+    runs = [load_suite(name, groups, values) for name in names("suite")]
+    below = any(override.key_or_group == "out" for override in values)
+    return [replace(run, out=run.out / run.suite) if below else run for run in runs]
+
+
+def load_suite(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> Run:
+    """Return the checked run of one suite."""
+    config = compose_run(name, groups, values)
+    try:
+        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or 'conf/'}: {first_line(error)}") from None
+    return checked(cast("dict[str, Any]", plain), name, groups.get("executor", "local"))
+
+
+def compose_run(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> DictConfig:
+    """Return conf/ composed for one suite, with `values` applied and not yet checked."""
+    config = compose_suite(name, groups)
+    for override in values:
+        apply_override(config, override)
+        if override.is_add() or override.is_force_add():
+            fill_defaults(config)
+    return config
+
+
+def compose_suite(name: str, chosen: Mapping[str, str]) -> DictConfig:
+    """Return conf/ composed for one suite, with the fields of its workloads from their class.
+
+    The YAML of a new optimization is found by its presence.
+    """
+    store = ConfigStore.instance()
+    keys = EXECUTORS.get(chosen.get("executor", ""), ExecutorSchema)
+    store.store(name="run_schema", node=RunSchema(executor=keys()))
+    every = [f"{o}@optimizations.{o}" for o in with_yaml(name)]
+    store.store(group=f"suite/{name}", name="every", node={"defaults": every})
+    groups = [f"suite={name}", *(f"{group}={option}" for group, option in chosen.items())]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose("config", groups)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        if not isinstance(error, yaml.YAMLError):
+            _refuse_kinds(name)
+        raise ConfigError(f"conf/: {composition_error(error)}") from None
+    _refuse_optimizations(name, read_yaml(CONF / f"suite/{name}.yaml"))
+    if config.suite.fields:
+        raise ConfigError(
+            f"conf/suite/{name}.yaml: fields: the class Workload of suites/{name} declares them; "
+            "see docs/adding-a-suite.md"
+        )
+    config.suite.fields = workload_fields(name)
+    for one in with_yaml(name):
+        if one not in config.suite.optimizations:
+            raise ConfigError(
+                f"conf/suite/{name}.yaml: defaults: {name}/every@_here_ is missing, so "
+                f"conf/suite/{name}/{one}.yaml is not read; expected defaults: [{name}/every@_here_, _self_]"
+            )
+        entry_of(name, one, CONF)
+    for one in optimizations(name):  # those with a module alone
+        if one not in config.suite.optimizations:
+            alone = OmegaConf.structured(OptimizationSchema)
+            OmegaConf.update(config, f"suite.optimizations.{one}", alone, force_add=True)
+    fill_defaults(config)
+    return config
+
+
+def _refuse_kinds(name: str) -> None:
+    """Raise ConfigError where a key of the suite's YAMLs has a value of another kind than its schema."""
+    schemas: dict[str, type] = {f"suite/{name}.yaml": SuiteSchema}
+    schemas |= {f"suite/{name}/{one}.yaml": OptimizationSchema for one in with_yaml(name)}
+    for file, schema in schemas.items():
+        where = f"conf/{file}"
+        given = as_mapping(where, yaml.safe_load((CONF / file).read_text()) or {})
+        if schema is SuiteSchema:
+            _refuse_optimizations(name, given)
+        refuse_kinds(f"{where}: ", OmegaConf.structured(schema), given)
+
+
+def _refuse_optimizations(name: str, given: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a suite's own YAML has what belongs in those of its optimizations."""
+    if "optimizations" in given:
+        raise ConfigError(
+            f"conf/suite/{name}.yaml: optimizations: the settings of each belong in a file of its own, "
+            f"conf/suite/{name}/<optimization>.yaml"
+        )
+
+
+def fill_defaults(config: DictConfig) -> None:
+    """Let every workload have every field that has a default, so that an override can change it."""
+    fields = config.suite.fields
+    given = {field: spec["default"] for field, spec in fields.items() if "default" in spec}
+    given |= cast("dict[str, Any]", OmegaConf.to_container(config.suite.workload_defaults))
+    workloads = cast("dict[str, Any]", OmegaConf.to_container(config.suite.workloads))
+    config.suite.workloads = {  # what is no mapping is refused later, by name
+        name: {**given, **workload} if isinstance(workload, dict) else workload
+        for name, workload in workloads.items()
+    }
+
+
+def check_takes_techniques(name: str, techniques: Sequence[Any]) -> None:
+    """Raise ConfigError where techniques are listed for a suite that does not train."""
+    able = suites_with_techniques(names("suite")) if techniques else [name]
+    if name not in able:
+        raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")
+
+
+def check_show(value: Any) -> None:
+    """Refuse what `show` does not allow; raises ConfigError."""
+    check_value("show", value, {"type": "str", "one_of": ["answer", "all"]})
+
+
+def check_executor(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse what an executor's keys do not allow; raises ConfigError."""
+    for key, least in LEAST.items():
+        if name in EXECUTORS and key in given:
+            allowed = {"type": "float" if key == "memory_GB" else "int", "at_least": least}
+            optional = key in ("cpus_per_task", "memory_GB", "array_parallelism")
+            check_value(f"executor.{key}", given[key], {**allowed, "optional": optional})
+
+
+def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
+    """Return the run that a composed config describes; raises ConfigError on a value that is not allowed."""
+    suite, limits = config["suite"], config["limits"]
+    check_value("limits.timeout_s", limits["timeout_s"], {"type": "float", "at_least": 0.1})
+    check_value("limits.memory_B", limits["memory_B"], {"type": "float", "optional": True, "at_least": 1})
+    check_value("seed", config["seed"], {"type": "int", "at_least": 0})
+    check_show(config["show"])
+    check_names(suite)
+    repeats = suite["repeats"] if config["repeats"] is None else config["repeats"]
+    check_value("repeats", repeats, {"type": "int", "at_least": 1})
+    for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0)):
+        kind = "int" if name_ == "rounds" else "float"
+        check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
+    workers = {"type": "int", "at_least": 1, "optional": True}
+    check_value("executor.workers", config["executor"]["workers"], workers)
+    check_executor(executor, config["executor"])
+    check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
+    check_takes_techniques(name, config["techniques"])
+    selection = select(name, config)
+    picked = workloads(suite, selection.workloads, config["hardware"]["memory_B"])
+    only = () if selection.quick and config["techniques"] else selection.only
+    chosen = variants(name, suite, only, techniques=config["techniques"])
+    return Run(
+        suite=name,
+        question=suite["question"],
+        workloads=picked,
+        variants=chosen,
+        isolate_if=suite["isolate_if"],
+        sampling=Sampling(**suite["sampling"]) if suite["interleave"] else None,
+        rounds_field=suite["rounds_field"],
+        size_fields=tuple(suite["size_fields"]),
+        builds_first=suite["builds_first"],
+        repeats=repeats,
+        seed=config["seed"],
+        limits=Limits(limits["timeout_s"], None if limits["memory_B"] is None else int(limits["memory_B"])),
+        executor=executor,
+        workers=workers_of(suite, config["executor"]["workers"], executor),
+        executor_settings=config["executor"] if executor in EXECUTORS else {},
+        out=Path(config["out"] or f"results/{name}"),
+        reference_workloads=tuple(suite["reference_workloads"]),
+        applies_to=checked_alternatives("suite.applies_to", suite["applies_to"], suite["fields"]),
+        plan_only=config["plan"],
+        show_all=config["show"] == "all",
+        slow_bf16_workloads=slow_bf16_workloads(suite, selection.workloads),
+        first=selection.first,
+        left_out=left_out(
+            name,
+            selection,
+            list(suite["workloads"]),
+            [variant.name for variant in variants(name, suite, ())],
+            [*picked, *(variant.name for variant in chosen)],
+            config["out"] or "",
+        ),
+        messages=file_messages(suite),
+    )

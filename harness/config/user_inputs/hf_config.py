@@ -1,0 +1,215 @@
+"""Read a user's own model, a Hugging Face config.json, as far as the parent can without torch.
+
+`harness.config.run` calls it for `suite.workload_from=`, so that a malformed file is refused before a run;
+the worker finds out whether transformers knows the model.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.user_inputs.transformers_source import has_size
+
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model", "dim")
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads")
+WIDTHS = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+VOCAB = ("vocab_size",)
+POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""Names under which config.json files give a size; transformers' config classes map each to one attribute."""
+
+SIZES = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_VALUE_HEADS,
+    "intermediate_size": WIDTHS,
+    "vocab_size": VOCAB,
+}
+"""Sizes of a model, by the names of a workload's fields."""
+
+AFTER_PADDING = frozenset(
+    ["camembert", "data2vec-text", "ibert", "longformer", "roberta", "roberta-prelayernorm", "xlm-roberta"]
+)
+"""Architectures whose positions begin after the padding token's number: 1 unless a config says more."""
+
+USUAL_SEQ_LEN = 2048
+"""Sequence length where `suite.hf_defaults.seq_len` is not given."""
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""Name of a model on the Hub: owner/model."""
+
+LARGEST_FILE_B = 10_000_000
+"""No config.json comes near this size; weights given by mistake are not read."""
+
+
+class FileWorkload(NamedTuple):
+    """What a config.json describes. `missing`: of `SIZES`, those that it leaves to its config class."""
+
+    name: str
+    fields: dict[str, Any]
+    missing: tuple[str, ...]
+
+
+def read_workload_file(path: str | Path) -> dict[str, Any]:
+    """Return the config of the language model in a file, see `_read`."""
+    return _read(Path(path))[0]
+
+
+def _read(file: Path) -> tuple[dict[str, Any], str]:
+    """Return the config of the language model in the config.json `file`, or in that folder, and its origin.
+
+    Of a model with more than text it is the `text_config`. Sizes that the file has are checked; those that it
+    leaves out are the defaults of transformers' config class. Raises ValueError with one line that names the
+    file, what is wrong and what is allowed.
+    """
+    if file.is_dir():
+        file = file / "config.json"
+    config = _parse(file, _text(file))
+    if not isinstance(config, dict):
+        raise ValueError(f"{file}: is a JSON {_kind(config)}; a config.json is one object")
+    origin = ""
+    if isinstance(config.get("text_config"), dict):
+        origin = f"{config.get('model_type')}: its text_config, "
+        tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        config = tied | config["text_config"]
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        raise ValueError(f"{file}: model_type is missing; it names the architecture, such as 'llama'")
+    for names in (LAYERS, HIDDEN, HEADS, VOCAB):
+        given = [name for name in names if name in config]
+        if _size(file, config, names) is None and given:
+            raise ValueError(f"{file}: {given[0]} is null; it must be a whole number above 0")
+    return config, f"config.json of {origin}{model_type}, given by the user"
+
+
+def _text(file: Path) -> str:
+    try:
+        if file.stat().st_size > LARGEST_FILE_B:
+            raise ValueError(
+                f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is not a config.json"
+            )
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
+    except OSError as error:
+        name = file.as_posix()
+        hub = f"; for a model on the Hub: hf download {name} config.json --local-dir ."
+        raise ValueError(
+            f"{file}: {error.strerror or error}; give a config.json or the folder of one"
+            f"{hub if HUB_ID.fullmatch(name) and file.suffix != '.json' else ''}"
+        ) from error
+
+
+def _parse(file: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{file}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(f"{file}: nested too deeply to be a config.json") from error
+
+
+def _size(file: Path, config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    """Return the first of `names` that the config gives, an integer above 0; None where it gives none."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{file}: {name} is {json.dumps(value)[:60]}; it must be a whole number above 0")
+        return value
+    return None
+
+
+def _kind(value: Any) -> str:
+    names = {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
+    return names.get(type(value), "null")
+
+
+def positions_unused(model_type: str, pad_token_id: Any) -> int:
+    """Return how many of a model's positions no token can have."""
+    if model_type not in AFTER_PADDING:
+        return 0
+    return (pad_token_id if isinstance(pad_token_id, int) else 1) + 1
+
+
+def workload_from_file(
+    path: Path, num_hidden_layers: int | None = None, usual_seq_len: int = USUAL_SEQ_LEN
+) -> FileWorkload:
+    """Return a name for the workload that the file describes, and its fields: the config and its sizes.
+
+    `num_hidden_layers`: its first layers alone; None: all. `usual_seq_len`: the length where the model has as
+    many positions.
+
+    The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
+    to its architecture's class get placeholders, which the worker replaces by the model's own.
+    """
+    config, origin = _read(path)
+    file = path / "config.json" if path.is_dir() else path
+    source = origin
+    if num_hidden_layers is not None:
+        source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
+        config = _first_layers(file, config, num_hidden_layers)
+    name = file.resolve().parent.name if file.stem == "config" else file.stem
+    found = {size: _size(file, config, names) for size, names in SIZES.items()}
+    _refuse_heads(file, config, found)
+    max_position_embeddings = _size(file, config, POSITIONS) or 2**20
+    longest = max_position_embeddings - positions_unused(
+        str(config["model_type"]), config.get("pad_token_id")
+    )
+    left_out = [size for size in ("num_hidden_layers", "hidden_size", "vocab_size") if found[size] is None]
+    defaults = f"; {', '.join(left_out)}: default of its class" if left_out else ""
+    fields = {
+        **_with_placeholders(found),
+        "max_position_embeddings": max_position_embeddings,
+        "seq_len": min(usual_seq_len, longest),
+        "hf_config": config,
+        "source": source + defaults,
+    }
+    missing = tuple(size for size, value in found.items() if value is None)
+    return FileWorkload(name or str(config["model_type"]), fields, missing)
+
+
+def _with_placeholders(found: Mapping[str, int | None]) -> dict[str, int]:
+    """Return sizes with placeholders that each field allows: an MLP of four hidden sizes, as many heads."""
+    hidden_size = found["hidden_size"] or 1
+    heads = found["num_attention_heads"] or found["num_key_value_heads"] or 1
+    return {
+        "num_hidden_layers": found["num_hidden_layers"] or 1,
+        "hidden_size": hidden_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": found["num_key_value_heads"] or heads,
+        "intermediate_size": found["intermediate_size"] or 4 * hidden_size,
+        "vocab_size": found["vocab_size"] or 2,
+    }
+
+
+def _refuse_heads(file: Path, config: Mapping[str, Any], found: Mapping[str, int | None]) -> None:
+    """Raise ValueError where heads cannot share the key-value heads; some architectures read none."""
+    heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
+    if heads and shared and heads % shared and has_size(str(config["model_type"]), "num_key_value_heads"):
+        raise ValueError(
+            f"{file}: num_attention_heads is {heads}; it must be a multiple of num_key_value_heads, {shared}"
+        )
+
+
+def _first_layers(file: Path, config: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the config with its first layers; lists with an entry per layer are shortened."""
+    available = _size(file, config, LAYERS) or 0
+    if not available:
+        raise ValueError(f"{file}: does not give its number of layers, so it cannot be shortened")
+    if count > available:
+        raise ValueError(f"{file}: has {available} layers; suite.hf_defaults.num_hidden_layers={count}")
+    shorter = {
+        key: value[:count] if isinstance(value, list) and len(value) == available else value
+        for key, value in config.items()
+    }
+    return shorter | {name: count for name in LAYERS if name in config}

@@ -1,0 +1,222 @@
+"""Finds the optimizations of a suite and reads what their YAMLs say: variants, settings, techniques, titles.
+
+An optimization is a YAML with techniques, a module with `apply`, or both: `conf/suite/<suite>/<name>.yaml`
+and `suites/<suite>/<name>.py`. `baseline` and `baseline_again` are the harness's own. Nothing is imported
+from a suite: modules are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.dataclass_fields import fields_of
+from harness.config.protocols import statement
+from harness.config.validation import (
+    ConfigError,
+    Fields,
+    check_declarations,
+    check_fields,
+    check_relations,
+    check_value,
+    declared,
+    shown,
+    unknown,
+)
+from harness.config.variants.applicability import Alternatives, checked_alternatives
+from harness.config.variants.technique_list import KEY, combination, name_of, refuse_conflicts
+from harness.config.variants.technique_list import title_of as title_of_list
+from harness.config.variants.techniques import checked_techniques
+
+SUITES = ROOT / "suites"
+CONF = (Path(__file__).parents[2] / "conf").resolve()  # a link to conf/ in a checkout, a copy where installed
+
+BASELINE = "baseline"
+AGAIN = "baseline_again"
+"""The baseline once more, where variants are interleaved or a suite asks for it: the noise of the run."""
+
+BASELINES = (BASELINE, AGAIN)
+
+AGAIN_TITLE = "Baseline again (noise)"
+
+OWN_KEYS = ("title", "techniques")
+"""Keys of a variant that are no settings."""
+
+EXPECTED = "expected the keys of a variant, such as {title: TEXT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One column of the matrix: an optimization with its settings and techniques."""
+
+    name: str
+    module: str  # the optimization: its module under suites/<suite>/, where it has one
+    settings: Mapping[str, Any]
+    techniques: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    title: str = ""
+    applies_to: Alternatives = ()
+
+
+def optimizations(suite: str, conf: Path = CONF, suites: Path = SUITES) -> list[str]:
+    """Return the names of a suite's optimizations except the harness's own, sorted."""
+    own = {BASELINE, AGAIN}
+    return sorted((set(with_yaml(suite, conf)) | set(with_module(suite, suites))) - own)
+
+
+def with_yaml(suite: str, conf: Path = CONF) -> list[str]:
+    """Return the names that have a YAML."""
+    return sorted(path.stem for path in (conf / "suite" / suite).glob("*.yaml"))
+
+
+@cache
+def with_module(suite: str, suites: Path = SUITES) -> tuple[str, ...]:
+    """Return the names that have a module: one that defines or imports `apply`."""
+    return tuple(sorted(p.stem for p in (suites / suite).glob("*.py") if statement(p, "apply")))
+
+
+def variants(
+    suite: str,
+    config: Mapping[str, Any],
+    only: Sequence[str],
+    suites: Path = SUITES,
+    techniques: Sequence[Any] = (),
+) -> tuple[Variant, ...]:
+    """Return the requested variants, each setting checked, after the baseline, with which they are compared.
+
+    `techniques`: a command's own list, which is one more variant; without `only` it runs with the baseline.
+    Raises ConfigError.
+    """
+    every = [Variant(BASELINE, BASELINE, {}, (), config["baseline_title"])]
+    if config["interleave"] or config["baseline_again"]:
+        every.append(Variant(AGAIN, AGAIN, {}, (), AGAIN_TITLE))
+    for name in sorted(config["optimizations"]):
+        entry = config["optimizations"][name]
+        has_module = name in with_module(suite, suites)
+        if not has_module and not entry["applies_to"]:
+            entry = {**entry, "applies_to": config["techniques_apply_to"]}
+        file = suites / suite / f"{name}.py"
+        configured = has_module and statement(file, "Settings") is not None
+        settings = fields_of(file, "Settings", any_type=True) if configured else {}
+        variants_here = variants_of(f"suite.optimizations.{name}", name, entry, config["fields"], settings)
+        if not has_module and not all(one.techniques for one in variants_here):
+            raise ConfigError(
+                f"suite.optimizations.{name}: it lists no techniques, and suites/{suite}/{name}.py with "
+                "apply(subject) is missing; expected either"
+            )
+        every += variants_here
+    if techniques:
+        every.append(variant_of_list(techniques, config))
+        only = (*only, every[-1].name)
+    for name in only:
+        if not any(name in (variant.name, variant.module) for variant in every):
+            raise unknown(f"only=[{name}]", name, [variant.name for variant in every])
+    if not only:
+        return tuple(every)
+    requested = {*only, BASELINE} | ({AGAIN} if config["interleave"] else set())
+    return tuple(one for one in every if one.name in requested or one.module in requested)
+
+
+def variant_of_list(techniques: Sequence[Any], config: Mapping[str, Any]) -> Variant:
+    """Return the variant of a command's `techniques=[...]`; raises ConfigError."""
+    listed = combination(list(techniques))
+    applies_to = checked_alternatives(
+        "suite.techniques_apply_to", config["techniques_apply_to"], config["fields"]
+    )
+    return Variant(name_of(listed), KEY, {}, listed, title_of_list(listed), applies_to)
+
+
+def variants_of(
+    where: str, name: str, entry: Mapping[str, Any], workload_fields: Fields, settings_fields: Fields
+) -> list[Variant]:
+    """Return the variants that one optimization's YAML describes; raises ConfigError.
+
+    `settings_fields`: those of its module's `Settings`, which the YAML's `fields` may limit further.
+    """
+    applies_to = checked_alternatives(f"{where}.applies_to", entry["applies_to"], workload_fields)
+    check_declarations(f"{where}.fields", entry["fields"])
+    fields = {k: declared(v) for k, v in entry["settings"].items()} | entry["fields"]
+    variants = []
+    for label, changed in (entry["variants"] or {"": {}}).items():
+        variant = f"{name}.{label}" if label else name
+        place = f"{where}.variants.{label}" if label else f"{where}.settings"
+        if not isinstance(changed, Mapping):
+            raise ConfigError(f"{place}={shown(changed)}: {EXPECTED}")
+        own = {k: v for k, v in changed.items() if k not in OWN_KEYS}
+        settings = check_fields(place, {**entry["settings"], **own}, fields)
+        _check_settings(place, settings, settings_fields)
+        listed = changed.get("techniques", entry["techniques"])
+        at = f"{place}.techniques" if "techniques" in changed else f"{where}.techniques"
+        title = title_of(name, str(label), entry["title"], changed)
+        check_value(f"{place}.title", title, {"type": "str"})
+        techniques = checked_techniques(at, listed)
+        refuse_conflicts(at, techniques)
+        variants.append(Variant(variant, name, settings, techniques, title, applies_to))
+    return variants
+
+
+def _check_settings(where: str, settings: Mapping[str, Any], fields: Fields) -> None:
+    """Refuse settings that the class Settings does not allow; those that it lacks, `protocols` refuses."""
+    known = {name: value for name, value in settings.items() if name in fields}
+    check_relations(where, check_fields(where, known, fields), fields)
+
+
+def title_of(name: str, label: str, title: str, changed: Mapping[str, Any]) -> Any:
+    """Return the title of a variant: its own, its optimization's with the label, or its name."""
+    if "title" in changed:
+        return changed["title"]
+    if not label:
+        return title or name
+    return f"{title} ({label})" if title else f"{name}.{label}"
+
+
+def titles(suite: str, conf: Path = CONF, suites: Path = SUITES) -> dict[str, str]:
+    """Return the title of each variant as the YAMLs have it, without composing a config."""
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
+    titles = {BASELINE: str(own.get("baseline_title", "Baseline")), AGAIN: AGAIN_TITLE}
+    for name in optimizations(suite, conf, suites):
+        entry = entry_of(suite, name, conf)
+        for label, changed in (entry.get("variants") or {"": {}}).items():
+            variant = f"{name}.{label}" if label else name
+            titles[variant] = str(title_of(name, str(label), entry.get("title", ""), changed))
+    return titles
+
+
+def question_of(suite: str, conf: Path = CONF) -> str:
+    """Return the question of a suite's YAML in one line, "" where it has none, without composing a config."""
+    return " ".join(str(read_yaml(conf / "suite" / f"{suite}.yaml").get("question", "")).split())
+
+
+def workloads_of(suite: str, conf: Path = CONF) -> dict[str, dict[str, Any]]:
+    """Return a suite's own workloads with the fields that its YAML gives, without composing a config."""
+    own = read_yaml(conf / "suite" / f"{suite}.yaml")
+    return {
+        name: {**own.get("workload_defaults", {}), **one} for name, one in own.get("workloads", {}).items()
+    }
+
+
+def entry_of(suite: str, name: str, conf: Path = CONF) -> dict[str, Any]:
+    """Return an optimization's YAML; raises ConfigError, which names the line, on a variant without keys."""
+    file = Path("suite", suite, f"{name}.yaml")
+    entry = read_yaml(conf / file)
+    for label, changed in (entry.get("variants") or {}).items():
+        if not isinstance(changed, Mapping):
+            node: Any = yaml.compose((conf / file).read_text(), yaml.SafeLoader)
+            for key in ("variants", label):
+                node = next((value for named, value in node.value if named.value == str(key)), node)
+            where = f"conf/{file}:{node.start_mark.line + 1}: variants.{label}"
+            raise ConfigError(f"{where}={shown(changed)}: {EXPECTED}")
+    return entry
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return what a YAML holds; nothing where there is none."""
+    if not path.is_file():
+        return {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return dict(yaml.load(path.read_text(), loader) or {})

@@ -1,0 +1,154 @@
+"""The workloads of a run: the requested ones of the suite, or one from a file; every field checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.config.user_inputs.hf_config import FileWorkload, workload_from_file
+from harness.config.user_inputs.model_code import check_model
+from harness.config.user_inputs.trace_file import workload_from_trace
+from harness.config.user_inputs.transformers_source import has_size, unknown_model_type
+from harness.config.validation import NUMBERS, ConfigError, check_fields, check_relations, shown, unknown
+from harness.config.variants.applicability import applies, checked_alternatives
+from harness.config.variants.optimizations import CONF, read_yaml
+
+
+def workloads(
+    suite: Mapping[str, Any], only: Sequence[str], device_memory_B: float
+) -> dict[str, Mapping[str, Any]]:
+    """Return the chosen workloads and those they need, each field checked.
+
+    They need the smaller ones that stand in for them where bf16 is slow, and the reference workloads whose
+    alternatives they meet, which come last. A file with a model, or a trace, is the only workload.
+    """
+    fields = suite["fields"]
+    if suite["model"] is not None:
+        suite = with_model(suite)
+    if suite["trace"] is not None:
+        return workload_from_trace(suite)
+    if suite["workload_from"] is not None:
+        return from_file(suite, device_memory_B)
+    every: dict[str, Any] = suite["workloads"]
+    for name in only:
+        if name not in every:
+            raise unknown(f"workloads=[{name}]", name, every)
+    smaller, references = suite["slow_bf16_workloads"], suite["reference_workloads"]
+    chosen = set(only or every.keys() - references.keys())
+    chosen |= {name for name, larger in smaller.items() if chosen.intersection(larger)}
+    checked: dict[str, Mapping[str, Any]] = {}
+    for name in [n for n in every if n in chosen or n in references]:
+        where = f"suite.workloads.{name}"
+        if not isinstance(every[name], dict):
+            raise ConfigError(f"{where}={shown(every[name])}: expected the fields of a workload")
+        checked[name] = check_fields(where, every[name], fields)
+        check_relations(where, checked[name], fields)
+        if checked[name].get("model") is not None:
+            check_model(f"{where}.model", checked[name]["model"])
+    for name, given in references.items():
+        needs = checked_alternatives(f"suite.reference_workloads.{name}", given, fields)
+        if any(applies(needs, checked[one], gpu=True) for one in chosen if one not in references):
+            chosen.add(name)
+    last = sorted(checked, key=lambda name: name in references)
+    return {name: checked[name] for name in last if name in chosen}
+
+
+def with_model(suite: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the suite with `suite.model` as the model of each of its workloads; raises ConfigError."""
+    if "model" not in suite["fields"]:
+        raise ConfigError(f"suite.model={suite['model']}: this suite takes no model code")
+    if suite["workload_from"] is not None:
+        raise ConfigError("suite.model: suite.workload_from is a model too; give one of the two")
+    check_model("suite.model", suite["model"])
+    every = {
+        name: {**one, "model": suite["model"]} if isinstance(one, dict) else one
+        for name, one in suite["workloads"].items()
+    }
+    return {**suite, "workloads": every}
+
+
+def slow_bf16_workloads(suite: Mapping[str, Any], only: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the workloads that replace others where bf16 is slow; except those requested by name."""
+    smaller = suite["slow_bf16_workloads"]
+    return {name: tuple(larger) for name, larger in smaller.items() if name not in only}
+
+
+def check_names(suite: Mapping[str, Any]) -> None:
+    """Refuse names of workloads and fields that the suite does not have."""
+    for key in ("reference_workloads", "slow_bf16_workloads"):
+        for name, listed in suite[key].items():
+            if not isinstance(listed, list) or not listed:
+                raise ConfigError(f"suite.{key}.{name}={shown(listed)}: expected a list")
+            larger = listed if key == "slow_bf16_workloads" else []
+            for one in (name, *larger):
+                if one not in list(suite["workloads"]):
+                    raise unknown(f"suite.{key}.{name}", str(one), suite["workloads"])
+    numbers = [name for name, field in suite["fields"].items() if field.get("type") in NUMBERS]
+    for name in suite["size_fields"]:
+        if name not in numbers:
+            raise unknown(f"suite.size_fields=[{name}]", name, numbers)
+    rounds = suite["fields"].get(suite["rounds_field"], {})
+    if suite["rounds_field"] and not (
+        suite["interleave"] and rounds.get("type") == "int" and rounds.get("at_least", 0) >= 2
+    ):
+        raise ConfigError(
+            f"suite.rounds_field={suite['rounds_field']}: expected an integer field of at least 2, "
+            "in a suite with interleave: true"
+        )
+
+
+def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
+    """Return the workload that `suite.workload_from` describes, completed from `suite.hf_defaults`.
+
+    Of what the file gives, it has the fields that the suite's Workload declares.
+    """
+    path, fields = suite["workload_from"], suite["fields"]
+    if not suite["hf_defaults"]:
+        able = ", ".join(suites_that_read_config_json())
+        raise ConfigError(f"suite.workload_from: this suite takes no config.json; suites that do: {able}")
+    set_defaults = {k: v for k, v in suite["hf_defaults"].items() if v is not None}
+    for name in suite["hf_defaults"]:
+        if name not in fields:
+            raise unknown(f"suite.hf_defaults.{name}", name, fields)
+    given = check_fields("suite.hf_defaults", set_defaults, {k: fields[k] for k in set_defaults})
+    name, shape, missing = _described(Path(path), given.get("num_hidden_layers"), suite["usual_seq_len"])
+    described = {"device_memory_B": device_memory_B, **suite["workload_defaults"], **shape}
+    nulls = dict.fromkeys(suite["hf_defaults"].keys() - described.keys())  # for the worker to find out
+    values = {**{k: v for k, v in described.items() if k in fields}, **nulls, **given}
+    values = check_fields("suite.hf_defaults", values, fields)
+    free = {k: f for k, f in fields.items() if "multiple_of" not in f}  # a head's size is the file's
+    check_relations("suite.hf_defaults", {**values, **dict.fromkeys(missing)}, free)
+    return {name: values}
+
+
+def _described(path: Path, num_hidden_layers: int | None, usual_seq_len: int) -> FileWorkload:
+    """Return what a config.json describes; raises ConfigError, also for an architecture that nobody knows."""
+    try:
+        found = workload_from_file(path, num_hidden_layers, usual_seq_len)
+    except ValueError as error:
+        raise ConfigError(f"suite.workload_from: {error}") from None
+    config = found.fields["hf_config"]
+    if reason := unknown_model_type(config["model_type"], "auto_map" in config):
+        raise ConfigError(f"suite.workload_from: {path}: {reason}")
+    return found
+
+
+def file_messages(suite: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return in a sentence which sizes the file of `suite.workload_from` leaves to transformers."""
+    if suite["workload_from"] is None:
+        return ()
+    path = Path(suite["workload_from"])
+    found = _described(path, None, suite["usual_seq_len"])
+    model_type = found.fields["hf_config"]["model_type"]
+    missing = [size for size in found.missing if has_size(model_type, size)]
+    if not missing:
+        return ()
+    default = "default is" if len(missing) == 1 else "defaults are"
+    return (f"{path} has no {', '.join(missing)}: transformers' {default} used",)
+
+
+def suites_that_read_config_json() -> list[str]:
+    """Return the suites with `hf_defaults`, which complete a config.json."""
+    files = sorted((CONF / "suite").glob("*.yaml"))
+    return [file.stem for file in files if read_yaml(file).get("hf_defaults")]

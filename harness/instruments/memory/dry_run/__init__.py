@@ -1,0 +1,1 @@
+"""What a training step on fake tensors needs: layers repeated, operations simulated, lines found."""

@@ -1,0 +1,300 @@
+"""Follow every storage of a run on fake tensors and log each allocation and release, for dry runs.
+
+Nothing is allocated: the log has the allocations that a real run would request, operation by operation.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from harness.instruments import torch_internals
+from harness.instruments.memory.autograd_inplace import writes_in_place
+from harness.instruments.memory.dry_run.calling_line import CallingLine
+from harness.instruments.memory.dry_run.collective_buffers import collective_roles
+from harness.instruments.memory.memory_timeline import SET_UP, Ledger, OpSite
+from harness.instruments.memory.workspaces import call_of, takes_more
+
+COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
+
+
+Workspace = Callable[[Any, Sequence[Any], Any], int]
+"""(operation, its arguments with keywords last, its result) to its temporary bytes beyond the result.
+
+They are released before it ends."""
+
+
+def no_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:
+    """Return 0: operations need nothing beyond their results."""
+    return 0
+
+
+class _InPlace(NamedTuple):
+    """An operation whose result may reuse its first argument's storage in a real run.
+
+    It does so if that storage is released now.
+    """
+
+    written: int  # storages by address
+    result: int
+    event: int  # the result's allocation
+
+
+class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Logs storages as they are made, resized and released; entered over a fake tensor mode.
+
+    `ask_host`: the temporary memory of matrix products and attention is measured on this host (`workspaces`).
+    `line`: returns the line of the model's code that is running. A storage gets its kind when it is known
+    (`label`), for its entire life; what the forward pass makes and still keeps when it ends is an activation.
+    What is made inside `below` belongs to the memory tier below the device, and is not logged.
+    `computes_below`: nor are the results of operations that have arguments of that tier alone.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        workspace: Workspace = no_workspace,
+        ask_host: bool = False,
+        line: Callable[[], str] | None = None,
+        computes_below: bool = False,
+    ):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ledger = Ledger()
+        self._alive: dict[int, tuple[weakref.ref[Any], int, int]] = {}  # address: (reference, number, bytes)
+        self._workspace, self._ask_host, self._line = workspace, ask_host, line or CallingLine()
+        self._fake_mode: Any = None
+        self._phase = SET_UP
+        self._forward = False
+        self._fresh: set[int] = set()  # made in the current forward pass, still alive
+        self._place = OpSite(SET_UP, "", ())
+        self._in_place: _InPlace | None = None
+        self._below: dict[int, weakref.ref[Any]] = {}  # storages by address
+        self._computes_below, self._making_below = computes_below, False
+
+    # -- called by the dry run
+
+    def enter_phase(self, phase: str) -> None:
+        """Begin `phase`; a phase whose name begins with "forward" makes activations."""
+        self._end_forward()
+        self._phase = phase
+        self._place = OpSite(phase, "", ())
+
+    def label(self, tensor: torch.Tensor, kind: str) -> None:
+        """Set the kind of the tensor's storage, from first byte to last; an unknown storage is logged."""
+        for inner in torch_internals.inner_tensors(tensor):
+            number = self._see(inner)
+            if number is not None:
+                self.ledger.kinds[number] = kind
+                self._fresh.discard(number)
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        """Log a tensor that was made outside of any operation."""
+        self._see(tensor)
+
+    @contextmanager
+    def below(self) -> Iterator[None]:
+        """Put what operations make inside the block on the tier below the device."""
+        before, self._making_below = self._making_below, True
+        try:
+            yield
+        finally:
+            self._making_below = before
+
+    def is_below(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor's storage is on the tier below the device."""
+        return bool(self._below) and self._key(tensor) in self._below
+
+    def reserve(self, size_B: int) -> None:
+        """Log bytes that a library allocates and keeps."""
+        self.ledger.enter(self.ledger.open("temporaries"), size_B, self._place)
+
+    def enter_stream(self, stream: int) -> None:
+        """Begin allocations of another of the device's streams."""
+        self.ledger.stream = stream
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Log that a known storage has a new size."""
+        key = torch_internals.storage_key(storage)
+        if key in self._alive:
+            reference, number, before_B = self._alive[key]
+            size_B = storage.nbytes()
+            self._alive[key] = (reference, number, size_B)
+            self.ledger.enter(number, size_B - before_B, self._place)
+
+    # -- called by torch
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch's wrapper that keeps Dynamo out costs each operation time."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: torch.compile compiles under this mode, which sees what the compiled code runs."""
+        return True
+
+    def __enter__(self) -> StorageLog:
+        self._fake_mode = torch_internals.active_fake_mode()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Run the operation, then log the storages of its results."""
+        if any(torch_internals.is_distributed_tensor(kind) for kind in types):
+            return NotImplemented  # its operations on local tensors follow
+        if func is torch.ops.prim.device.default:
+            return func(*args)  # an attribute, read as often as everything else together
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # as in a real run; its fake version would make a new tensor
+        if torch_internals.is_higher_order(func):
+            with self:
+                return torch_internals.run_with_random_state(func, args, kwargs or {})
+        self._in_place = None
+        result = func(*args, **(kwargs or {}))
+        if torch_internals.active_fake_mode() is self._fake_mode:
+            event = len(self.ledger.events)
+            self._log_operation(func, (*args, *(kwargs or {}).values()), result)
+            if writes_in_place(func, args):
+                self._in_place = _InPlace(self._key(args[0]), self._key(result), event)
+            if self._ask_host and takes_more(func, args):
+                self.ledger.enter_call(call_of(func, args, kwargs), self._place)
+        return result
+
+    def _log_operation(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        forward = self._phase.startswith("forward") or (
+            self._phase.startswith("backward") and torch.is_grad_enabled()  # recomputation
+        )
+        if self._forward and not forward:
+            self._end_forward()
+        self._forward = forward
+        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        shape = tuple(made[0].shape) if made else ()
+        self._place = OpSite(self._phase, str(func), shape, self._line())
+        if self._computes_below and self._is_all_below(args):
+            with self.below():
+                self._see_all(made)
+            return
+        self._see_all(made, "communication" if func.namespace in COLLECTIVE_NAMESPACES else None)
+        for tensor, role in collective_roles(func, args):
+            number = self._see(tensor)
+            if number is not None and self.ledger.kinds[number] == "temporaries":
+                self.label(tensor, role)
+        self.ledger.record_transient(self._workspace(func, args, result), self._place)
+
+    def _is_all_below(self, args: Sequence[Any]) -> bool:
+        if not self._below:
+            return False
+        tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+        return bool(tensors) and all(map(self.is_below, tensors))
+
+    # -- storages
+
+    def _see_all(self, tensors: Iterable[torch.Tensor], kind: str | None = None) -> None:
+        for tensor in tensors:
+            for inner in torch_internals.inner_tensors(tensor):
+                self._see(inner, kind)
+
+    def _see(self, tensor: torch.Tensor, kind: str | None = None) -> int | None:
+        """Return the number of the tensor's storage, logged if new; None if it has none on the device."""
+        if torch_internals.device_of(tensor).type == "meta":
+            return None  # deepspeed keeps shapes so
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            return None
+        key = torch_internals.storage_key(storage)
+        known = self._alive.get(key)
+        if known is not None:
+            return known[1]
+        if key in self._below:
+            return None
+        if self._making_below:
+            self._below[key] = weakref.ref(storage, lambda _: self._below.pop(key))
+            return None
+        number = self.ledger.open(kind or "temporaries")
+        if self._forward and kind is None:
+            self._fresh.add(number)
+        size_B = storage.nbytes()
+        self._alive[key] = (weakref.ref(storage, lambda _: self._release(key)), number, size_B)
+        self.ledger.enter(number, size_B, self._place)
+        return number
+
+    @staticmethod
+    def _key(tensor: torch.Tensor) -> int:
+        return torch_internals.storage_key(tensor.untyped_storage())
+
+    def _release(self, key: int) -> None:
+        _, number, size_B = self._alive.pop(key)
+        if not self._taken_over(key, number, size_B):
+            self._fresh.discard(number)
+            self.ledger.enter(number, -size_B, self._place)
+
+    def _taken_over(self, key: int, number: int, size_B: int) -> bool:
+        """Return whether the storage lives on as the result just logged, which is withdrawn."""
+        pending = self._in_place
+        if pending is None or pending.written != key or pending.result not in self._alive:
+            return False
+        self._in_place = None
+        self._alive[pending.result] = (self._alive[pending.result][0], number, size_B)
+        self.ledger.withdraw(pending.event)
+        return True
+
+    def _end_forward(self) -> None:
+        for number in self._fresh:
+            self.ledger.kinds[number] = "activations"
+        self._fresh.clear()
+        self._forward = False
+
+
+@contextmanager
+def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
+    """Run the block on fake tensors with `log` over them; resized storages are logged too.
+
+    `random_states`: also log saved states of the CPU's generator, which are in the CPU's memory only.
+    """
+    states = _random_states(log) if random_states else nullcontext()
+    with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
+        yield log
+
+
+@contextmanager
+def _resizes(log: StorageLog) -> Iterator[None]:
+    """Log `UntypedStorage.resize_`, which is no operation; FSDP2 frees and restores storages with it."""
+    original = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+        result = original(storage, size)
+        log.resized(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def _random_states(log: StorageLog) -> Iterator[None]:
+    """Log the CPU generator's state (5,056 bytes), made by no operation; checkpoints keep one per block."""
+    original = torch.get_rng_state
+
+    def get_rng_state() -> torch.Tensor:
+        state = original()
+        log.hold(state)
+        return state
+
+    torch.get_rng_state = get_rng_state
+    try:
+        yield
+    finally:
+        torch.get_rng_state = original

@@ -1,0 +1,1 @@
+"""Memory of processes as the kernel counts it."""

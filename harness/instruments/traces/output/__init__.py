@@ -1,0 +1,1 @@
+"""A trace's breakdown as tables, sentences, a page, and a file for Perfetto."""

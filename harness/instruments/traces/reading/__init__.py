@@ -1,0 +1,1 @@
+"""A trace's file as one table of events, whatever wrote it."""

@@ -1,0 +1,1 @@
+"""What to run first on given GPUs within a budget: `preset=gpu`."""

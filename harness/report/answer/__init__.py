@@ -1,0 +1,1 @@
+"""The answer to a suite's question at the top of its report."""

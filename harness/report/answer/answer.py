@@ -1,0 +1,271 @@
+"""Answer a suite's question at the top of its report: what pays, what is undecided, what was not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from harness.config.variants.optimizations import AGAIN
+from harness.records import Status
+from harness.report.answer.by_metric import by_metric
+from harness.report.answer.values import VariantEffect, changed, gain, values_of
+from harness.report.data.speedup import BUSY, OTHERS, compared, why_none
+from harness.report.language.spec import DEFAULT_BLOCKS, ReportBlock
+from harness.report.report_data import ReportData
+from harness.report.tables.errors import Errors, error_rows
+from harness.report.tables.tables import percent, show
+from harness.units import counted, human
+
+NAMED = 3
+"""So many of those that pay, or are undecided, are named."""
+
+
+def answer(data: ReportData) -> list[str]:
+    """Return one to four sentences; those about wrong results come first."""
+    return [*wrong_results(data), *what_pays(data)]
+
+
+def what_pays(data: ReportData) -> list[str]:
+    """Return the answer without what is wrong."""
+    return by_metric(data) if data.spec.blocks == DEFAULT_BLOCKS else [*_what_pays(data), *_stated(data)]
+
+
+def finding(data: ReportData) -> str:
+    """Return the answer in a few words, for a list of reports."""
+    block = answer_block(data)
+    sentences = what_pays(data)
+    if block is None or data.spec.blocks == DEFAULT_BLOCKS:
+        return sentences[0].removesuffix(".") if sentences else "no value"
+    workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+    return _best_of(data, block, workload) or sentences[-1].partition("; ")[0].removesuffix(".")
+
+
+def _best_of(data: ReportData, block: ReportBlock, workload: str) -> str:
+    """Return what pays most on a workload, first of what runs on the baseline's ranks; "" for nothing."""
+    paying = [one for one in _variants(data, block, workload) if one.effect == "pays"]
+    alike = _best_first([one for one in paying if not one.ranks]) or _best_first(paying)
+    if not alike:
+        return ""
+    best = alike[0]
+    on = f"{data.spec.name('workload', workload)}{f', {best.ranks}' if best.ranks else ''}"
+    assert best.comparison is not None
+    if best.comparison.unit == "s":
+        return f"On {on}, {best.title} is {best.size} as fast"
+    metric = data.spec.name("metric", block.fields["metric"])
+    return f"On {on}, {best.title}: {metric.lower()} {best.size}"
+
+
+def wrong_results(data: ReportData) -> list[str]:
+    """Return in a sentence which variants computed something else than the baseline, if any did."""
+    wrong: dict[str, set[str]] = {}
+    for record in data.index.records:
+        if record.status == Status.WRONG_RESULT:
+            wrong.setdefault(record.cell.optimization, set()).add(record.cell.workload)
+    if not wrong:
+        return []
+    each = [
+        f"{data.spec.name('optimization', one)} on {counted(len(on), 'workload')}"
+        for one, on in wrong.items()
+    ]
+    return [f"Wrong results: {', '.join(each)}. They count as no value."]
+
+
+def answer_block(data: ReportData) -> ReportBlock | None:
+    """Return the block of which the answer speaks: the first about an effect that has a value in this run."""
+    kinds = ("effects", "speedups")
+    blocks = [
+        one for one in data.blocks if one.kind in kinds and one.fields.get("better", "lower") == "lower"
+    ]
+    for block in blocks:
+        if data.index.names("workload", block.fields["where"], block.fields["metric"]):
+            return block
+    return None
+
+
+def _what_pays(data: ReportData) -> list[str]:
+    block = answer_block(data)
+    if block is None:
+        return _accuracy(data)
+    workload = data.index.names("workload", block.fields["where"], block.fields["metric"])[0]
+    on = f"On {data.spec.name('workload', workload)}"
+    variants = list(_variants(data, block, workload))
+    alike = [one for one in variants if not one.ranks]
+    paying = _best_first([one for one in alike if one.effect == "pays"])
+    undecided = _best_first([one for one in alike if one.effect == "undecided"])
+    sentences = []
+    if paying:
+        first, *rest = paying
+        sentences.append(f"{on}, {first.title} pays most: {gain(data, block, workload, first)}.")
+        if rest:
+            sentences.append(f"Also: {_listed(rest)}.")
+    elif tried := [one for one in alike if one.comparison]:
+        sentences += _none_pays(data, block, workload, tried, len(undecided))
+    if undecided:
+        sentences.append(f"Undecided: {_listed(undecided)}{_what_decides(undecided[:NAMED])}.")
+    if other := _best_first([one for one in variants if one.ranks and one.effect == "pays"]):
+        best = other[0]
+        sentences.append(f"{on}, {best.title} on {best.ranks}: {gain(data, block, workload, best)}.")
+    lacking = [one for one in variants if one.comparison is None]
+    if lacking and len(lacking) == len(variants):
+        reason = _reason(data, block, workload, lacking[0])
+        with_values = values_of(data, block, workload, lacking[:NAMED])
+        metric = data.spec.name("metric", block.fields["metric"]).lower()
+        begin = f"{on}, {metric} is {with_values}; no" if with_values else f"{on}, no"
+        sentences.append(f"{begin} variant could be compared with the baseline ({reason}).")
+    elif lacking and not paying:
+        reason = _reason(data, block, workload, lacking[0])
+        others = f"; nor {counted(len(lacking) - 1, 'other variant')}" if len(lacking) > 1 else ""
+        sentences.append(f"Not compared: {reason}{others}.")
+    if not sentences and not _has_others(data, block, workload):
+        sentences.append(f"{on}, only the baseline was run.")
+    sentences += [*_assumed(data, block, workload), *_others(data, block)]
+    return [*sentences, *_disturbed(data, block, workload)]
+
+
+def _reason(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
+    """Return why a variant could not be compared, with its name."""
+    word, reason = why_none(data.index, workload, variant.name, block.fields)
+    return f"{variant.title}: {reason}" if word == "unavailable" else reason
+
+
+def _others(data: ReportData, block: ReportBlock) -> Iterator[str]:
+    """Yield in a sentence each what pays most on further workloads of the user's."""
+    index, where = data.index, {k: v for k, v in block.fields["where"].items() if k != "workload"}
+    own = [one for one in index.names("workload", where, block.fields["metric"]) if one in index.own]
+    for workload in own[1:]:
+        about = block._replace(fields={**block.fields, "where": {**where, "workload": workload}})
+        yield f"{_best_of(data, about, workload) or f'On {workload}, no variant pays'}."
+
+
+def _assumed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
+    """Return in a sentence what the values rest on, where conf/report names it."""
+    baseline, parts = block.fields["baseline"], []
+    records = data.index.cells.get((workload, baseline), [])
+    for one in data.spec.answer["assumes"] if records else ():
+        if one["field"]:
+            stated = records[0].cell.config.get("workload", {}).get(one["field"])
+            parts += [one["title"].format(stated)] if stated not in (None, "") else []
+        elif value := data.index.get(workload, baseline, one["metric"], one["method"]):
+            parts.append(one["title"].format(human(value.median, value.unit, one["unit"] or None)))
+    return [f"Assumes {''.join(parts)}."] if parts else []
+
+
+def _disturbed(data: ReportData, block: ReportBlock, workload: str) -> list[str]:
+    """Return in a sentence how much other processes disturbed what was timed; nothing where they did not."""
+    others = data.index.first(workload, block.fields["baseline"], OTHERS)
+    if others is None or others.max <= BUSY:
+        return []
+    return [f"The machine was busy: other processes took up to {percent(others.max)} of its time."]
+
+
+def _variants(data: ReportData, block: ReportBlock, workload: str) -> Iterator[VariantEffect]:
+    fields, index = block.fields, data.index
+    ranks = index.condition(workload, fields["baseline"], "ranks")
+    left_out = [fields["baseline"], fields.get("noise", ""), AGAIN, *data.spec.answer["leave_out"]]
+    for name in index.names("optimization", fields["where"]):
+        if (workload, name) in index.cells and not any(fnmatchcase(name, one) for one in left_out):
+            own = index.condition(workload, name, "ranks")
+            other = counted(int(own), "rank") if own.isdigit() and own != ranks else ""
+            yield VariantEffect(
+                name, data.spec.name("optimization", name), compared(index, workload, name, fields), other
+            )
+
+
+def _has_others(data: ReportData, block: ReportBlock, workload: str) -> bool:
+    """Return whether a variant has a result, though the answer is to leave it out."""
+    bases = (block.fields["baseline"], block.fields.get("noise", ""), AGAIN)
+    names = [one for one in data.index.names("optimization", block.fields["where"]) if one not in bases]
+    records = [record for name in names for record in data.index.cells.get((workload, name), [])]
+    return any(record.status == Status.OK for record in records)
+
+
+def _best_first(variants: Sequence[VariantEffect]) -> list[VariantEffect]:
+    return sorted(variants, key=lambda one: one.comparison.ratio.value if one.comparison else 1.0)
+
+
+def _listed(variants: Sequence[VariantEffect]) -> str:
+    named = [f"{one.title} {one.comparison.text}" for one in variants[:NAMED] if one.comparison]
+    more = len(variants) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _what_decides(undecided: Sequence[VariantEffect]) -> str:
+    """Return how many repeats would decide the most of them."""
+    comparisons = [one.comparison for one in undecided if one.comparison]
+    most = max(comparisons, key=lambda one: one.more_repeats or 0)
+    return f"; {most.what_decides}" if most.what_decides else ""
+
+
+def _none_pays(
+    data: ReportData, block: ReportBlock, workload: str, tried: Sequence[VariantEffect], undecided: int
+) -> list[str]:
+    """Return that no variant pays, where all were decided, and which one improves other metrics."""
+    on = data.spec.name("workload", workload)
+    metric = data.spec.name("metric", block.fields["metric"]).lower()
+    sentences = []
+    if undecided == 0:
+        sentences.append(f"On {on}, none of {counted(len(tried), 'variant')} lowers {metric}.")
+    first = next(iter(data.spec.answer["also"]), None)
+    free = [one for one in tried if one.effect == "no difference"]
+    if first is None or not free:
+        return sentences
+    place = (first["metric"], first["method"])
+    values = {one: value for one in free if (value := data.index.get(workload, one.name, *place))}
+    base = data.index.get(workload, block.fields["baseline"], *place)
+    if base is None or not values:
+        return sentences
+    best = min(values, key=lambda one: values[one].median)
+    if values[best].median < base.median:
+        changes = [
+            changed(data, workload, best.name, block.fields["baseline"], one)
+            for one in data.spec.answer["also"]
+        ]
+        sentences.append(f"At the same {metric}, {best.title} has {'; '.join(filter(None, changes))}.")
+    return sentences
+
+
+def _accuracy(data: ReportData) -> list[str]:
+    """Return how far off the estimates are of a report about estimates.
+
+    Where it says how far off they may be, of each method how many are within that, its headline first.
+    """
+    for block in data.blocks:
+        if block.kind == "errors":
+            rows = error_rows(block, data.index)
+            if within := block.fields["within"]:
+                rows.sort(key=lambda row: row.method != block.fields["headline"])
+                return [_passed(data, row, within) for row in rows]
+            for row in rows[:1]:
+                return [
+                    f"{data.spec.name('method', row.method)}: median error {percent(row.median)}, worst "
+                    f"{percent(row.worst, True)}, in {counted(row.cells, 'cell')}."
+                ]
+    return []
+
+
+def _passed(data: ReportData, row: Errors, within: float) -> str:
+    """Return how many cells of a method are off by no more than that."""
+    count = sum(abs(error) <= within for error in row.each)
+    name = data.spec.name("method", row.method)
+    passed = "all" if count == row.cells else f"not all: {count}"
+    values = f"{counted(row.cells, 'published value')} {'are' if row.cells > 1 else 'is'}"
+    return (
+        f"{name}: {passed} of {values} met within "
+        f"{percent(within)}; median error {percent(row.median)}, worst {percent(row.worst, True)}."
+    )
+
+
+def _stated(data: ReportData) -> Iterator[str]:
+    """Yield the sentences of conf/report/ that state recorded values; none of which a value is missing."""
+    for one in data.spec.answer["states"]:
+        values = [
+            data.index.get(value["workload"], value["optimization"], value["metric"], value["method"])
+            for value in one["values"]
+        ]
+        if all(values):
+            shown = [
+                show(value, picked["unit"])
+                for value, picked in zip(values, one["values"], strict=True)
+                if value
+            ]
+            yield one["text"].format(*shown)

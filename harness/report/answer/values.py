@@ -1,0 +1,91 @@
+"""Put the values of an answer into words: what a variant gains, changes, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from harness.report.data.result_index import Value
+from harness.report.data.speedup import Comparison, compile_cost
+from harness.report.language.spec import ReportBlock
+from harness.report.report_data import ReportData
+from harness.report.tables.tables import percent
+from harness.units import best_unit, human, in_unit, marked, times
+
+
+class VariantEffect(NamedTuple):
+    """One variant on the workload of the answer; `comparison` is None where none could be made."""
+
+    name: str
+    title: str
+    comparison: Comparison | None
+    ranks: str  # "" where it runs on as many as the baseline
+
+    @property
+    def size(self) -> str:
+        """Return the speed-up or the change, without its interval; "" without a comparison."""
+        if self.comparison is None:
+            return ""
+        ratio = self.comparison.ratio.value
+        return times(1 / ratio) if self.comparison.unit == "s" else percent(ratio - 1, True)
+
+    @property
+    def effect(self) -> str:
+        """Return pays, costs, no difference or undecided; "" without a comparison."""
+        return self.comparison.effect if self.comparison else ""
+
+
+def gain(data: ReportData, block: ReportBlock, workload: str, variant: VariantEffect) -> str:
+    """Return by how much a variant pays, and what it does to the other metrics of the answer."""
+    comparison, fields, spec = variant.comparison, block.fields, data.spec
+    assert comparison is not None
+    base = spec.name("optimization", fields["baseline"])
+    if comparison.unit == "s":
+        gained = f"{comparison.text} the speed of {base}"
+        if cost := compile_cost(data.index, workload, variant.name, fields):
+            gained += f"; {cost}"
+    else:
+        place = (fields["metric"], fields["method"])
+        ours, other = (data.index.get(workload, one, *place) for one in (variant.name, fields["baseline"]))
+        assert ours is not None
+        assert other is not None
+        change = percent(comparison.ratio.value - 1, True)
+        pair = instead_of(ours, other, fields["unit"])
+        gained = f"{spec.name('metric', fields['metric']).lower()} {pair} ({change})"
+    changes = [changed(data, workload, variant.name, fields["baseline"], one) for one in spec.answer["also"]]
+    return "; ".join([gained, *filter(None, changes)])
+
+
+def shown_in(value: Value, unit: str, like: Value | None = None) -> str:
+    """Return a value in `unit`, or where both are less than one of it in the unit that reads best."""
+    largest = max(value.median, like.median if like else 0.0)
+    large = unit != "auto" and in_unit(largest, value.unit, unit) >= 1
+    shown = unit if large else best_unit(largest, value.unit)
+    return marked(human(value.median, value.unit, shown), value.origin)
+
+
+def instead_of(ours: Value, other: Value, unit: str) -> str:
+    """Return `1 GB instead of 2 GB`: bytes in one unit."""
+    if ours.unit != "B":
+        return f"{shown_in(ours, unit)} instead of {shown_in(other, unit)}"
+    return f"{shown_in(ours, unit, other)} instead of {shown_in(other, unit, ours)}"
+
+
+def values_of(data: ReportData, block: ReportBlock, workload: str, variants: Sequence[VariantEffect]) -> str:
+    """Return the metric of each variant that has it, without a comparison."""
+    fields = block.fields
+    found = (
+        (one, data.index.get(workload, one.name, fields["metric"], fields["method"])) for one in variants
+    )
+    return ", ".join(f"{shown_in(value, fields['unit'])} with {one.title}" for one, value in found if value)
+
+
+def changed(data: ReportData, workload: str, variant: str, baseline: str, also: Mapping[str, Any]) -> str:
+    """Return another metric of the variant and of the baseline's; "" where either lacks it."""
+    place = (also["metric"], also["method"])
+    ours, other = (data.index.get(workload, one, *place) for one in (variant, baseline))
+    if ours is None:
+        return ""
+    unit = "1" if ours.unit == "1" else also["unit"]
+    shown = shown_in(ours, unit) if other is None else instead_of(ours, other, unit)
+    return f"{also['title']} {shown}"

@@ -1,0 +1,1 @@
+"""What tables and figures look values up in: indexed records and their comparisons."""

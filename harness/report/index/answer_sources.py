@@ -1,0 +1,61 @@
+"""Choose the results that answer the claims: one folder per interpretation, one machine per folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from harness.claims.answers import Judged
+from harness.claims.model import Claim, Verdict
+from harness.config.validation import ConfigError
+from harness.report.output.run_line import machine
+from harness.report.report_data import ReportData
+
+
+def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:
+    """Return the claims of each suite with their verdicts; raises ConfigError where folders conflict.
+
+    Each interpretation of a claim has the verdict of one folder: the one with a value that was found under
+    the claim's own conditions, such as a GPU's, else with any. Of several the one named like the suite
+    counts, else the one of which the fewest conditions differ.
+    """
+    by_suite: dict[str, list[tuple[ReportData, str]]] = {}
+    for data, folder in folders:
+        by_suite.setdefault(data.suite, []).append((data, folder))
+    return {
+        f"{suite}/{claim.id}": (claim, _verdicts(suite, claim, several))
+        for suite, several in by_suite.items()
+        for claim in several[0][0].claims
+    }
+
+
+def _verdicts(suite: str, claim: Claim, several: Sequence[tuple[ReportData, str]]) -> list[Verdict]:
+    by_interpretation: dict[str, list[tuple[Verdict, int]]] = {}
+    for number, (data, _) in enumerate(several):
+        for one in data.verdicts:
+            if one.claim == claim.id:
+                by_interpretation.setdefault(one.interpretation, []).append((one, number))
+    named = [PurePath(folder).name == suite for _, folder in several]
+
+    def rank(one: Verdict, number: int) -> tuple[bool, bool, bool, int]:
+        has_value = one.ours is not None
+        return not has_value, one.where != "as stated", not named[number], len(one.differs) * has_value
+
+    found, used = [], set[int]()
+    for candidates in by_interpretation.values():
+        best = min(rank(*one) for one in candidates)
+        chosen = [one for one in candidates if rank(*one) == best]
+        of_folders = sorted({number for _, number in chosen})
+        if len(of_folders) > 1 and (chosen[0][0].ours is not None or not any(named)):
+            names = ", ".join(several[number][1] for number in of_folders)
+            raise ConfigError(f"{names}: all have results of suite {suite}; answers need those of one folder")
+        found += [one for one, number in chosen if number == of_folders[0]]
+        used.add(of_folders[0])
+    for number in sorted(used):
+        data, folder = several[number]
+        machines = sorted({machine(one) for one in data.environment.values() if isinstance(one, dict)})
+        if len(machines) > 1:
+            raise ConfigError(
+                f"{folder}: has results of several machines ({'; '.join(machines)}); answers need one"
+            )
+    return found

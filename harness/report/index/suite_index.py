@@ -1,0 +1,60 @@
+"""List several results folders on one page: the question, the finding in a few words, when and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.report.answer.answer import finding
+from harness.report.output.markdown import escape, grid
+from harness.report.output.page import render
+from harness.report.output.run_line import days, machines, wrong_results
+from harness.report.report_data import ReportData
+from harness.report.tables.tables import Table, TableCell
+
+TITLE = "Results by question"
+HEADER = ("Question", "Finding", "Date", "Machine", "Results")
+
+
+class IndexRow(NamedTuple):
+    """One results folder in the index."""
+
+    folder: str
+    question: str
+    finding: str
+    date: str
+    machine: str
+    wrong: int
+
+
+def index_rows(folders: Sequence[tuple[ReportData, str]]) -> list[IndexRow]:
+    """Return a row per results folder, given with its name, in their order."""
+    return [
+        IndexRow(
+            name,
+            data.spec.title,
+            finding(data),
+            days(data.records),
+            machines(data.environment),
+            len(wrong_results(data.records, data.spec.name)),
+        )
+        for data, name in folders
+    ]
+
+
+def index_page(rows: Sequence[IndexRow]) -> str:
+    """Return index.html."""
+    return render("index.html.j2", title=TITLE, header=HEADER, rows=rows)
+
+
+def index_markdown(rows: Sequence[IndexRow]) -> str:
+    """Return index.md."""
+    table = Table("index", TITLE, "", HEADER, tuple(map(_cells, rows)))
+    return f"# {TITLE}\n\n{grid(table)}\n"
+
+
+def _cells(row: IndexRow) -> tuple[TableCell, ...]:
+    wrong = f" ({row.wrong} wrong)" if row.wrong else ""
+    link = f"[{escape(row.folder)}]({row.folder}/report.md)"
+    texts = (row.question, row.finding + wrong, row.date, row.machine, link)
+    return tuple(TableCell(text, look="word") for text in texts)

@@ -1,0 +1,1 @@
+"""The language of conf/report/: its schema, its reader, and its reference."""

@@ -1,0 +1,1 @@
+"""Tables of a report, made of text; `output` sets them."""

@@ -1,0 +1,1 @@
+"""From a checked run to one record per cell: plan, estimate, runner, store."""

@@ -1,0 +1,1 @@
+"""How long a sweep takes on this host, found out before it starts."""

@@ -1,0 +1,253 @@
+"""The files of one job in the sweep's folder, which the submitting process and the job's node share.
+
+    .jobs/nodes-<kind>.json     the environment of the first node, which later ones must have too
+    .jobs/<name>/job.json       what to run; written before the job is submitted
+    .jobs/<name>/claim.json     which job runs it, on what node; written once, by the job
+    .jobs/<name>/events.jsonl   the events of its cells, appended as they come
+    .jobs/<name>/ended          written by the job after its last event
+
+Everything is JSON; nothing is unpickled or evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+from harness.records import Cell, Group, Limits, Sampling
+from harness.sweep.environment import Environment, from_dict
+from harness.sweep.executors import CellEvent, CellFinished, event_from_json, event_to_json
+from harness.sweep.store import replace_file
+
+JOBS = ".jobs"
+JOB, CLAIM, EVENTS, ENDED = "job.json", "claim.json", "events.jsonl", "ended"
+TASK = "."
+"""Between the name of an array and the number of its task, in the name of a job."""
+
+UNSEEN = "does not see"
+"""What a job reports of its node where the folder is not shared with it."""
+
+NOBODY = "nobody"
+"""Who has claimed the folder of a job that must not begin any more."""
+
+
+class JobSpec(NamedTuple):
+    """What a job runs: groups in order, each cell within `limits`.
+
+    `ranks` is the executor's; `kind` the digest of what was requested, under which nodes must be alike.
+    """
+
+    groups: tuple[Group, ...]
+    limits: Limits
+    ranks: str
+    kind: str
+
+
+class JobClaim(NamedTuple):
+    """Which job runs the folder's groups: Slurm's id or Ray's node, and the environment there."""
+
+    by: str
+    environment: Environment
+
+
+class JobFolder:
+    """One job's folder; its last part is the job's name, which the queue knows it by."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self._read_B = 0
+
+    @classmethod
+    def create(cls, sweep: Path, specs: Sequence[JobSpec]) -> list[Self]:
+        """Return the folders of new jobs in the folder of their sweep; raises OSError.
+
+        Several jobs are the tasks of one array: `<array>.0`, `<array>.1` and so on.
+        """
+        array = sweep.resolve() / JOBS / f"{specs[0].groups[0].cells[0].suite}-{uuid4().hex[:12]}"
+        folders = []
+        for task, spec in enumerate(specs):
+            path = array.with_name(f"{array.name}{TASK}{task}") if len(specs) > 1 else array
+            path.mkdir(parents=True)
+            replace_file(path / JOB, json.dumps(spec._asdict()).encode())
+            folders.append(cls(path))
+        return folders
+
+    @property
+    def array(self) -> Path:
+        """Return the path without the number of its task in an array."""
+        return self.path.with_name(array_of(self.name))
+
+    def spec(self) -> JobSpec | None:
+        """Return what it runs; None where that was not written, so that it was not submitted either."""
+        try:
+            data = json.loads((self.path / JOB).read_text())
+            return JobSpec(
+                tuple(_group(*group) for group in data["groups"]),
+                Limits(*data["limits"]),
+                data["ranks"],
+                data["kind"],
+            )
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def claim(self, by: str, environment: Environment) -> bool:
+        """Write who runs it; return whether this was the first claim. Raises OSError."""
+        return write_once(self.path / CLAIM, {"by": by, "environment": environment.to_dict()})
+
+    def forbid(self) -> bool:
+        """Keep any job from claiming it; return False where one has already. Raises OSError."""
+        return write_once(self.path / CLAIM, {"by": NOBODY}) or self.is_forbidden
+
+    def claimed(self) -> JobClaim | None:
+        """Return who runs it; None where no job has begun yet."""
+        try:
+            data = json.loads((self.path / CLAIM).read_text())
+            return JobClaim(data["by"], from_dict(data["environment"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def _by(self) -> str:
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            return str(json.loads((self.path / CLAIM).read_text())["by"])
+        return ""
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Return whether no job may claim it any more."""
+        return self._by() == NOBODY
+
+    def has_ended(self) -> bool:
+        """Return whether the job wrote its last event.
+
+        Listing the folder makes NFS ask for its present content, which a look for one file does not.
+        """
+        try:
+            return ENDED in os.listdir(self.path)
+        except OSError:
+            return False
+
+    def new_events(self) -> list[CellEvent]:
+        """Return the events since the last call; of a line that is not complete yet, none."""
+        try:
+            with open(self.path / EVENTS, "rb") as file:
+                file.seek(self._read_B)
+                lines, _, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self._read_B += len(lines) + 1 if lines else 0
+        return [event_from_json(line) for line in lines.splitlines()]
+
+    def log(self) -> str | None:
+        """Return the last line that the job itself printed, errors before output; empty without any.
+
+        None where there is no file for what it prints, as where its node does not see the folder.
+        """
+        paths = sorted(self.path.glob("*_log.*"))  # .err, .out
+        for path in paths:
+            with suppress(OSError):
+                if lines := path.read_text(errors="replace").split("\n"):
+                    last = [line.strip() for line in lines if line.strip()][-1:]
+                    if last:
+                        return last[0]
+        return "" if paths else None
+
+    def remove(self) -> None:
+        """Remove it, with all its files."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class EventFile:
+    """Appends events on the node; a context manager. The end of a cell is on the disk before the next one."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder.path
+        self._fd = os.open(self._folder / EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        os.fsync(self._fd)
+        os.close(self._fd)
+        if kind is None:
+            (self._folder / ENDED).touch()
+
+    def write(self, event: CellEvent) -> None:
+        """Append one event; raises OSError."""
+        line = event_to_json(event).encode() + b"\n"
+        while line:
+            line = line[os.write(self._fd, line) :]
+        if isinstance(event, CellFinished):
+            os.fsync(self._fd)
+
+
+def array_of(name: str) -> str:
+    """Return the name of the array that a job is a task of; the job's own name outside an array."""
+    return name.partition(TASK)[0]
+
+
+def job_folders(sweep: Path) -> list[JobFolder]:
+    """Return the folders of the jobs that earlier commands submitted, in no order."""
+    jobs = sweep.resolve() / JOBS
+    return [JobFolder(path) for path in jobs.iterdir() if path.is_dir()] if jobs.is_dir() else []
+
+
+def nodes_file(jobs: Path, kind: str) -> Path:
+    """Return where the first job of a kind keeps its node's environment, which later ones must have too."""
+    return jobs / f"nodes-{kind}.json"
+
+
+def alike(folder: Path, environment: Environment) -> frozenset[str]:
+    """Return the digests of the nodes on which cells of `environment` ran, as kept in a results folder.
+
+    The first node's libraries count, because nodes may have others than the submitting process, as in a
+    container; so does its commit where git is not installed there. Without a first node, the submitting
+    process's libraries count. Empty for this machine's own environment, whose digest is known.
+    """
+    if not environment.elsewhere:
+        return frozenset()
+    first = _environment(nodes_file(folder / JOBS, environment.host))
+    found = set()
+    for node in filter(None, map(_environment, folder.glob("environment-*.json"))):
+        if first is not None:
+            same = node.host == first.host
+        else:
+            same = (node.python, node.versions) == (environment.python, environment.versions)
+        unknown_commit = first is not None and not node.commit
+        same_code = unknown_commit or (node.commit, node.dirty) == (environment.commit, environment.dirty)
+        if same and same_code and node.ranks == environment.ranks:
+            found.add(node.digest)
+    return frozenset(found)
+
+
+def _environment(path: Path) -> Environment | None:
+    """Return the environment that a file keeps; None where it keeps none."""
+    try:
+        return from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def write_once(path: Path, data: Mapping[str, Any]) -> bool:
+    """Write JSON whole or not at all, unless the file is there; return whether it was not. Raises OSError."""
+    new = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        new.write_text(json.dumps(data))
+        os.link(new, path)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _group(cells: Sequence[Sequence[Any]], package: str, sampling: Sequence[Any] | None) -> Group:
+    planned = tuple(Cell(*cell) for cell in cells)
+    return Group(planned, package, None if sampling is None else Sampling(*sampling))

@@ -1,0 +1,200 @@
+"""One suite from its configuration to its records: plan, probe, estimate, executor, runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from harness.config.code_fingerprint import source_digest
+from harness.config.protocols import check_modules
+from harness.config.run import Run
+from harness.config.user_inputs.model_code import model_digest
+from harness.config.user_inputs.trace_file import trace_digest
+from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import Variant
+from harness.config.variants.techniques import PACKAGE
+from harness.records import Group, Record
+from harness.sweep.environment import Environment
+from harness.sweep.estimate.estimate import SweepEstimate, about, at_least, estimate
+from harness.sweep.estimate.history import earlier_cells
+from harness.sweep.estimate.host_probe import (
+    HostProbe,
+    keep,
+    own_model_seconds,
+    probe,
+    product_seconds,
+    too_slow,
+    too_slow_to_pay,
+)
+from harness.sweep.estimate.slow_bf16 import fit_to_host
+from harness.sweep.executors import Executor
+from harness.sweep.executors.job_folder import alike
+from harness.sweep.input_check import refuse_bad_inputs
+from harness.sweep.plan import PLAN, not_planned, plan, read_plan, write_plan
+from harness.sweep.plan_view import announcement, plan_lines
+from harness.sweep.progress import Progress, announce
+from harness.sweep.runner import pending, run
+from harness.sweep.store import RECORDS, Store, read_records
+from harness.units import counted
+
+
+class PreparedSweep(NamedTuple):
+    """A run on this host: its executor, the environment, the cells in groups, the probe of the host."""
+
+    run: Run
+    executor: Executor
+    environment: Environment
+    groups: list[Group]
+    host: HostProbe | None
+    messages: tuple[str, ...]  # for the user: of the configuration, the host, what is not planned on it
+
+
+class Outlook(NamedTuple):
+    """What is expected of the cells that are still to be run; by id those that are not tried, and why."""
+
+    estimate: SweepEstimate
+    not_tried: Mapping[str, str]
+    notes: Mapping[str, str]
+
+
+def refuse_incomplete(suite_run: Run) -> None:
+    """Raise ConfigError where a module of the run lacks a function; reads the modules, imports none."""
+    settings = {variant.module: tuple(variant.settings) for variant in suite_run.variants}
+    techniques = any(variant.techniques for variant in suite_run.variants)
+    check_modules(suite_run.suite, settings, techniques)
+
+
+def refuse_other_suite(suite_run: Run) -> None:
+    """Raise ConfigError where the folder for the results has those of another suite."""
+    out = suite_run.out
+    if (out / PLAN).is_file() and (suite := read_plan(out).suite) != suite_run.suite:
+        raise ConfigError(f"out={out}: has results of suite {suite}; choose another folder")
+
+
+def stages(suite_run: Run) -> Iterator[Run]:
+    """Yield the run in stages, each to be reported: the workloads that come first, if any, then all."""
+    first = {name: fields for name, fields in suite_run.workloads.items() if name in suite_run.first}
+    if first and len(first) < len(suite_run.workloads):
+        rest = ", ".join(name for name in suite_run.workloads if name not in first)
+        yield replace(suite_run, workloads=first, left_out=(*suite_run.left_out, f"still to be run: {rest}"))
+    yield suite_run
+
+
+def sweep(suite_run: Run) -> None:
+    """Report how long the sweep will take, then run what is not done yet."""
+    here = prepare(suite_run)
+    with Store(suite_run.out) as store:
+        keep(here.host, here.run.out, here.environment)
+        expected = outlook(here, store.records)
+        announce(here.messages)
+        announce(announcement(here.run, here.groups, expected.estimate, expected.not_tried))
+        with Progress(here.groups, store, expected.estimate) as progress:
+            titles = {variant.name: variant.title for variant in here.run.variants}
+            write_plan(here.run.out, here.run.suite, here.groups, titles, here.run.left_out)
+            run(
+                here.groups,
+                store,
+                here.executor,
+                here.run.limits,
+                here.environment,
+                progress,
+                here.run.size_fields,
+                expected.not_tried,
+                expected.notes,
+            )
+
+
+def planned_sweep(suite_run: Run) -> tuple[list[str], SweepEstimate]:
+    """Return what `sweep` would do, in lines, and how long it would take; runs no cell and writes nothing."""
+    here = prepare(suite_run)
+    records = recorded(suite_run)
+    expected = outlook(here, records)
+    lines = plan_lines(here.run, here.groups, expected.estimate, records, expected.not_tried)
+    return [*here.messages, *lines], expected.estimate
+
+
+def total_line(estimates: Sequence[SweepEstimate]) -> str:
+    """Return how many cells several sweeps have still to run, and about how long they take together."""
+    cells = sum(len(one.cells) for one in estimates)
+    unknown = sum(len(one.unknown) for one in estimates)
+    time = about(sum(one.seconds for one in estimates), unknown) if cells > unknown else "no estimate"
+    more = f", {unknown} of them without an earlier run" if unknown else ""
+    return f"{counted(len(estimates), 'suite')}: {counted(cells, 'cell')} to run{more}: {time}"
+
+
+def recorded(suite_run: Run) -> dict[str, Record]:
+    """Return what a results folder has, by cell; nothing where there is no such folder yet."""
+    earlier = read_records(suite_run.out) if (suite_run.out / RECORDS).is_file() else []
+    return {record.cell.id: record for record in earlier}
+
+
+def prepare(suite_run: Run) -> PreparedSweep:
+    """Return the run as it is on this host, with smaller workloads where bf16 products are slow.
+
+    Raises ConfigError where it cannot be run, an input is refused, or its folder has another suite's results.
+    """
+    refuse_incomplete(suite_run)
+    refuse_other_suite(suite_run)
+    module = import_module(f"harness.sweep.executors.{suite_run.executor}")
+    settings = {"settings": suite_run.executor_settings} if suite_run.executor_settings else {}
+    executor: Executor = module.create(suite_run.out, suite_run.workers, **settings)
+    environment = executor.environment()
+    planned = groups_of(suite_run, environment)
+    if suite_run.builds_first:
+        refuse_bad_inputs(planned)
+    host = probe(planned, suite_run.out, environment)
+    if host is not None and host.too_large:
+        raise ConfigError(f"suite.workload_from: {host.too_large}")
+    groups, replaced = fit_to_host(suite_run, planned, host)
+    suite_run = replace(suite_run, left_out=(*suite_run.left_out, *replaced))
+    slow = (host.sentence,) if host is not None and host.bf16_FLOP else ()
+    messages = (*suite_run.messages, *slow, *not_planned(suite_run, bool(environment.gpus)))
+    rates = {} if host is None else host.matmul_FLOP_per_s
+    return PreparedSweep(
+        suite_run, executor, environment._replace(matmul_FLOP_per_s=rates), groups, host, messages
+    )
+
+
+def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
+    """Return the plan, each variant's identity taken from the sources that its values come out of."""
+    package = f"suites.{suite_run.suite}"
+
+    def code(variant: Variant) -> str:
+        techniques = [f"suites.{PACKAGE}.{name}" for name, _ in variant.techniques]
+        return source_digest(
+            ("harness.sweep.worker.worker", package, f"{package}.{variant.module}", *techniques)
+        )
+
+    def own_code(workload: Mapping[str, Any]) -> str:
+        if workload.get("trace"):
+            return trace_digest(workload["trace"])
+        return model_digest(workload["model"]) if workload.get("model") else ""
+
+    return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
+
+
+def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
+    """Return how long the cells take that are still to be run, and which of them are not tried."""
+    limits = here.run.limits
+    nodes = alike(here.run.out, here.environment)
+    left = pending(here.groups, records, limits, here.environment.digest, nodes)
+    seconds = product_seconds(left, here.host, here.environment.cores) if here.host is not None else {}
+    turns = (
+        product_seconds(left, here.host, here.environment.cores, per_turn=True)
+        if here.host is not None
+        else {}
+    )
+    not_tried: dict[str, str] = {}
+    if here.host is not None:
+        not_tried = too_slow_to_pay(left, here.host, here.environment.cores)
+        not_tried |= too_slow(turns, here.host, limits)
+    tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
+    to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
+    earlier = earlier_cells(here.run.suite, here.run.out, here.environment) if to_run else []
+    expected = at_least(estimate(to_run, earlier, limits, here.run.workers, here.executor.forks), seconds)
+    if here.host is not None:
+        expected = at_least(expected, own_model_seconds(to_run, here.host, here.environment.cores))
+    notes = dict.fromkeys(seconds, here.host.sentence) if here.host is not None else {}
+    return Outlook(expected, not_tried, notes)

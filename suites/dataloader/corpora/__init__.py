@@ -1,0 +1,1 @@
+"""Corpora that loaders read: which documents they contain, and how they are written."""

@@ -1,0 +1,87 @@
+"""How the documents of a source are written into one file of each format, as users write them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from suites.dataloader.reading.storage import library
+
+
+class CorpusSettings(NamedTuple):
+    """How a corpus is written.
+
+    `seed`: shuffles each source's documents, once. `files_per_source`: files that share its documents in
+    equal numbers; fewer where there are fewer documents. `row_group_rows`: of Parquet; 0 leaves pyarrow's
+    default, 2^20 rows, which is one row group per file here. `compression`: of Parquet, pyarrow's default.
+    """
+
+    seed: int = 0
+    files_per_source: int = 1
+    row_group_rows: int = 0
+    compression: str = "snappy"
+
+
+class WrittenAs(NamedTuple):
+    """`suffix` of a file's name, the function that writes one, and the contents that it takes."""
+
+    suffix: str
+    write: Callable[[Path, Iterable[bytes], CorpusSettings, str], None]
+    contents: tuple[str, ...] = ("text",)
+
+
+EXTENSIONS = {"text": "txt", "jpeg": "jpg", "png": "png"}
+"""Of a tar shard's members, by kind of content."""
+
+
+def _jsonl(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for one in documents:
+            file.write(json.dumps({"text": one.decode()}, ensure_ascii=False) + "\n")
+
+
+def _parquet(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+    arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
+    name, column = ("text", arrow.string()) if kind == "text" else ("image", arrow.binary())
+    table = arrow.table({name: arrow.array(list(documents), column)})
+    parquet.write_table(
+        table, path, row_group_size=settings.row_group_rows or None, compression=settings.compression
+    )
+
+
+def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+    module = library("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")  # as Grain's documents advise
+    for one in documents:
+        writer.write(one)
+    writer.close()
+
+
+def _webdataset(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for number, one in enumerate(documents):
+            member = tarfile.TarInfo(f"{number:08d}.{EXTENSIONS[kind]}")
+            member.size = len(one)
+            archive.addfile(member, io.BytesIO(one))
+            archive.members.clear()  # type: ignore[attr-defined] # it would keep all
+
+
+def _mds(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+    streaming = library("streaming")
+    with streaming.MDSWriter(out=str(path), columns={"text": "str"}) as writer:
+        for one in documents:
+            writer.write({"text": one.decode()})
+
+
+WRITTEN_AS = {
+    "jsonl": WrittenAs("jsonl", _jsonl),
+    "parquet": WrittenAs("parquet", _parquet, ("text", "image")),
+    "array_record": WrittenAs("array_record", _array_record),
+    "webdataset": WrittenAs("tar", _webdataset, ("text", "image")),
+    "mds": WrittenAs("mds", _mds),
+}
+"""By format. Of "mds", a file is a folder with an index and shards of its own."""

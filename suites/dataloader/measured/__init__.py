@@ -1,0 +1,1 @@
+"""What is measured beyond loading: training on batches, plans for many clients, kills, wrong text."""

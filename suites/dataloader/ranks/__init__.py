@@ -1,0 +1,1 @@
+"""The processes that load: ranks, their workers, and their memory."""

@@ -1,0 +1,1 @@
+"""Documents out of files of each format."""

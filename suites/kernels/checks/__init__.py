@@ -1,0 +1,1 @@
+"""A variant's results compared with float64's."""

@@ -1,0 +1,170 @@
+"""Compare a variant's outputs and gradients with float64's, at its workload's shape and at edge cases.
+
+Part of `check`. An error is |ours - float64| over the largest |float64| of the same tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from harness.records import WrongResult
+from suites.kernels.bound_call import (
+    as_torch,
+    bind,
+    make_inputs,
+    make_upstream,
+    mapped,
+    tensors_of,
+)
+from suites.kernels.checks.edge_cases import edge_cases
+from suites.kernels.checks.reference import Reference, evaluate, in_float64, reference, reference_of
+from suites.kernels.session import Session
+from suites.kernels.subject import Inputs, Subject, Workload
+
+ROUNDING = 2.0**-24
+"""Rounding in fp32: a gradient that results from cancellation, as a saturated softmax's, is known only to
+this share of what flows into it, and plain PyTorch's is off by as much."""
+
+UPDATES = 5
+"""Updates of AdamW, so that wrongly kept moments show."""
+
+
+def check(session: Session) -> None:
+    """Raise `WrongResult` where a tensor is off by more than `subject.tolerance`, or not finite.
+
+    Keeps the largest error of all comparisons, and what was compared, in words.
+    """
+    subject, worst, shapes = session.subject, 0.0, list[str]()
+    if subject.shapes != "edge cases":
+        worst, heads = check_workload_shape(session)
+        shapes.append("the workload's own shape" + ("" if heads is None else f", {heads} of its heads"))
+    if "edge cases" in subject.shapes:
+        for name, workload, inputs in edge_cases(subject):
+            small = replace(subject, workload=workload)
+            worst = max(worst, check_inputs(small, inputs, f" ({name})"))
+            shapes.append(name)
+    session.max_error, session.compared = worst, "; ".join(shapes)
+
+
+def check_workload_shape(session: Session) -> tuple[float, int | None]:
+    """Return the largest error at the workload's own shape, of the work that is timed afterwards.
+
+    Returns how many heads of attention were compared too; None where all were.
+    """
+    subject, workload = session.subject, session.subject.workload
+    if workload.operation == "adamw":
+        inputs = make_inputs(subject.operation, workload, subject.seed, subject.device)
+        return check_updates(subject, inputs, "", session), None
+    expected = reference_of(subject.operation, workload, subject.seed, subject.device)
+    result = session.first_call(session.work)
+    compared = None if expected.num_attention_heads is None else len(expected.num_attention_heads)
+    if compared == workload.micro_batch_size * workload.num_attention_heads:
+        compared = None
+    return compare_tensors(subject, as_torch(subject, result), expected, ""), compared
+
+
+def check_inputs(subject: Subject, inputs: Inputs, where: str) -> float:
+    """Return the largest error on `inputs`."""
+    if subject.workload.operation == "adamw":
+        return check_updates(subject, inputs, where)
+    upstream = make_upstream(subject.operation, inputs, subject.seed)
+    expected = reference(subject.operation, inputs, upstream)
+    known = ROUNDING * flows_in(subject.workload.operation, inputs, upstream)
+    return compare_tensors(
+        subject, as_torch(subject, bind(subject, inputs, upstream)()), expected, where, known
+    )
+
+
+def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> float:
+    """Return a bound of the largest term of the sums in which an operation's gradients cancel.
+
+    A softmax's: its upstream gradient. Inside attention that is a product with V over the head size, and on
+    the way to Q and K it is multiplied by K and Q and divided by the root of the head size K:
+    sqrt(K) max|dO| max|V| max(|Q|, |K|); for one token all of it cancels.
+    """
+    largest = max((float(one.abs().max()) for one in upstream if one.numel()), default=0.0)
+    if operation != "attention":
+        return largest
+    q, k, v = (float(one.detach().abs().max()) for one in inputs[:3])
+    return largest * v * max(q, k) * math.sqrt(inputs[0].shape[-1])
+
+
+def check_updates(subject: Subject, inputs: Inputs, where: str, session: Session | None = None) -> float:
+    """Return the largest error of all tensors after several AdamW updates in place, same gradients each time.
+
+    The first call is timed for `session`, where there is one.
+    """
+    ours, theirs = mapped(torch.clone, inputs), in_float64(inputs)
+    work = bind(subject, ours, [])
+    for index in range(UPDATES):
+        result = work() if index or session is None else session.first_call(work)
+        evaluate(subject.operation, theirs, [])
+        ours[-1].add_(1)
+        theirs[-1].add_(1)
+        if index == 0:
+            returned = list(tensors_of(as_torch(subject, result)[0]))
+            if len(returned) != subject.workload.tensors:
+                raise WrongResult(f"adamw returned {len(returned)} tensors, not its parameters{where}")
+    names = ("parameter", "gradient", "first moment", "second moment")
+    changed = {
+        f"{name} {index}": (one, other)
+        for name, group, wide in zip(names, ours[:-1], theirs[:-1], strict=True)
+        for index, (one, other) in enumerate(zip(group, wide, strict=True))
+    }
+    return max(
+        tensor_error(subject, name, one, other, f" after {UPDATES} updates{where}")
+        for name, (one, other) in changed.items()
+    )
+
+
+def compare_tensors(
+    subject: Subject,
+    result: tuple[Sequence[Tensor], Sequence[Tensor]],
+    expected: Reference,
+    where: str,
+    known: float = 0.0,
+) -> float:
+    """Return the largest error of all tensors; raises `WrongResult`. Gradients are known to `known`, no
+    closer."""
+    worst = 0.0
+    for kind, ours, theirs in zip(("output", "gradient"), result, expected[:2], strict=True):
+        if len(ours) != len(theirs):
+            raise WrongResult(f"{len(ours)} {kind}s instead of {len(theirs)}{where}{_of(subject.workload)}")
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            if expected.num_attention_heads is not None:
+                one = torch.stack([one[b, h] for b, h in expected.num_attention_heads])
+            rounding = known if kind == "gradient" else 0.0
+            worst = max(worst, tensor_error(subject, f"{kind} {index}", one, other, where, rounding))
+    return worst
+
+
+def tensor_error(
+    subject: Subject, name: str, ours: Tensor, expected: Tensor, where: str, known: float = 0.0
+) -> float:
+    """Return the error of one tensor; raises `WrongResult` with the position of the worst element."""
+    context, ours = where + _of(subject.workload), ours.detach().to(expected.device)
+    if ours.shape != expected.shape:
+        raise WrongResult(f"{name} has shape {tuple(ours.shape)}, not {tuple(expected.shape)}{context}")
+    if not expected.numel():
+        return 0.0
+    off = (ours.double() - expected).abs_()
+    largest = max(expected.abs().max().item(), known / subject.tolerance)
+    at = int(off.nan_to_num(nan=torch.inf).argmax())
+    error = off.flatten()[at].item() / (largest or 1.0)
+    if not error <= subject.tolerance:
+        place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), expected.shape))
+        value, float64 = ours.flatten()[at].item(), expected.flatten()[at].item()
+        raise WrongResult(
+            f"{name} is {value:.6g} and in float64 {float64:.6g} at {list(place)} of {list(expected.shape)}: "
+            f"off by {error:.2e} of the largest, allowed {subject.tolerance:.0e}{context}"
+        )
+    return float(error)
+
+
+def _of(workload: Workload) -> str:
+    return f"; {workload.operation}, {workload.dtype}"

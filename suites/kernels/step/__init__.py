@@ -1,0 +1,1 @@
+"""The training step in which operations are replaced."""

@@ -1,0 +1,1 @@
+"""The best layout of a training run, among many at once."""

@@ -1,0 +1,1 @@
+"""What the suite asks of the formulas: published steps, walls, uncertainty, what-ifs."""

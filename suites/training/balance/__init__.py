@@ -1,0 +1,1 @@
+"""Which data-parallel group gets which documents."""

@@ -1,0 +1,63 @@
+"""Keep transformers on its ordinary code path while a dry run traces it on fake tensors.
+
+transformers takes fake tensors for a compiler's tracing and would use masks and operations that a real step
+does not have. `suites.training.models.huggingface` installs this; steps on real tensors use transformers
+unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from harness.instruments import torch_internals
+from harness.records import Unavailable
+
+LEAST = 5
+"""The major version from which transformers makes masks and runs experts as expected here."""
+
+
+def install() -> None:
+    """Replace the two functions that read values or use torch's fake operations; once per process.
+
+    Masks: transformers reads from the values whether every row is one sequence of consecutive positions, and
+    assumes not where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix
+    multiplication has no fake form but in bf16, where transformers' own operation makes results of the same
+    sizes. Raises `Unavailable` where this transformers does not have them.
+    """
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) < LEAST:
+        raise Unavailable(f"transformers {transformers.__version__}: {LEAST} or later is needed")
+    from transformers import masking_utils
+    from transformers.integrations import moe
+
+    _replace(masking_utils, "find_packed_sequence_indices", lambda ask, position_ids: None)
+    _replace(moe, "_can_use_grouped_mm", _has_fake_form)
+
+
+def _has_fake_form(
+    ask: Callable[..., bool], x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+) -> bool:
+    return weight.dtype == torch.bfloat16 and ask(x, weight, ends)
+
+
+def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:
+    """Make `module.name` call `on_fake(original, ...)` under a fake tensor mode, else the original."""
+    original = getattr(module, name, None)
+    if original is None:
+        raise Unavailable(f"transformers has no {module.__name__}.{name}, so it cannot run on fake tensors")
+    if hasattr(original, "on_fake"):
+        return
+
+    @wraps(original)
+    def either(*arguments: Any, **named: Any) -> Any:
+        if torch_internals.active_fake_mode() is None:
+            return original(*arguments, **named)
+        return on_fake(original, *arguments, **named)
+
+    either.on_fake = on_fake  # type: ignore[attr-defined]
+    setattr(module, name, either)

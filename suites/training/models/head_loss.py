@@ -1,0 +1,138 @@
+"""The output layer and its loss as one call, so that techniques decide how many logits exist, and how long.
+
+A `HeadLoss` takes the place of an output layer's forward pass, so that hooks of the layer, by which FSDP2 and
+deepspeed gather its weight, still run. `techniques/loss.py` has the settings.
+
+Shapes: B batch, T tokens, D hidden size, V vocabulary, N tokens of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from harness.instruments import torch_internals
+from harness.records import Unavailable
+from suites.training.models.fused_loss import fused_linear_cross_entropy
+
+Chunked = Callable[["HeadLoss", Tensor, Tensor], Tensor]
+
+
+class HeadLoss:
+    """The mean cross-entropy in place of an output layer's logits.
+
+    `chunked`: a key of `SCHEMES`. `narrow`: the type of logits and loss; None: logits are widened to fp32.
+    `keep`: "model" keeps the logits as the layer makes them until the next forward pass has made its own,
+    "fp32" keeps them widened; None keeps none.
+    """
+
+    def __init__(
+        self,
+        head: nn.Module,
+        chunked: str,
+        chunks: int = 1,
+        narrow: torch.dtype | None = None,
+        keep: str | None = None,
+    ) -> None:
+        self.head, self.project = head, head.forward
+        self.scheme, self.chunks, self.narrow, self.keep = SCHEMES[chunked], chunks, narrow, keep
+        self._targets_BT: Tensor | None = None
+        self._loss: Tensor | None = None
+        self._kept: list[Tensor] = []
+
+    def run(self, call: Callable[[], Any], targets_BT: Tensor) -> Tensor:
+        """Return the loss of predicting `targets_BT` (int64) by a `call` of the model, an fp32 scalar tensor.
+
+        Raises `Unavailable` where the model changes what its output layer returns.
+        """
+        self._targets_BT = targets_BT
+        result: Tensor = call()
+        own, self._loss, self._targets_BT = self._loss, None, None
+        if own is None or not same_number(result, own):
+            raise Unavailable("the model changes its logits after the output layer, which `loss` cannot do")
+        return result
+
+    def __call__(self, x_BTD: Tensor) -> Tensor:
+        """Return the loss in place of the output layer's logits, an fp32 scalar tensor."""
+        assert self._targets_BT is not None
+        self._loss = self.scheme(self, x_BTD, self._targets_BT)
+        return self._loss
+
+    def widened(self, logits_BTV: Tensor) -> Tensor:
+        """Return logits in the type of the loss."""
+        return logits_BTV.float() if self.narrow is None else logits_BTV.to(self.narrow)
+
+    def entropy(self, logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the sum of the cross-entropies, a scalar tensor in the type of the loss."""
+        with torch.autocast(logits_BTV.device.type, enabled=False):
+            logits_NV = self.widened(logits_BTV).flatten(0, 1)
+            return F.cross_entropy(logits_NV, targets_BT.flatten(), reduction="sum")
+
+    def hold(self, logits: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the logits, widened where `keep` asks for that, and keep them if it asks for that."""
+        if self.keep is None:
+            return logits
+        if self.keep == "fp32":
+            logits = [self.widened(one) for one in logits]
+        self._kept = list(logits)
+        return logits
+
+    def let_go(self) -> None:
+        """Keep no logits of the last call any longer."""
+        self._kept = []
+
+    def mean(self, sums: Sequence[Tensor], targets_BT: Tensor) -> Tensor:
+        """Return the mean over all tokens as an fp32 scalar tensor."""
+        return torch.stack([one.float() for one in sums]).sum() / targets_BT.numel()
+
+
+def same_number(one: Tensor, other: Tensor) -> bool:
+    """Return whether two scalar tensors share their memory; deepspeed's hooks return an alias."""
+    keys = [torch_internals.storage_key(tensor.untyped_storage()) for tensor in (one, other)]
+    return one.shape == other.shape and keys[0] == keys[1]
+
+
+def chunks_of_the_loss(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute all logits at once, and widen and reduce them in chunks (torchtitan, pull request 996)."""
+    (logits_BTV,) = loss.hold([loss.project(x_BTD)])
+    parts = zip(logits_BTV.chunk(loss.chunks, 1), targets_BT.chunk(loss.chunks, 1), strict=True)
+    return loss.mean([loss.entropy(logits, targets) for logits, targets in parts], targets_BT)
+
+
+def chunks_of_the_output(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute logits in chunks that exist until the last loss (torchtune's CEWithChunkedOutputLoss)."""
+    logits = loss.hold([loss.project(one) for one in x_BTD.chunk(loss.chunks, 1)])
+    parts = zip(logits, targets_BT.chunk(loss.chunks, 1), strict=True)
+    return loss.mean([loss.entropy(one, targets) for one, targets in parts], targets_BT)
+
+
+def recomputed_chunks(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute logits and loss of one chunk at a time, and compute them again in the backward pass."""
+
+    def part(x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        return loss.entropy(loss.project(x_BTD), targets_BT)
+
+    parts = zip(x_BTD.chunk(loss.chunks, 1), targets_BT.chunk(loss.chunks, 1), strict=True)
+    sums = [checkpoint(part, x, targets, use_reentrant=False) for x, targets in parts]
+    return loss.mean(sums, targets_BT)
+
+
+def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute the loss and its gradients in the forward pass, see `fused_loss.py`."""
+    if not isinstance(loss.head, nn.Linear) or loss.head.bias is not None:
+        raise Unavailable("loss: fused needs an output layer that is a plain nn.Linear without bias")
+    return fused_linear_cross_entropy(x_BTD.flatten(0, 1), loss.head.weight, targets_BT.flatten())
+
+
+SCHEMES: dict[str, Chunked] = {
+    "loss": chunks_of_the_loss,
+    "output": chunks_of_the_output,
+    "recompute": recomputed_chunks,
+    "fused": fused,
+}
+"""How the output layer and its loss are computed, by name."""

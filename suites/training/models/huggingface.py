@@ -1,0 +1,239 @@
+"""Build a model from a user's Hugging Face config.json, on the default device.
+
+`make_model` is a `TrainingStep.make_model`; no weights are read, and on the meta device or under a fake
+tensor mode none are allocated. Needs the extra `hf` (transformers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.config.user_inputs.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
+from harness.records import Unavailable
+from suites.training.models.head_loss import HeadLoss
+from suites.training.models.huggingface_config import (
+    guarded,
+    is_encoder,
+    parse,
+    values_not_needed,
+    version,
+    with_layers,
+)
+from suites.training.models.layers_alike import difference
+from suites.training.step import TrainingStep
+from suites.training.workload import Workload
+
+ATTENTION = {"explicit": "eager", "sdpa": "sdpa"}
+"""Our names for attention, and transformers'."""
+
+WIDTHS = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+"""Attributes for the width of the feed-forward layer in config classes; without one it is 4 x hidden_size."""
+
+SIZES = {
+    "num_hidden_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "vocab_size": VOCAB,
+    **dict.fromkeys(WIDTHS, WIDTHS),
+}
+"""Attributes of config classes that decide a model's size, with all names that config.json files have."""
+
+LAST_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
+"""Attributes for the norm after the last layer."""
+
+
+class LanguageModel(nn.Module):
+    """A transformers model with its loss, like `Transformer`. Shapes: B batch, T tokens.
+
+    An encoder's loss is that of all positions: its library computes the logits of all, masked or not.
+    """
+
+    def __init__(self, model: nn.Module, num_hidden_layers: int):
+        super().__init__()
+        self.model = model
+        self._path = _path_of_layers(model, num_hidden_layers)
+        self._model_type = str(getattr(model.config, "model_type", ""))
+        self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        if self._positions is not None:
+            self._positions -= positions_unused(self._model_type, getattr(model.config, "pad_token_id", None))
+        self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
+
+    def output_layer(self) -> nn.Module:
+        """Return the layer that makes logits."""
+        layer: Any = self.model.get_output_embeddings()  # type: ignore[operator]
+        if not isinstance(layer, nn.Module):
+            raise Unavailable(f"{type(self.model).__name__} does not name its output layer")
+        return layer
+
+    def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """Return the token embedding, the last norm and the output layer."""
+        decoder = self.model.get_submodule(self._path.rpartition(".")[0])
+        norm = next((getattr(decoder, name) for name in LAST_NORMS if hasattr(decoder, name)), None)
+        embedding: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+        if not isinstance(norm, nn.Module) or not isinstance(embedding, nn.Module):
+            raise Unavailable(f"{type(self.model).__name__} does not name its embedding and last norm")
+        return embedding, norm, self.output_layer()
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """Return the layers."""
+        module = self.model.get_submodule(self._path)
+        assert isinstance(module, nn.ModuleList)
+        return module
+
+    def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Return the mean cross-entropy of predicting `targets_BT` (int64), as an fp32 scalar tensor."""
+        length = tokens_BT.shape[1]
+        if self._positions is not None and length > self._positions:
+            raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
+        with values_not_needed(self._model_type):
+            if self.head_loss is not None:
+                return self.head_loss.run(lambda: self._logits(tokens_BT), targets_BT)
+            logits_BTV = self._logits(tokens_BT)
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+
+    def _logits(self, tokens_BT: Tensor) -> Tensor:
+        cache = {} if is_encoder(self.model.config) else {"use_cache": False}
+        return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
+
+
+def adopt(step: TrainingStep) -> TrainingStep:
+    """Return the step with its workload's `hf_config` as the model, and the workload's shape from it.
+
+    Raises as `build` does, before anything is allocated.
+    """
+    config = step.workload.hf_config
+    if config is None:
+        raise ValueError("the workload has no hf_config")
+    return replace(
+        step,
+        workload=complete(step.workload),
+        given=complete(step.given),
+        make_model=make_model,
+        features=replace(step.features, model_code=model_code(config)),
+        layers_alike=unlike_layers(config) is None,
+        no_dry_run=step.no_dry_run or _no_dry_run(parse(config)),
+    )
+
+
+def model_code(config: Mapping[str, Any]) -> str:
+    """Return the library, its version and the class that the model is built from."""
+    return f"transformers {version()}: {_class_of(parse(config)).__name__}"
+
+
+def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
+    """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
+    config = step.workload.hf_config
+    if config is None:
+        raise ValueError("the workload has no hf_config")
+    return build(config, num_hidden_layers, step.attention)
+
+
+def build(
+    config: Mapping[str, Any], num_hidden_layers: int | None = None, attention: str = "explicit"
+) -> LanguageModel:
+    """Return the model of `config` with `num_hidden_layers` (None: all), in the default dtype and device.
+
+    `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
+    language model or attention, ValueError where it refuses the values; one line each.
+    """
+    parsed = parse(config if num_hidden_layers is None else with_layers(config, num_hidden_layers))
+    made_of = _class_of(parsed)
+    if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
+        raise Unavailable(
+            f"transformers {version()} has no SDPA attention for {made_of.__name__}; "
+            "leave out the technique attention"
+        )
+    model = guarded(
+        config,
+        lambda: made_of._from_config(
+            parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
+        ),
+    )
+    return LanguageModel(model, parsed.num_hidden_layers)
+
+
+def _class_of(parsed: Any) -> Any:
+    """Return the class of the language model, causal or of an encoder's masked tokens."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    return (MODEL_FOR_MASKED_LM_MAPPING if is_encoder(parsed) else MODEL_FOR_CAUSAL_LM_MAPPING)[type(parsed)]
+
+
+def complete(workload: Workload) -> Workload:
+    """Return the workload with its shape from its `hf_config`; what that does not contain is unchanged.
+
+    `norm`, `mlp`, `position`, `bias` and `dropout` concern `suites.training.models.model` and are unchanged.
+    """
+    if workload.hf_config is None:
+        return workload
+    parsed = parse(workload.hf_config)
+    num_attention_heads = getattr(parsed, "num_attention_heads", None) or 1
+    hidden_size = parsed.hidden_size
+    widths = (getattr(parsed, name, None) for name in WIDTHS)
+    return replace(
+        workload,
+        num_hidden_layers=parsed.num_hidden_layers,
+        hidden_size=hidden_size,
+        num_attention_heads=num_attention_heads,
+        num_key_value_heads=getattr(parsed, "num_key_value_heads", None) or num_attention_heads,
+        intermediate_size=next((width for width in widths if isinstance(width, int)), 4 * hidden_size),
+        vocab_size=parsed.vocab_size,
+        max_position_embeddings=getattr(parsed, "max_position_embeddings", None)
+        or workload.max_position_embeddings,
+        tie_word_embeddings=bool(getattr(parsed, "tie_word_embeddings", False)),
+    )
+
+
+def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that a config leaves to its class, with their defaults."""
+    parsed = parse(config)
+    own = type(parsed).attribute_map
+    return {
+        name: size
+        for name, names in SIZES.items()
+        if not any(other in config for other in (*names, own.get(name, name)))
+        and isinstance(size := getattr(parsed, name, None), int)
+    }
+
+
+def unlike_layers(config: Mapping[str, Any]) -> str | None:
+    """Return how layers differ, so that each must be traced; None where they are uniform.
+
+    Two layers are uniform when their modules have the same classes, parameter shapes and plain attributes,
+    and each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
+    """
+    parsed = parse(config)
+    for name, value in vars(parsed).items():
+        if (
+            isinstance(value, list)
+            and len(value) == parsed.num_hidden_layers
+            and len(set(map(repr, value))) > 1
+        ):
+            return f"{name} is not the same for all layers"
+    with torch.device("meta"):
+        return difference(build(config).blocks)
+
+
+def _no_dry_run(parsed: Any) -> str | None:
+    """Return why the model cannot run on fake tensors; None where it can."""
+    rotary = getattr(parsed, "rope_parameters", None) or {}
+    if "dynamic" in str(rotary.get("rope_type")):
+        return "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
+    return None
+
+
+def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:
+    """Return the name of the outermost list of exactly `layers` modules."""
+    lists: list[str] = [
+        n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == num_hidden_layers
+    ]
+    if not lists:
+        raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
+    return min(lists, key=lambda name: name.count("."))

@@ -1,0 +1,140 @@
+"""Read a config.json's content into transformers' own config object, for `models.huggingface`.
+
+Any error becomes one line: `Unavailable` where this transformers has no such model, else
+ValueError.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from harness.instruments import torch_internals
+from harness.records import Unavailable
+from suites.training.models import fake_transformers
+
+IGNORED = frozenset(
+    {
+        "architectures",
+        "attn_implementation",
+        "_attn_implementation",
+        "auto_map",
+        "dtype",
+        "model_type",
+        "_name_or_path",
+        "quantization_config",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Keys about storing and loading weights; nothing is loaded here, and others' code is never run."""
+
+
+def unavailable() -> str | None:
+    """Return why no config.json can be built here; None where it can."""
+    if find_spec("transformers") is None:
+        return "transformers is not installed; the extra `hf` brings it: pip install 'throughput-harness[hf]'"
+    return None
+
+
+def parse(config: Mapping[str, Any]) -> Any:
+    """Return `config` as transformers' own config object; raises as the module describes."""
+    if (reason := unavailable()) is not None:
+        raise Unavailable(reason)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    fake_transformers.install()
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    model_type = str(config.get("model_type"))
+    if model_type not in CONFIG_MAPPING_NAMES:
+        own = "; its own code (auto_map) is not run, suite.model takes code" if "auto_map" in config else ""
+        raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}{own}")
+    values = {key: value for key, value in config.items() if key not in IGNORED}
+    parsed = guarded(config, lambda: AutoConfig.for_model(model_type, use_cache=False, **values))
+    _refuse_other_than_language_models(model_type, parsed)
+    return parsed
+
+
+def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, Any]:
+    """Return `config` with its first `layers` layers only; lists with an entry per layer are shortened.
+
+    Raises ValueError where `layers` is not between 1 and the config's own number.
+    """
+    parsed = parse(config)
+    available = parsed.num_hidden_layers
+    if not 1 <= num_hidden_layers <= available:
+        raise ValueError(
+            f"num_hidden_layers={num_hidden_layers}: the config has {available}; allowed: 1 to {available}"
+        )
+    shorter = {
+        key: value[:num_hidden_layers] if isinstance(value, list) and len(value) == available else value
+        for key, value in config.items()
+    }
+    name = type(parsed).attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    shorter.pop("num_hidden_layers", None)
+    return shorter | {name: num_hidden_layers}
+
+
+def is_encoder(parsed: Any) -> bool:
+    """Return whether the model is an encoder: it is trained to predict masked tokens."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+    return parsed.model_type in MASKED and not getattr(parsed, "is_decoder", False)
+
+
+def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    if getattr(parsed, "is_encoder_decoder", False):
+        raise Unavailable(
+            f"model_type {model_type!r} is an encoder with a decoder; one of them alone is needed"
+        )
+    if model_type not in CAUSAL and not is_encoder(parsed):
+        raise Unavailable(
+            f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
+        )
+    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
+        raise Unavailable(f"model_type {model_type!r} does not state its number of layers")
+
+
+def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:
+    """Return the result of `make`; any exception of transformers about the config becomes one line.
+
+    Its checks raise their own classes, and values that it does not check fail with any exception.
+    """
+    try:
+        with values_not_needed(config["model_type"]):
+            return make()
+    except Unavailable:
+        raise
+    except NotImplementedError as error:
+        raise Unavailable(f"model_type {config['model_type']!r}: {_one_line(error)}") from error
+    except Exception as error:
+        raise ValueError(f"config.json of model_type {config['model_type']!r}: {_one_line(error)}") from error
+
+
+@contextmanager
+def values_not_needed(model_type: str) -> Iterator[None]:
+    """Raise a readable error where a model cannot run on fake tensors."""
+    try:
+        yield
+    except torch_internals.errors_for_want_of_values() as error:
+        raise Unavailable(
+            f"model_type {model_type!r} needs values that fake tensors do not have: {_one_line(error)}"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+def version() -> str:
+    """Return the version of the installed transformers."""
+    import transformers
+
+    return str(transformers.__version__)

@@ -1,0 +1,1 @@
+"""The memory tier below the device, and transfers to and from it."""

@@ -1,0 +1,1 @@
+"""Optimizers, and the block-wise quantization of their states."""

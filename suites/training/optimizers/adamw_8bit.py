@@ -1,0 +1,124 @@
+"""AdamW with 8-bit states (arXiv 2110.02861), in the bytes of bitsandbytes.
+
+Both moments are indices into a table of 256 values, one byte per element, with one fp32 maximum per block of
+256 elements. Parameters of fewer than 4,096 elements have fp32 moments. bitsandbytes updates in one kernel.
+Here a slice is widened at a time, which takes a few times `blockwise.SLICE` elements in fp32 that its kernel
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from suites.training.optimizers.blockwise import dynamic_codes, quantize, slices, widen
+
+BLOCK = 256
+"""Elements with a maximum of their own; bitsandbytes' Optimizer2State since 0.44 (2,048 before)."""
+
+LEAST = 4096
+"""Elements from which moments are 8-bit: bitsandbytes' `min_8bit_size`."""
+
+
+class Moment:
+    """One moment of a parameter of `like`'s elements, (E), zero at first.
+
+    `tensors`: indices into the table (uint8) and one fp32 maximum per block; a small one's fp32 elements.
+    """
+
+    def __init__(self, like: Tensor, signed: bool) -> None:
+        self.signed, self.small = signed, len(like) < LEAST
+        if self.small:
+            self.tensors = [torch.zeros_like(like, dtype=torch.float32)]
+        else:
+            indices = torch.full_like(like, dynamic_codes(signed).index(0.0), dtype=torch.uint8)
+            maxima = torch.zeros(-(-len(like) // BLOCK), dtype=torch.float32, device=like.device)
+            self.tensors = [indices, maxima]
+
+    def read(self, here: slice, table: Tensor) -> Tensor:
+        """Return the elements `here`, fp32, in memory of their own; the slice starts at a block."""
+        if self.small:
+            return self.tensors[0][here].clone()
+        indices, maxima = self.tensors
+        return widen(indices[here], maxima[blocks_of(here)], table, BLOCK)
+
+    def write(self, here: slice, values: Tensor, table: Tensor) -> None:
+        """Replace the elements `here`, each by the nearest value that its block can have."""
+        if self.small:
+            self.tensors[0][here] = values
+            return
+        indices, maxima = self.tensors
+        indices[here], maxima[blocks_of(here)] = quantize(values, table, BLOCK)
+
+
+def blocks_of(here: slice) -> slice:
+    """Return the blocks of some elements."""
+    return slice(here.start // BLOCK, -(-here.stop // BLOCK))
+
+
+class AdamW8bit(torch.optim.Optimizer):
+    """AdamW whose moments are quantized by blocks. Of a DTensor each rank updates its shard alone."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float,
+        weight_decay: float,
+        eps: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+    ) -> None:
+        defaults = {"lr": lr, "weight_decay": weight_decay, "eps": eps, "betas": betas}
+        super().__init__(parameters, defaults)
+        device = local(self.param_groups[0]["params"][0]).device
+        self._tables = [torch.tensor(dynamic_codes(signed), device=device) for signed in (True, False)]
+        self._moments: dict[nn.Parameter, tuple[Moment, Moment]] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        weights = local(parameter).view(-1)
+        gradients = local(parameter.grad).reshape(-1)  # type: ignore[arg-type]
+        state = self.state[parameter]
+        if not state:
+            moments = Moment(weights, signed=True), Moment(weights, signed=False)
+            tensors = [one for moment in moments for one in moment.tensors]
+            state |= {"step": 0, **{f"tensor{index}": one for index, one in enumerate(tensors)}}
+            self._moments[parameter] = moments
+        state["step"] += 1
+        for here in slices(weights):
+            self._update_slice(parameter, weights[here], gradients[here].float(), here, group)
+
+    def _update_slice(
+        self,
+        parameter: nn.Parameter,
+        weights: Tensor,
+        gradients: Tensor,
+        here: slice,
+        group: dict[str, Any],
+    ) -> None:
+        """Update some elements: torch.optim.AdamW's formula, on moments that are widened and stored again."""
+        (beta1, beta2), step = group["betas"], self.state[parameter]["step"]
+        moments = self._moments[parameter]
+        mean, square = (moment.read(here, table) for moment, table in zip(moments, self._tables, strict=True))
+        mean.lerp_(gradients, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
+        for moment, values, table in zip(moments, (mean, square), self._tables, strict=True):
+            moment.write(here, values, table)
+        scale = square.div_(1 - beta2**step).sqrt_().add_(group["eps"])
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+        weights.add_(mean.div_(scale), alpha=-group["lr"] / (1 - beta1**step))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,243 @@
+"""Optimizers by name, and the one interface by which a `trainer.Trainer` updates parameters.
+
+torch's own are `TorchOptimizer`; a technique that keeps states or gradients elsewhere subclasses
+`RankOptimizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.instruments import torch_internals
+from suites.training.dry_run.plain_numbers import PlainNumbers
+from suites.training.models.model import blocks_of
+from suites.training.optimizers.adamw_8bit import AdamW8bit
+from suites.training.workload import Resources, Workload
+
+IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "for_loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+"""`Workload.optimizer_impl` as arguments of torch's optimizers."""
+
+LEARNING_RATE = {"adamw": 1e-3, "sgd_momentum": 1e-2, "adafactor": 1e-2, "adamw_8bit": 1e-3, "muon": 1e-3}
+
+ONE_IMPLEMENTATION = frozenset({"adamw_8bit", "muon"})
+"""Optimizers without a choice of implementation; for others see `Workload.optimizer_impl`."""
+
+ADAMW_FLOPS = 14
+"""FLOPs of AdamW per parameter, as it is written: decay 1, first moment 3, second 4, denominator 3 (root,
+correction, epsilon), update 3 (quotient, step size, difference). Corrections of scalars are not counted."""
+
+Parameters = Iterable[nn.Parameter]
+
+
+def adamw(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return torch's AdamW, with torch's betas."""
+    return torch.optim.AdamW(
+        parameters, weight_decay=workload.weight_decay, eps=workload.adam_epsilon, **arguments
+    )
+
+
+def sgd_momentum(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return plain SGD with momentum 0.9; unlike Adam's, its losses depend on the scale of gradients."""
+    return torch.optim.SGD(parameters, momentum=0.9, **arguments)
+
+
+def adafactor(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return torch's Adafactor (arXiv 1804.04235): second moments of a matrix as a row and a column."""
+    arguments.pop("fused", None)
+    return Adafactor(parameters, weight_decay=workload.weight_decay, **arguments)
+
+
+class Adafactor(torch.optim.Adafactor):
+    """torch's Adafactor; it reads norms as numbers, which fake tensors do not have."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the parameters."""
+        fake = torch_internals.is_fake(self.param_groups[0]["params"][0])
+        with PlainNumbers() if fake else nullcontext():  # type: ignore[no-untyped-call]
+            return super().step(closure)  # type: ignore[no-untyped-call]
+
+
+def adamw_8bit(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return AdamW with 8-bit states."""
+    return AdamW8bit(
+        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, eps=workload.adam_epsilon
+    )
+
+
+def muon(parameters: Parameters, workload: Workload, **arguments: Any) -> torch.optim.Optimizer:
+    """Return torch's Muon for matrices, scaled to suit AdamW's learning rate (arXiv 2502.16982)."""
+    return torch.optim.Muon(
+        parameters, lr=arguments["lr"], weight_decay=workload.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": adamw,
+    "sgd_momentum": sgd_momentum,
+    "adafactor": adafactor,
+    "adamw_8bit": adamw_8bit,
+    "muon": muon,
+}
+
+
+def make_torch_optimizer(parameters: Parameters, workload: Workload) -> torch.optim.Optimizer:
+    """Return torch's own optimizer of the workload's name, with its implementation and learning rate."""
+    rate = workload.learning_rate
+    rate = LEARNING_RATE[workload.optimizer] if rate is None else rate
+    make = OPTIMIZERS[workload.optimizer]
+    return make(parameters, workload, lr=rate, **IMPLEMENTATIONS[workload.optimizer_impl])
+
+
+def not_for_shards(workload: Workload) -> str | None:
+    """Return why torch has no such optimizer for distributed tensors; None where it has."""
+    if workload.optimizer == "sgd_momentum" and workload.optimizer_impl == "fused":
+        return "torch has no fused SGD for distributed tensors; set optimizer_impl=foreach"
+    if workload.optimizer == "adafactor":
+        return "torch's Adafactor does not work on distributed tensors"
+    if workload.optimizer == "muon":
+        return "Muon orthogonalizes full matrices, and each rank has a part of them"
+    return None
+
+
+class RankOptimizer:
+    """What updates a rank's parameters; its defaults suit gradients in `.grad`."""
+
+    host_private_B = 0
+    """Private memory of this process that represents the host's, not the device's."""
+
+    def step(self) -> None:
+        """Update the parameters."""
+        raise NotImplementedError
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Release the gradients; `keep`: set them to zero in place."""
+        raise NotImplementedError
+
+    def set_gradients_to_zeros(self) -> bool:
+        """Prepare `step` without a backward pass; return False where it needs one, as by default.
+
+        A dry run then skips the first step's passes. Whatever a pass makes and keeps needs False.
+        """
+        return False
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of all gradients together."""
+        raise NotImplementedError
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return the tensors kept from step to step besides parameters and gradients."""
+        return []
+
+    def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
+        """Return tensors that the optimizer stores itself, with their kind of memory."""
+        return []
+
+    def full_parameters(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the unsharded parameters by name; a collective where they are sharded."""
+        return {name: full(one.detach()) for name, one in model.named_parameters()}
+
+    def full_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the unsharded gradients by name, between a backward pass and the update."""
+        gradients = ((name, getattr(one, "main_grad", one.grad)) for name, one in model.named_parameters())
+        return {name: full(one) for name, one in gradients if one is not None}
+
+    def files_B(self) -> int:
+        """Return the bytes of files that hold part of the state."""
+        return 0
+
+    def close(self) -> None:
+        """Release threads and files."""
+
+
+class TorchOptimizer(RankOptimizer):
+    """One of torch.optim's."""
+
+    def __init__(self, parameters: Parameters, inner: torch.optim.Optimizer) -> None:
+        self.parameters, self.inner = list(parameters), inner
+
+    def step(self) -> None:
+        """Update the parameters."""
+        self.inner.step()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Release the gradients, or set them to zero in place."""
+        self.inner.zero_grad(set_to_none=not keep)
+
+    def set_gradients_to_zeros(self) -> bool:
+        """Give each parameter that is trained a gradient of zeros."""
+        return give_zeros(self.parameters)
+
+    def clip_grad_norm(self, max_norm: float) -> None:
+        """Clip the norm of all `.grad` together."""
+        torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return what torch's optimizer keeps."""
+        return tensors_in(self.inner)
+
+
+def torch_optimizer(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
+    """Return the workload's own optimizer over all parameters; the default of a `TrainingStep`."""
+    if workload.optimizer == "muon":
+        return MuonAndAdamW(model, workload)
+    parameters = list(model.parameters())
+    return TorchOptimizer(parameters, make_torch_optimizer(parameters, workload))
+
+
+class MuonAndAdamW(TorchOptimizer):
+    """Muon for the matrices of the layers, AdamW for embeddings, the output layer and vectors."""
+
+    def __init__(self, model: nn.Module, workload: Workload) -> None:
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        in_layers = {id(one) for one in blocks_of(model).parameters()}
+        matrices = [one for one in parameters if one.ndim == 2 and id(one) in in_layers]
+        super().__init__(parameters, make_torch_optimizer(matrices, workload))
+        others = [one for one in parameters if one.ndim != 2 or id(one) not in in_layers]
+        self.of_others = make_torch_optimizer(others, replace(workload, optimizer="adamw"))
+
+    def step(self) -> None:
+        """Update the parameters."""
+        super().step()
+        self.of_others.step()
+
+    def zero_grad(self, keep: bool = False) -> None:
+        """Release the gradients, or set them to zero in place."""
+        super().zero_grad(keep)
+        self.of_others.zero_grad(set_to_none=not keep)
+
+    def state_tensors(self) -> list[Tensor]:
+        """Return what both optimizers keep."""
+        return [*super().state_tensors(), *tensors_in(self.of_others)]
+
+
+def give_zeros(parameters: Parameters) -> bool:
+    """Give each parameter that is trained a gradient of zeros; return True."""
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    return True
+
+
+def tensors_in(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the state tensors of one of torch's optimizers."""
+    return [one for state in optimizer.state.values() for one in state.values() if isinstance(one, Tensor)]
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the tensor itself, or the full tensor of one that is sharded over ranks, on their devices."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    there: Any = tensor.to(tensor.device_mesh.device_type)
+    whole: Tensor = there.full_tensor()
+    return whole

@@ -1,0 +1,1 @@
+"""What several ranks of a training step need."""

@@ -1,0 +1,366 @@
+"""The answers on the paper's claims: what decides, what is context, what is refused, and the page's rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from synthetic import claim as judged_claim
+from synthetic import made
+
+from harness.claims.answers import ANSWERS, AnsweredClaim, answer_claims, refuse_unknown
+from harness.claims.judge import judge
+from harness.claims.load import load_claims
+from harness.claims.model import Difference
+from harness.claims.paper import PaperClaim, PublicRecord, is_quoted, load_paper_claims
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import names
+from harness.config.validation import ConfigError
+from harness.report.index.answer_sources import judged_claims
+from harness.report.index.answers_page import (
+    accepted_text,
+    answers_csv,
+    answers_markdown,
+    answers_page,
+    evidence_text,
+    shares_text,
+    short_form,
+)
+from harness.sweep.store import read_records
+
+CLAIMS = load_paper_claims()
+QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
+
+OF_THE_PAPER = {
+    "overlord_throughput", "overlord_memory", "gb200_tco", "movement_limit", "latency_wall", "rule_of_40",
+    "seven_billion", "more_than_one_accelerator", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b",
+    "table_1_175b", "zero_stage_1", "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload",
+    "unified_memory", "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate",
+    "chopper_dvfs", "chopper_clocks", "uniorch",
+}  # fmt: skip
+OF_THE_ARTICLE = {
+    "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
+    "per_layer", "layered", "async_loading",
+}  # fmt: skip
+
+
+def paper_claim(**changes: object) -> PaperClaim:
+    base = PaperClaim(
+        *("c", "paper", "I", "words", "It is twice as fast", (1.8, 2.2), "x", "", False, ""),
+        *("It says so.", "S", (), ("invented/claim",), "", ""),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def public(decides: bool = True, **changes: object) -> PublicRecord:
+    base = PublicRecord(
+        "of a GPU", "published", "a/b, c.md", {}, 0, None, None, None, None, None, {}, "", decides
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def answered(claim: PaperClaim, *values: Any, origin: str = "measured", **conditions: str) -> AnsweredClaim:
+    """Answer a claim of 2.0 within 10 % on CUDA, given the value, or samples, of several workloads."""
+    held = judged_claim(2.0, tolerance=0.1, unit="s", conditions={"device": "cuda"})
+    first = held.interpretations[0]._replace(metric="time", method="", variant="fast")
+    names_ = [f"w{i}" for i in range(len(values))]
+    held = replace(held, interpretations=tuple(first._replace(name=one, workload=one) for one in names_))
+    sampled = [value if isinstance(value, tuple) else (value,) for value in values]
+    records = [
+        made(name, "fast", {("time", ""): ("s", origin, samples)}, conditions=conditions)
+        for name, samples in zip(names_, sampled, strict=True)
+    ]
+    judged_ = {"invented/claim": (held, judge([held], records))} if values else {}
+    return answer_claims([claim], judged_)[0]
+
+
+def test_each_claim_of_the_paper_and_the_article_has_one_row() -> None:
+    assert {one.id for one in CLAIMS if one.by == "paper"} == OF_THE_PAPER
+    assert {one.id for one in CLAIMS if one.by == "article"} == OF_THE_ARTICLE
+
+
+def test_words_marked_verbatim_are_those_of_the_paper_or_the_article() -> None:
+    sentences = [*QUOTATIONS["paper"], *QUOTATIONS["article"]]
+    for suite in names("suite"):
+        for claim in load_claims(suite):
+            if claim.verbatim:
+                assert is_quoted(claim.quoted, sentences), f"{suite}/{claim.id}: {claim.quoted}"
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([public(values={"a": 2.0, "b": 2.1, "c": 1.9})], "confirmed"),
+        ([public(values={"a": 2.0, "b": 2.3, "c": 1.9})], "partly"),
+        ([public(values={"a": 1.0, "b": 2.3, "c": 3})], "contradicted"),
+        ([public(values={"a": 2.0, "b": 3})], "plausible but not tested"),  # too few to decide
+        ([public(values={"a": 1.0, "b": 3})], "cannot be tested here"),
+        ([public(False, values={"a": 2.0, "b": 3})], "plausible but not tested"),
+        ([public(n=100, inside=0.95)], "confirmed"),
+        ([public(n=100, inside=0.5)], "partly"),
+        ([public(n=100, inside=0.05)], "contradicted"),
+        ([public(n=9, inside=1.0), public(n=100, inside=0.0)], "partly"),
+        ([public(False, n=100, inside=1.0)], "cannot be tested here"),
+    ],
+)
+def test_published_values_decide_where_they_have_the_claims_metric(
+    records: list[PublicRecord], expected: str
+) -> None:
+    claim = paper_claim(public=tuple(replace(one, n=one.n or len(one.values)) for one in records))
+    assert answered(claim).answer == expected
+
+
+def test_often_is_met_by_half() -> None:
+    half = public(n=100, inside=0.56)
+    assert answered(paper_claim(public=(half,))).answer == "partly"
+    assert answered(paper_claim(public=(half,), often=True)).answer == "confirmed"
+    assert answered(paper_claim(public=(public(n=100, inside=0.4),), often=True)).answer == "partly"
+
+
+@pytest.mark.parametrize(
+    ("values", "origin", "device", "expected"),
+    [
+        ((2.0, 2.1, 1.9), "measured", "cuda", "confirmed"),
+        ((3.0, 3.1, 1.0), "measured", "cuda", "contradicted"),
+        ((2.0, 3.1, 1.0), "measured", "cuda", "partly"),
+        ((2.0, 2.1, 1.9), "published", "cuda", "confirmed"),
+        ((2.0, 2.1, (1.9, 2.5)), "measured", "cuda", "plausible but not tested"),  # two are decided
+        (((1.9, 2.5), (1.9, 2.6), (1.5, 2.1)), "measured", "cuda", "cannot be tested here"),
+        ((2.0, 2.1, 1.9, (1.9, 2.5)), "measured", "cuda", "confirmed"),  # of those that are decided
+        ((2.0, 2.1, 1.9), "measured", "cpu", "plausible but not tested"),
+        ((3.0, 3.1, 1.0), "measured", "cpu", "cannot be tested here"),
+        *(
+            ((2.0, 2.1, 1.9), origin, "cuda", "plausible but not tested")
+            for origin in ("emulated", "simulated", "calculated")
+        ),
+        *(
+            ((3.0, 3.1, 1.0), origin, "cuda", "cannot be tested here")
+            for origin in ("emulated", "simulated", "calculated")
+        ),
+    ],
+)
+def test_only_what_was_measured_on_the_claims_device_decides(
+    values: tuple[float, ...], origin: str, device: str, expected: str
+) -> None:
+    assert answered(paper_claim(), *values, origin=origin, device=device).answer == expected
+
+
+def test_a_misquotation_is_the_answer_whatever_was_measured_and_says_why() -> None:
+    found = answered(paper_claim(misquoted="It left half out."), 2.0, 2.1, 1.9, device="cuda")
+    assert (found.answer, found.why) == ("misquoted", "It left half out.")
+
+
+def test_what_is_misquoted_and_not_built_is_misquoted_and_says_both() -> None:
+    found = answered(paper_claim(misquoted="It left half out.", not_built="there is no suite yet"))
+    assert (found.answer, found.why) == ("misquoted", "It left half out. Not built: there is no suite yet.")
+
+
+def test_a_plausible_claim_says_what_of_the_context_agrees() -> None:
+    inside = answered(paper_claim(), 2.0, origin="simulated")
+    assert inside.why == "some of the context lies in the accepted band"
+    narrow = answered(paper_claim(), 1.0, 1.801, origin="simulated")
+    assert narrow.why == "some of the context lies in the accepted band; 1.80 s by 0.06 % only"
+    direction = answered(paper_claim(band=None), 2.0, origin="simulated")
+    assert direction.why == "no number is claimed; the context has the claimed direction"
+
+
+def test_a_quoted_value_between_our_bounds_is_named() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="s", stat="bounds", metric="time", method="")
+    records = [made(figures={("time", ""): ("s", "calculated", (1.0, 4.0))})]
+    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    assert (row.answer, row.why) == ("plausible but not tested", "the quoted 2 s lies within our bounds")
+
+
+def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
+    held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")
+    groups = {"a": "alone", "b": "alone", "c": "alone", "d": "steps"}
+    first = held.interpretations[0]
+    each = (first._replace(name=name, workload=name, group=group) for name, group in groups.items())
+    held = replace(held, interpretations=tuple(each))
+    figures = dict(zip(groups, (2.0, 2.1, 1.9, 9.0), strict=True))
+    records = [made(name, figures={("time", ""): ("s", "measured", (one,))}) for name, one in figures.items()]
+    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    assert [evidence_text(one, row.claim) for one in row.evidence] == [
+        "alone: 1.90 s … 2.10 s ᵐ",
+        "steps: 9 s ᵐ",
+    ]
+    assert (row.answer, row.why) == ("confirmed", "3 of 3 (measured, alone, invented/claim)")
+
+
+def test_a_published_record_says_what_it_is_of() -> None:
+    record = public(of="speed on a GPU, best case: 2 of them", values={"a": 2.0, "b": 3.0}, n=2)
+    assert shares_text(record, paper_claim()) == "speed on a GPU: 2× … 3× (n = 2) ᵖ"
+    assert shares_text(public(of="2× on a GPU, once"), paper_claim()) == "2× on a GPU, once ᵖ"
+
+
+def test_what_is_missing_is_named() -> None:
+    assert answered(paper_claim(not_built="no suite yet")).why == "no suite yet"
+    assert answered(paper_claim()).missing == ("invented/claim",)
+    assert "Without results of: invented." in answers_markdown([answered(paper_claim())])
+    assert answered(paper_claim(untestable="needs prices")).why == "needs prices"
+    found = answered(paper_claim(not_built="no suite yet"), 2.0, origin="simulated", device="cuda")
+    assert found.answer == "plausible but not tested"
+
+
+ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
+"""States without ZeRO over states of a stage on N ranks, by arXiv 1910.02054."""
+
+
+def test_values_of_zeros_formula_are_those_of_the_formula() -> None:
+    by_id = {one.id: one for one in CLAIMS}
+    (record,) = by_id["zero_larger_models"].public
+    for name, value in record.values.items():
+        stage, ranks = (int(number) for number in re.findall(r"\d+", name))
+        assert value == pytest.approx(ZERO[stage](ranks), rel=2e-3)
+    for stage in (1, 2):
+        (record,) = by_id[f"zero_stage_{stage}"].public
+        for name, value in record.values.items():
+            assert value == pytest.approx(ZERO[stage](int(name.removeprefix("N = "))), rel=2e-3)
+
+
+def test_a_formula_says_where_it_lies_in_the_band() -> None:
+    (row,) = answer_claims([one for one in CLAIMS if one.id == "zero_larger_models"], {})
+    low, high = (
+        {stage: end([n for n in range(2, 99) if 2 <= ZERO[stage](n) <= 4]) for stage in (2, 3)}
+        for end in (min, max)
+    )
+    each = "; ".join(f"ZeRO-{stage}, N = {low[stage]} to {high[stage]}" for stage in (2, 3))
+    assert row.answer == "partly"
+    assert row.why.startswith(f"where {each} (")
+    assert "ZeRO-2, N = 3 to 7; ZeRO-3, N = 2 to 4" in row.why
+
+
+def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -> None:
+    """By the records themselves: origin of the metric, device of the cell."""
+    records = {
+        record.cell.id: record
+        for folder in (ROOT / "results/reference").glob("*/plan.json")
+        for record in read_records(folder.parent)
+    }
+    deciding = [
+        (verdict, {one.origin for one in records[verdict.cell].measurements})
+        for row in reference_answers()
+        if row.answer in ("confirmed", "partly", "contradicted")
+        for evidence in row.evidence
+        if evidence.decides
+        for verdict in evidence.verdicts
+    ]
+    assert deciding
+    for verdict, origins in deciding:
+        assert verdict.origin in origins
+        assert verdict.origin not in ("emulated", "simulated"), verdict
+
+
+def reference_answers() -> list[AnsweredClaim]:
+    from harness.commands.main import judged, results_folders
+
+    folders = results_folders(ROOT / "results/reference")
+    return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
+
+
+def test_the_committed_answers_come_out_of_the_committed_results() -> None:
+    rows = reference_answers()
+    folder = ROOT / "results/reference"
+    made_of = {
+        "answers.md": answers_markdown(rows),
+        "answers.html": answers_page(rows),
+        "answers.csv": answers_csv(rows),
+    }
+    for name, text in made_of.items():
+        assert (folder / name).read_text() == text, "python -m harness from_results=results/reference"
+
+
+def test_the_readme_has_the_short_form_of_the_committed_answers() -> None:
+    assert short_form(reference_answers()) in (ROOT / "README.md").read_text()
+
+
+def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
+    rows = answer_claims(CLAIMS, {})
+    page, table = answers_page(rows), list(csv.DictReader(io.StringIO(answers_csv(rows))))
+    assert [line["id"] for line in table] == [one.id for one in CLAIMS]
+    assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "not built"}
+    for row in rows:
+        assert f'id="{row.claim.id}"' in page
+        assert accepted_text(row.claim) in page
+    assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
+
+
+def conf_with(folder: Path, change: dict[str, object]) -> Path:
+    data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
+    first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
+    first.update(change)
+    data["claims"] = [first]
+    (folder / "answers.yaml").write_text(yaml.safe_dump(data))
+    (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
+        ({"by": "newspaper"}, "allowed: article, paper"),
+        ({"band": [3.0, 1.5]}, "the lower number first"),
+        ({"source": "", "source_says": "It is known."}, "source: missing"),
+        ({"band": None}, "decides: needs the claim's band"),
+        ({"claim": ""}, "empty; expected the claim in plain words"),
+        ({"quoted": "9x"}, "is nowhere"),
+        ({"judged": ["kernels/a", "kernels/a"]}, "'kernels/a' is given twice"),
+        (
+            {"public": [{"of": "x", "source": "y", "inside": 0.8, "above": 0.4, "n": 5}]},
+            "add up to 1 at most",
+        ),
+        ({"public": [{"of": "x", "source": "y", "inside": 0.8}]}, "n: missing"),
+        ({"public": [{"of": "x"}]}, "public[0].source: missing"),
+        (
+            {"public": [{"of": "x", "source": "y", "inside": 0.8, "n": 5, "values": {"a": 2.0}}]},
+            "values and inside are both given",
+        ),
+    ],
+)
+def test_a_mistake_in_the_claims_is_one_line(change: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_paper_claims(conf_with(tmp_path, change))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_judged_claim_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'invented/claim' is no claim of conf/claims"):
+        refuse_unknown([paper_claim()], ["memory/rule_40x"])
+    refuse_unknown(CLAIMS, [f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite)])
+
+
+def test_results_of_two_folders_or_machines_are_refused() -> None:
+    from harness.commands.main import judged
+
+    data = judged(ROOT / "results/reference/host_optimizer")
+    with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):
+        judged_claims([(data, "a"), (data, "b")])
+    assert judged_claims([(data, "a"), (data, "x/host_optimizer")])
+    none = replace(data, verdicts=[replace(one, ours=None) for one in data.verdicts])
+    elsewhere = judged_claims([(none, "x/host_optimizer"), (data, "b")])
+    assert elsewhere == judged_claims([(data, "x/host_optimizer"), (none, "b")])
+    assert any(one.ours is not None for _, verdicts in elsewhere.values() for one in verdicts)
+    near, far = (
+        replace(data, verdicts=[replace(one, where=where) for one in data.verdicts])
+        for where in ("as stated", "elsewhere")
+    )
+    of_conditions = judged_claims([(far, "x/host_optimizer"), (near, "b")])
+    assert of_conditions == judged_claims([(near, "b")])
+    assert judged_claims([(far, "x/host_optimizer"), (far, "b")]) == judged_claims(
+        [(far, "x/host_optimizer")]
+    )
+    differing = [replace(one, differs=(*one.differs, Difference("c", "x", "y"))) for one in far.verdicts]
+    further = replace(far, verdicts=differing)
+    assert judged_claims([(further, "a"), (far, "b")]) == judged_claims([(far, "b")])
+    (known,) = data.environment.values()
+    two = replace(data, environment={"one": known, "two": {**known, "cpu": "another"}})
+    with pytest.raises(ConfigError, match="has results of several machines"):
+        judged_claims([(two, "a")])

@@ -1,0 +1,386 @@
+"""The claims data: read whole, refused in one line where wrong, true to the paper and its arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from synthetic import claim as claim_of
+
+from harness.claims.interpretations import INTERPRETATION
+from harness.claims.load import CLAIM, CONF, FILE, SOURCE, load_claims
+from harness.config.validation import ConfigError
+from harness.records import UNITS
+
+GOOD = {
+    "suite": "invented",
+    "sources": {"somewhere": {"cite": "a place", "provenance": "stated"}},
+    "claims": [
+        {
+            "id": "first",
+            "quoted": "100 B",
+            "quoted_by": "Table 0",
+            "value": 100,
+            "unit": "B",
+            "relation": "about",
+            "tolerance": 0.1,
+            "conditions": {"device": "cuda"},
+            "requires": {"device_memory_B": 80e9},
+            "source_says": "nothing",
+            "source": "somewhere",
+            "interpretations": [
+                {"name": "r", "metric": "m", "method": "y", "workload": "w_small", "variant": "o", "text": ""}
+            ],
+        }
+    ],
+}  # fmt: skip
+WORKLOAD = """
+from dataclasses import dataclass
+@dataclass(kw_only=True)
+class Workload:
+    num_hidden_layers: int
+    optimizer: str
+    bias: bool = False
+    learning_rate: float = 1e-3
+    ranks: int = 2
+    device_memory_B: float
+    source: str
+"""
+SUITE = """
+workloads:
+  w_small:
+    {num_hidden_layers: 2, optimizer: adamw, learning_rate: 1.0e9, device_memory_B: "${hardware.memory_B}",
+     source: here}
+  w_large: {num_hidden_layers: 4, optimizer: adamw, device_memory_B: "${hardware.memory_B}", source: here}
+  other: {num_hidden_layers: 6, optimizer: adamw, device_memory_B: "${hardware.memory_B}", source: here}
+"""
+
+Edit = Callable[[dict[str, Any], dict[str, Any]], object]
+
+
+def load(conf: Path, edit: Edit | None = None) -> Any:
+    data = yaml.safe_load(yaml.safe_dump(GOOD))
+    if edit:
+        edit(data, data["claims"][0])
+    for folder in ("claims", "suite/invented", "report", "suites/invented"):
+        (conf / folder).mkdir(parents=True, exist_ok=True)
+    (conf / "claims/invented.yaml").write_text(yaml.safe_dump(data))
+    (conf / "suite/invented.yaml").write_text(SUITE)
+    (conf / "suites/invented/__init__.py").write_text(WORKLOAD)
+    (conf / "suite/invented/o.yaml").write_text("title: The other\n")
+    (conf / "suite/invented/p.yaml").write_text("variants: {x: {title: P by x}, y: {}}\n")
+    (conf / "report/invented.yaml").write_text("names: {workload: {w_small: Small}}\n")
+    return load_claims("invented", conf, conf / "suites")
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path)
+    assert (claim.value, claim.unit, claim.source, claim.provenance) == (100.0, "B", "a place", "stated")
+    assert (claim.verbatim, claim.misquoted) == (True, "")
+    assert claim.interpretations[0].divide_by == ""
+    with pytest.raises(FrozenInstanceError):
+        claim.value = 1.0
+
+
+def test_a_claim_is_about_the_workload_as_the_suite_declares_it(tmp_path: Path) -> None:
+    """Nothing is copied: what the hardware gives and where it was taken from is left out."""
+    (claim,) = load(tmp_path)
+    assert claim.interpretations[0].requires == {
+        "num_hidden_layers": 2,
+        "optimizer": "adamw",
+        "learning_rate": 1e9,
+        "device_memory_B": 80e9,
+    }
+    assert claim.interpretations[0].defaults == {"bias": False, "ranks": 2}
+
+
+def test_a_field_on_which_no_claim_depends_is_not_required(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path, lambda d, c: d.update(ignore_fields=["ranks", "learning_rate"]))
+    (only,) = claim.interpretations
+    assert set(only.requires) | set(only.defaults) == {
+        "num_hidden_layers", "optimizer", "device_memory_B", "bias"
+    }  # fmt: skip
+
+
+def test_interpretations_are_generated_over_workloads_and_variants(tmp_path: Path) -> None:
+    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
+        claim["interpretations"] = [
+            {
+                "metric": "m",
+                "workloads": ["w_*"],
+                "variants": ["o", "p.x", "p.y"],
+                "text": "{workload} by {variant}",
+            },
+            {"metric": "m", "workloads": ["other"], "variant": "o", "text": "T"},
+        ]
+
+    (claim,) = load(tmp_path, edit)
+    found = [(one.workload, one.variant, one.name, one.text) for one in claim.interpretations]
+    assert found == [
+        ("w_small", "o", "Small, The other", "Small by The other"),
+        ("w_large", "o", "w_large, The other", "w_large by The other"),
+        ("w_small", "p.x", "Small, P by x", "Small by P by x"),
+        ("w_large", "p.x", "w_large, P by x", "w_large by P by x"),
+        ("w_small", "p.y", "Small, p.y", "Small by p.y"),
+        ("w_large", "p.y", "w_large, p.y", "w_large by p.y"),
+        ("other", "o", "other", "T"),
+    ]
+    assert claim.interpretations[-1].requires["num_hidden_layers"] == 6
+
+
+def test_a_range_and_a_ratio_are_read(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path, ranged)
+    assert (claim.relation, claim.value, claim.upper, claim.tolerance) == ("range", 1.3, 2.0, 0.0)
+    assert claim.accepted == (1.3, 2.0)
+    assert claim.interpretations[0].relative_to == "baseline"
+
+
+def ranged(_: dict[str, Any], claim: dict[str, Any], ends: object = (1.3, 2)) -> None:
+    for name in ("relation", "value", "tolerance"):
+        del claim[name]
+    claim.update(unit="1", range=list(ends) if isinstance(ends, tuple) else ends)
+    claim["interpretations"][0]["relative_to"] = "baseline"
+
+
+@pytest.mark.parametrize(
+    ("relation", "accepted"),
+    [
+        ("about", (90.0, 110.0)),
+        ("at_least", (90.0, math.inf)),
+        ("at_most", (-math.inf, 110.0)),
+        ("up_to", (1.0, 110.0)),
+        ("increasing", (90.0, math.inf)),
+    ],
+)
+def test_each_relation_accepts_a_band(relation: str, accepted: tuple[float, float]) -> None:
+    found = claim_of(100.0, relation=relation, tolerance=0.1, unit="1").accepted
+    assert found == pytest.approx(accepted)
+
+
+INCREASING = {"relation": "increasing", "unit": "1", "value": 1.0}
+
+
+def ordered(claim: dict[str, Any], order: Any, **more: Any) -> None:
+    """Turn the good claim into one of an order."""
+    claim.update(INCREASING)
+    del claim["tolerance"], claim["interpretations"][0]["variant"]
+    claim["interpretations"][0].update(order=order, **more)
+
+
+def test_an_order_of_variants_is_read_and_needs_no_tolerance(tmp_path: Path) -> None:
+    (claim,) = load(tmp_path, lambda _, c: ordered(c, ["low", "moderate", "high"]))
+    assert (claim.relation, claim.value, claim.unit, claim.tolerance) == ("increasing", 1.0, "1", 0.0)
+    (only,) = claim.interpretations
+    assert only.order == only.variants == ("low", "moderate", "high")
+    assert only.requires["num_hidden_layers"] == 2
+    (claim,) = load(tmp_path)
+    assert (claim.interpretations[0].order, claim.interpretations[0].variants) == ((), ("o",))
+
+
+def test_an_order_may_ask_for_more_than_merely_more(tmp_path: Path) -> None:
+    def edit(_: dict[str, Any], claim: dict[str, Any]) -> None:
+        ordered(claim, ["a", "b"])
+        claim.update(value=1.25, tolerance=0.2)
+
+    (claim,) = load(tmp_path, edit)
+    assert (claim.value, claim.tolerance) == (1.25, 0.2)
+
+
+def test_a_suite_without_claims_has_none(tmp_path: Path) -> None:
+    assert load_claims("invented", tmp_path) == ()
+
+
+def first(claim: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = claim["interpretations"][0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda d, c: c.update(vaule=1), ["claims[0] (first).vaule", "did you mean value"]),
+        (lambda d, c: c.pop("value"), ["claims[0] (first).value", "missing", "range"]),
+        (lambda d, c: c.pop("relation"), ["claims[0] (first).relation", "missing", "range"]),
+        (lambda d, c: c.update(value="many"), ["(first).value"]),
+        (lambda d, c: c.update(value=0), ["(first).value", "above 0"]),
+        (lambda d, c: c.update(unit="GB"), ["(first).unit", "B/s"]),
+        (lambda d, c: (c.pop("unit"), c.update(relation="up_to", value=0.5)), ["(first).value", "above 1"]),
+        (lambda d, c: c.update(relation="around"), ["(first).relation", "at_least"]),
+        (lambda d, c: c.update(tolerance=-0.1), ["(first).tolerance"]),
+        (lambda d, c: c.update(source="elsewhere"), ["(first).source", "somewhere"]),
+        (lambda d, c: c.update(verbatim="no"), ["(first).verbatim", "true or false"]),
+        (lambda d, c: c.update(interpretations=[]), ["(first).interpretations", "none"]),
+        (lambda d, c: first(c).pop("metric"), ["interpretations[0].metric", "missing"]),
+        (lambda d, c: c["interpretations"].append(first(c)), ["interpretations", "'r' is given twice"]),
+        (lambda d, c: c["interpretations"].append("a word"), ["interpretations[1]", "expected KEY: VALUE"]),
+        (lambda d, c: d["claims"].append(c), ["'first' is given twice"]),
+        (lambda d, c: d["claims"].append(7), ["claims[1]", "expected KEY: VALUE"]),
+        (lambda d, c: d["sources"]["somewhere"].update(provenance="U"), ["somewhere.provenance", "stated"]),
+        (lambda d, c: d.update(ignore_fields=["rank"]), ["ignore_fields", "'rank'"]),
+        (lambda d, c: first(c).update(workload="w_smal"), ["interpretations[0].workload", "mean w_small"]),
+        (lambda d, c: first(c).update(workloads=["w_*"]), ["interpretations[0]", "workload, or workloads"]),
+        (lambda d, c: first(c).pop("workload"), ["interpretations[0]", "workload, or workloads"]),
+        (
+            lambda d, c: (first(c).pop("workload"), first(c).update(workloads=["v*"])),
+            ["interpretations[0].workload", "'v*'", "w_small"],
+        ),
+        (
+            lambda d, c: (first(c).pop("workload"), first(c).update(workloads=["w_*"])),
+            ["interpretations", "'r' is given twice"],
+        ),
+        (lambda d, c: first(c).update(text="{model} runs"), ["interpretations[0].text", "{workload}"]),
+        (lambda d, c: c.update(requires=["80 GB"]), ["(first).requires"]),
+        (lambda d, c: c.update(range=[1, 2]), ["(first)", "range and relation"]),
+        (lambda d, c: ranged(d, c, (2, 1.3)), ["(first).range", "[LOW, HIGH]"]),
+        (lambda d, c: ranged(d, c, (1.3,)), ["(first).range", "[LOW, HIGH]"]),
+        (lambda d, c: ranged(d, c, (0, 2)), ["(first).range", "above 0"]),
+        (lambda d, c: ranged(d, c, ("a", "b")), ["(first).range", "two numbers"]),
+        (lambda d, c: ranged(d, c, 2), ["(first).range", "a list"]),
+        (lambda d, c: first(c).update(relative_to="b"), ["(first).unit", "B", "'r' is a ratio"]),
+        (
+            lambda d, c: first(c).update(relative_to="b", divide_by="p"),
+            ["interpretations[0]", "divide_by and relative_to"],
+        ),
+        (
+            lambda d, c: (c.update(unit="1"), first(c).update(relative_to="b", stat="min")),
+            ["interpretations[0]", "stat min and relative_to"],
+        ),
+        (lambda d, c: first(c).update(stat="worst"), ["interpretations[0].stat", "worst", "min", "max"]),
+        (lambda d, c: c.pop("tolerance"), ["(first).tolerance", "missing"]),
+        (lambda d, c: c.update(relation="up_to"), ["(first).unit", "B", "expected 1"]),
+        (lambda d, c: c.update(relation="up_to", unit="1", value=1), ["(first).value", "above 1"]),
+        (lambda d, c: first(c).pop("variant"), ["interpretations[0]", "variant, or variants"]),
+        (lambda d, c: first(c).update(variants=["o"]), ["interpretations[0]", "variant, or variants"]),
+        (lambda d, c: ordered(c, ["a"]), ["interpretations[0].order", "['a']", "at least two variants"]),
+        (lambda d, c: ordered(c, []), ["interpretations[0].order", "at least two variants"]),
+        (lambda d, c: ordered(c, "ab"), ["interpretations[0].order", "'ab'", "a list"]),
+        (lambda d, c: ordered(c, ["a", 2]), ["interpretations[0].order", "at least two variants"]),
+        (lambda d, c: ordered(c, ["a", "b", "a"]), ["interpretations[0].order", "'a' is given twice"]),
+        (lambda d, c: ordered(c, ["a", "b"], variant="a"), ["interpretations[0]", "order and variant"]),
+        (
+            lambda d, c: ordered(c, ["a", "b"], relative_to="c"),
+            ["interpretations[0]", "order and relative_to"],
+        ),
+        (lambda d, c: ordered(c, ["a", "b"], divide_by="p"), ["order and divide_by are both given"]),
+        (lambda d, c: ordered(c, None), ["interpretations[0].order"]),
+        (lambda d, c: c.update(INCREASING, tolerance=0), ["interpretations[0]", "order", "keep order"]),
+        (lambda d, c: first(c).update(order=["a", "b"]), ["order", "relation increasing alone"]),
+        (lambda d, c: [ordered(c, ["a", "b"]), c.update(unit="B")], ["(first).unit", "B", "expected 1"]),
+        (lambda d, c: [ordered(c, ["a", "b"]), c.update(value=0.9)], ["(first).value", "0.9", "no increase"]),
+        (
+            lambda d, c: [ordered(c, ["a", "b"]), c.update(tolerance=0.1)],
+            ["(first).value", "1 with tolerance 0.1", "no increase"],
+        ),
+        (lambda d, c: d.update(suite="other"), ["invented.yaml.suite", "'other'"]),
+        (lambda d, c: d.update(claim=[]), ["invented.yaml.claim", "claims"]),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_its_place(edit: Edit, words: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, edit)
+    text = str(error.value)
+    assert "\n" not in text
+    assert text.startswith("invented.yaml")
+    for part in words:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "text", ["claims: [", "- a list", "\x00", "!!python/object/apply:os.system ['true']"]
+)
+def test_a_file_that_is_no_claims_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims/invented.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_claims("invented", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+SUITES = sorted(path.stem for path in (CONF / "claims").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_every_claim_says_what_its_source_says(suite: str) -> None:
+    for claim in load_claims(suite):
+        assert claim.source_says
+        assert claim.source
+        assert claim.quoted
+        assert claim.unit in UNITS
+        assert claim.provenance in ("stated", "secondary", "chart", "derived")
+        assert claim.interpretations
+
+
+PAPER_TABLE_I = {
+    # workload: parameters, GB, GPUs of 80 GB; copied from the paper's page, not from conf/
+    "llama_1b": (1e9, 40, 1),
+    "llama_7b": (7e9, 280, 4),
+    "llama_13b": (13e9, 520, 7),
+    "llama_70b": (70e9, 2800, 35),
+    "gpt3_175b": (175e9, 7000, 88),
+}
+
+
+def test_table_1_is_the_papers_and_its_own_arithmetic() -> None:
+    claims = {claim.id: claim for claim in load_claims("memory")}
+    for workload, (parameters, gigabytes, gpus) in PAPER_TABLE_I.items():
+        memory = claims[f"table_1_{workload}_memory"]
+        count = claims[f"table_1_{workload}_gpus"]
+        assert memory.value == gigabytes * 1e9 == 40 * parameters
+        assert count.value == gpus == math.ceil(gigabytes / 80)
+        assert count.tolerance == 0
+        assert {one.workload for one in (*memory.interpretations, *count.interpretations)} == {workload}
+
+
+def test_both_interpretations_of_checkpointing_are_tried() -> None:
+    for claim in load_claims("memory"):
+        variants = {variant for one in claim.interpretations for variant in one.variants}
+        assert any("checkpointed" in variant for variant in variants), claim.id
+        assert any("checkpointed" not in variant for variant in variants), claim.id
+
+
+def test_a_claim_about_a_gpu_states_its_device() -> None:
+    assert all(claim.conditions.get("device") == "cuda" for claim in load_claims("memory"))
+
+
+def test_a_count_of_gpus_says_of_which_memory() -> None:
+    counts = ("gpus", "ranks_needed", "ranks_needed_power_of_two")
+    for claim in load_claims("memory"):
+        for one in claim.interpretations:
+            due = {"device_memory_B": 80e9} if one.metric in counts else {}
+            found = {name: v for name, v in one.requires.items() if name == "device_memory_B"}
+            assert found == due, (claim.id, one.name)
+
+
+def documented(heading: str) -> dict[str, str]:
+    """Return the rows of a section's table in docs/claims-language.md, by key."""
+    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n\n`relation`")[0]
+    rows = [line.split(" | ", 1) for line in section.splitlines() if line.startswith("| `")]
+    return {key.strip("| `"): meaning for key, meaning in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "schema"),
+    [("A file", FILE), ("A source", SOURCE), ("A claim", CLAIM), ("An interpretation", INTERPRETATION)],
+)
+def test_the_documentation_describes_each_key_and_no_other(heading: str, schema: Any) -> None:
+    rows = documented(heading)
+    assert list(rows) == list(schema)
+    for key, field in schema.items():
+        missing = [
+            one for one in field.get("one_of", ()) if f"`{one}`" not in rows[key] and key != "relation"
+        ]
+        assert not missing, f"{key}: {missing}"
+
+
+def test_the_documentation_describes_each_relation() -> None:
+    page = (CONF.parent / "docs/claims-language.md").read_text(encoding="utf-8")
+    table = page.partition("| relation | accepted |")[2].partition("\n\n")[0]
+    assert [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")] == CLAIM["relation"][
+        "one_of"
+    ]

@@ -1,0 +1,581 @@
+"""Two results folders are compared: what changed beyond the noise, and what fails; also by simulation."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.commands.compare.change import FALSE_FAILURES, Change, holm, significant, welch
+from harness.commands.compare.command import main
+from harness.commands.compare.comparison import FolderComparison, compare_folders
+from harness.commands.compare.folder import ResultsFolder, read_folder
+from harness.config.code_fingerprint import ROOT
+from harness.records import Cell, Limits, Measurement, Record, digest
+from harness.statistics import ratio
+from harness.sweep.environment import Environment, Gpu
+from harness.sweep.plan import Plan, write_cells
+from harness.sweep.store import Store
+
+HOST = Environment(
+    system="Linux 6 x86_64", cpu="Processor A", cores=8, memory_B=64 << 30, python="3.11.7",
+    versions={"torch": "2.13.0"}, gpus=(), driver="", commit="a" * 40, dirty=False,
+)  # fmt: skip
+OTHER_HOST = HOST._replace(cpu="Processor B", gpus=(Gpu("GPU X", 80 << 30),), driver="570.1")
+
+Samples = Mapping[tuple[str, str, str], Sequence[float]]
+"""(metric, unit, origin) to the samples of one process."""
+
+
+def record(
+    variant: str,
+    repeat: int,
+    samples: Samples,
+    *,
+    workload: str = "small",
+    suite: str = "invented",
+    status: str = "ok",
+    environment: Environment = HOST,
+    **changed: Any,
+) -> Record:
+    config = {"workload": {"seq_len": 128} | changed, "settings": {}}
+    name = digest([suite, workload, variant, repeat, config, environment.host])
+    measurements = tuple(Measurement(m, u, o, "", tuple(s)) for (m, u, o), s in samples.items())
+    cell = Cell(name, suite, workload, variant, variant, repeat, repeat, config)
+    return Record(cell, status, "", measurements, environment=environment.digest, limits=Limits(60.0))
+
+
+def write(folder: Path, records: Iterable[Record], *environments: Environment) -> Path:
+    """Write a results folder through the store."""
+    records = list(records)
+    with Store(folder) as store:
+        for one in records:
+            store.append(one)
+        for environment in environments or (HOST,):
+            store.write_environment(environment)
+    write_cells(folder, Plan("invented", tuple(one.cell.id for one in records)))
+    return folder
+
+
+TIME = ("time", "s", "measured")
+RATE = ("rate", "token/s", "measured")
+BYTES = ("peak_memory", "B", "measured")
+
+
+def times(seed: int, factors: Mapping[str, float], repeats: int = 5, spread: float = 0.01, **fields: Any):
+    """Return records of `time`: each variant takes its factor of 10 ms, with noise of process and round."""
+    draw = random.Random(seed)
+    return [
+        record(variant, repeat, {TIME: [process * draw.gauss(1, 0.005) for _ in range(6)]}, **fields)
+        for repeat in range(repeats)
+        for variant, factor in factors.items()
+        for process in [0.01 * factor * math.exp(draw.gauss(0, spread))]
+    ]
+
+
+BOTH = {"baseline": 1.0, "fused": 0.5}
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    status = main([str(word) for word in words])
+    return status, *capsys.readouterr()
+
+
+def compared(tmp_path: Path, a: Iterable[Record], b: Iterable[Record], above: float | None = 0.05):
+    folders = write(tmp_path / "a", a), write(tmp_path / "b", b)
+    return compare_folders(*map(read_folder, folders), above)
+
+
+def failed(found: FolderComparison) -> list[tuple[str, str]]:
+    return [
+        (one.optimization, one.metric) for one, is_failed in zip(found.metrics, found.failed, strict=True)
+        if is_failed
+    ]  # fmt: skip
+
+
+def test_a_run_compared_with_itself_has_no_change(capsys, tmp_path):
+    folder = ROOT / "results/reference/overlap"
+    status, out, _ = run(capsys, folder, folder, "--fail-above", 0, "--json", tmp_path / "c.json")
+    assert status == 0
+    assert "No failure" in out
+    assert "| Workload |" not in out
+    data = json.loads((tmp_path / "c.json").read_text())
+    assert {one["verdict"] for one in data["metrics"]} == {"same"}
+    written = [json.loads(line)["cell"] for line in (folder / "records.jsonl").read_text().splitlines()]
+    cells = {(one["workload"], one["optimization"]) for one in written}
+    assert data["cells"] == data["cells_with_same_identity"] == len(cells)
+    assert not data["conditions"]
+
+
+def test_a_slower_variant_fails_and_is_named(capsys, tmp_path):
+    a = write(tmp_path / "a", times(1, BOTH))
+    b = write(tmp_path / "b", times(2, BOTH | {"fused": 0.6}))
+    json_path, markdown_path = tmp_path / "c.json", tmp_path / "c.md"
+    words = [a, b, "--fail-above=0.05", "--json", json_path, "--markdown", markdown_path]
+    status, out, _ = run(capsys, *words)
+    assert status == 1
+    assert markdown_path.read_text() == out
+    first, second, third = (line.rstrip() for line in out.splitlines()[:3])
+    assert first.startswith("Same host: 8 cores Processor A, 64 GiB, no GPU.")
+    assert second == "2 metrics of 2 cells in both: 1 worse, 1 no difference."
+    assert third == "**Failure:** 1 metric is worse by more than 5 % beyond the noise."
+    (row,) = [line for line in out.splitlines() if line.startswith("| small")]
+    assert "fused" in row
+    assert "→" in row
+    assert "ms" in row
+    (fused,) = [one for one in json.loads(json_path.read_text())["metrics"] if one["optimization"] == "fused"]
+    assert fused["ratio"]["low"] < 1.2 < fused["ratio"]["high"]
+    assert fused["ratio_of_effects"]["low"] < 1.2 < fused["ratio_of_effects"]["high"]
+    assert fused["effect_a"] == pytest.approx(0.5, rel=0.05)
+    assert fused["effect_b"] == pytest.approx(0.6, rel=0.05)
+    assert fused["unit"] == "s"
+    assert fused["failure"]
+    status, out, _ = run(capsys, b, a, "--fail-above", "0.05")
+    assert status == 0
+    assert "1 better" in out
+    assert run(capsys, a, b)[0] == 0, "without --fail-above nothing fails"
+    assert run(capsys, a, b, "--fail-above", "0.3")[0] == 0, "20 % is within a margin of 30 %"
+
+
+def test_a_slower_host_fails_by_its_baseline_and_not_by_its_variants(tmp_path):
+    slower = {variant: 1.3 * factor for variant, factor in BOTH.items()}
+    found = compared(tmp_path, times(1, BOTH), times(2, slower))
+    assert failed(found) == [("baseline", "time")]
+    assert set(found.verdicts) == {"worse"}
+
+
+def test_a_faster_baseline_does_not_make_its_variants_fail(tmp_path):
+    found = compared(tmp_path, times(1, BOTH), times(2, BOTH | {"baseline": 0.7}))
+    assert failed(found) == []
+    assert Counter(found.verdicts) == {"better": 1, "no difference": 1}
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_with_one_or_two_processes_nothing_is_decided(tmp_path, repeats):
+    found = compared(tmp_path, times(1, BOTH, repeats), times(2, {"baseline": 3.0, "fused": 1.5}, repeats))
+    assert set(found.verdicts) == {"undecided"}
+    assert failed(found) == []
+    intervals = [one.change.interval for one in found.metrics]
+    assert all(one is None if repeats == 1 else one[0] < 3 < one[1] for one in intervals)
+
+
+def test_where_more_is_better_less_fails(tmp_path):
+    def rates(seed: int, factor: float) -> list[Record]:
+        draw = random.Random(seed)
+        return [record("baseline", i, {RATE: [factor * draw.gauss(1e4, 50)]}) for i in range(5)]
+
+    assert failed(compared(tmp_path / "less", rates(1, 1), rates(2, 0.8))) == [("baseline", "rate")]
+    assert failed(compared(tmp_path / "more", rates(1, 1), rates(2, 1.2))) == []
+
+
+def test_bytes_that_repeat_exactly_need_no_interval(tmp_path):
+    def counted(value: float, repeats: int = 3) -> list[Record]:
+        return [record("baseline", i, {BYTES: [value]}) for i in range(repeats)]
+
+    found = compared(tmp_path / "more", counted(1e9), counted(1.06e9))
+    assert (found.verdicts, found.failed) == (("worse",), (True,))
+    assert found.metrics[0].change.interval is None
+    assert compared(tmp_path / "within", counted(1e9), counted(1.04e9)).failed == (False,)
+    found = compared(tmp_path / "once", counted(1e9, 1), counted(1.06e9, 1))
+    assert (found.verdicts, found.failed) == (("undecided",), (False,)), "one process shows no repetition"
+
+
+def test_the_report_of_a_suite_declares_which_metrics_have_a_direction(tmp_path):
+    rate, bound = ("link_rate", "B/s", "emulated"), ("bound", "s", "calculated")
+
+    def of_overlap(factor: float) -> list[Record]:
+        draw = random.Random(factor)
+        taken = [[draw.gauss(factor, 0.003 * factor)] for _ in range(15)]
+        processes = [dict(zip((TIME, rate, bound), taken[i : i + 3], strict=True)) for i in range(0, 15, 3)]
+        return [record("baseline", i, one, suite="overlap") for i, one in enumerate(processes)]
+
+    found = compared(tmp_path, of_overlap(1.0), of_overlap(2.0))
+    assert [one.better for one in found.metrics] == ["lower", "neither", "neither"]
+    assert found.verdicts == ("worse", "changed", "changed")
+    assert failed(found) == [("baseline", "time")]
+
+
+def test_series_and_warm_up_are_not_compared(tmp_path):
+    begin, warm = ("span_begin", "s", "emulated"), ("time/warm_up", "s", "measured")
+    a = [
+        record("baseline", i, {TIME: [1.0 + i / 100], begin: [1, 2], warm: [3]}, suite="overlap")
+        for i in range(3)
+    ]
+    assert [one.metric for one in compared(tmp_path, a, a).metrics] == ["time"]
+
+
+def test_samples_that_are_not_positive_have_no_ratio(tmp_path):
+    error = ("max_error", "1", "measured")
+    a, b = ([record("baseline", i, {error: [value]}) for i in range(3)] for value in (0.0, 1e-7))
+    found = compared(tmp_path / "changed", a, b)
+    assert found.metrics[0].not_compared == "a sample is not a positive number"
+    assert (found.verdicts, found.failed) == (("undecided",), (False,))
+    assert compared(tmp_path / "same", a, a).verdicts == ("same",)
+
+
+def test_a_cell_that_no_longer_ends_ok_fails_only_if_it_does_in_no_repeat(capsys, tmp_path):
+    def ended(*statuses: str) -> list[Record]:
+        broken = [
+            record("fused", i, {TIME: [1.0]} if status == "ok" else {}, status=status)
+            for i, status in enumerate(statuses)
+        ]
+        return [*times(1, {"baseline": 1.0}, 3), *broken]
+
+    a = write(tmp_path / "a", ended("ok", "ok", "ok"))
+    none = write(tmp_path / "none", ended("out_of_memory", "crashed", "out_of_memory"))
+    one = write(tmp_path / "one", ended("ok", "crashed", "crashed"))
+    status, out, _ = run(capsys, a, none, "--fail-above", "0.05")
+    assert status == 1
+    assert "- fused on small (invented): ok (3) → out of memory (2), crashed (1) (**failure**" in out
+    assert "1 cell no longer ends ok" in out.splitlines()[2]
+    for a_side, b_side in ((a, one), (one, none), (none, a)):
+        status, out, _ = run(capsys, a_side, b_side, "--fail-above", "0.05")
+        assert status == 0
+        assert "Cells that ended differently" in out
+    assert run(capsys, a, none)[0] == 0
+
+
+def test_cells_and_metrics_of_one_folder_are_listed(capsys, tmp_path):
+    a = write(tmp_path / "a", times(1, {"baseline": 1.0, "old": 1.0}))
+    b = write(tmp_path / "b", [*times(1, {"baseline": 1.0}), *times(1, {"new": 1.0})])
+    _, out, _ = run(capsys, a, b)
+    assert "Only in A: 1 cell: old on small (invented)." in out
+    assert "Only in B: 1 cell: new on small (invented)." in out
+    c = write(tmp_path / "c", [record("baseline", i, {RATE: [1.0], TIME: [1.0 + i]}) for i in range(3)])
+    assert "Only in B: 1 metric of cells that both have." in run(capsys, a, c)[1]
+
+
+def test_unlike_hosts_are_named_first_and_never_pooled(capsys, tmp_path):
+    here, there = times(1, BOTH), times(2, BOTH, environment=OTHER_HOST)
+    a = write(tmp_path / "a", here)
+    b = write(tmp_path / "b", there, OTHER_HOST)
+    _, out, _ = run(capsys, a, b)
+    assert out.startswith(
+        "Hosts differ: 8 cores Processor A, 64 GiB, no GPU in A, "
+        "8 cores Processor B, 64 GiB, 1 × GPU X (80 GiB) in B."
+    )
+    assert "- GPU driver: none → 570.1" in out
+    mixed = write(tmp_path / "mixed", [*here, *there], HOST, OTHER_HOST)
+    found = compare_folders(read_folder(a), read_folder(mixed))
+    assert set(found.verdicts) == {"same"}, "A's host alone"
+    found = compare_folders(read_folder(mixed), read_folder(mixed))
+    assert len(found.metrics) == 4, "each host with itself"
+    third = HOST._replace(cpu="Processor C")
+    c = write(tmp_path / "c", times(3, BOTH, environment=third), third)
+    found = compare_folders(read_folder(mixed), read_folder(c))
+    assert [one.change.processes for one in found.metrics] == [(5, 5)] * 4, "each of A's hosts with B's"
+
+
+def test_conditions_that_differ_are_named(capsys, tmp_path):
+    newer = HOST._replace(versions={"torch": "2.14.0"}, commit="b" * 40, dirty=True)
+    a = write(tmp_path / "a", times(1, BOTH))
+    b = write(tmp_path / "b", times(1, BOTH, environment=newer, seq_len=256), newer)
+    _, out, _ = run(capsys, a, b)
+    assert "Also different: torch, commit." in out.splitlines()[0]
+    assert "- torch: 2.13.0 → 2.14.0" in out
+    assert "- commit: aaaaaaa → bbbbbbb with changes" in out
+    assert "- workload.seq_len: 128 → 256 (2 cells)" in out
+    assert "in both: 0 of 2 cells" in out
+
+
+def test_an_earlier_schema_version_is_read(capsys, tmp_path):
+    a = write(tmp_path / "a", times(1, BOTH))
+    old = tmp_path / "old"
+    write(old, times(1, BOTH))
+    lines = [json.loads(line) for line in (old / "records.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"schema": 1, "remarks": line.pop("notes")}
+    (old / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+    before = (old / "records.jsonl").read_bytes()
+    found = compare_folders(read_folder(a), read_folder(old))
+    assert set(found.verdicts) == {"same"}
+    assert (old / "records.jsonl").read_bytes() == before
+
+
+def unknown_version(folder: Path) -> None:
+    text = (folder / "records.jsonl").read_text().replace('"schema":2', '"schema":9', 1)
+    (folder / "records.jsonl").write_text(text)
+
+
+def text_as_sample(folder: Path) -> None:
+    text = (folder / "records.jsonl").read_text().replace('"measured","",[', '"measured","",["x",', 1)
+    (folder / "records.jsonl").write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (text_as_sample, "is malformed"),
+        (lambda b: [one.unlink() for one in b.iterdir()] and b.rmdir(), "no such folder"),
+        (lambda b: [one.unlink() for one in b.iterdir()], "it has no records.jsonl"),
+        (lambda b: (b / "records.jsonl").write_text(""), "holds no record of its plan"),
+        (lambda b: (b / "plan.json").write_text("{"), "not a plan"),
+        (lambda b: [one.write_text("[]") for one in b.glob("env*")], "not an environment"),
+        (unknown_version, "line 1: schema version 9 is unknown; the present one is 2, earlier ones: 1"),
+        (lambda b: write_cells(b, Plan("invented", ())), "holds no record of its plan"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
+    capsys, tmp_path, damage: Callable[[Path], object], message: str
+):
+    a, b = write(tmp_path / "a", times(1, BOTH)), write(tmp_path / "b", times(1, BOTH))
+    damage(b)
+    for words in ((a, b), (b, a)):
+        status, out, error = run(capsys, *words)
+        assert (status, out) == (2, "")
+        assert error.startswith("harness.compare: ")
+        assert message in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected two results folders"),
+        (["A"], "expected two results folders, A and B; got A"),
+        (["A", "B", "C"], "expected two results folders, A and B; got A B C"),
+        (["A", "B", "--fail-above"], "--fail-above: expected a share such as 0.05"),
+        (["A", "B", "--fail-above", "5%"], "--fail-above 5%: expected a share of at least 0"),
+        (["A", "B", "--fail-above=-1"], "expected a share of at least 0"),
+        (["A", "B", "--fail-above", "5"], "--fail-above 5: expected a share of at least 0 and below 1"),
+        (["A", "B", "--fail-above", "nan"], "expected a share of at least 0"),
+        (
+            ["A", "B", "--fail", "1"],
+            "--fail: no such option; allowed: --fail-above, --json, --markdown, --help",
+        ),
+        (["A", "B", "--json", "x", "--json", "y"], "--json: given twice"),
+        (["A", "B", "--json"], "--json: expected a path"),
+    ],
+)
+def test_a_mistake_in_the_command_is_refused_in_one_line(capsys, words, message):
+    status, out, error = run(capsys, *(words or ["--json", "x"]))
+    assert (status, out) == (2, "")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_folders_without_a_common_ok_cell_and_files_that_cannot_be_written_are_refused(capsys, tmp_path):
+    a = write(tmp_path / "a", times(1, {"baseline": 1.0}))
+    b = write(tmp_path / "b", times(1, {"other": 1.0}))
+    c = write(tmp_path / "c", [record("baseline", 0, {}, status="crashed")])
+    for other in (b, c):
+        status, _, error = run(capsys, a, other)
+        assert (status, error) == (2, f"harness.compare: {a} and {other}: no cell ended ok in both\n")
+    path = tmp_path / "nowhere" / "c.json"
+    status, out, error = run(capsys, a, a, "--json", path)
+    assert (status, out, error) == (
+        2,
+        "",
+        f"harness.compare: cannot write {path}: No such file or directory\n",
+    )
+
+
+def test_the_command_imports_no_torch_and_help_no_library():
+    code = (
+        "import sys; from harness.commands.compare.command import main; "
+        "status = main(sys.argv[1:]); "
+        "print(status, sorted({'torch', 'pandas', 'scipy', 'yaml', 'hydra'} & set(sys.modules)))"
+    )
+    folder = "results/reference/overlap"
+    for words, allowed in ((["--help"], set()), ([folder, folder], {"pandas", "scipy", "yaml", "hydra"})):
+        done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+        status, _, modules = done.stdout.splitlines()[-1].partition(" ")
+        assert (status, done.stderr) == ("0", "")
+        assert set(json.loads(modules.replace("'", '"'))) <= allowed
+
+
+def test_welch_is_the_one_of_scipy():
+    from scipy.stats import ttest_ind
+
+    a, b = [0.1, 0.13, 0.11], [0.3, 0.2, 0.5, 0.27]
+    found, theirs = welch(a, b), ttest_ind(b, a, equal_var=False)
+    low, high = theirs.confidence_interval(0.95)
+    assert found.interval == pytest.approx((math.exp(low), math.exp(high)))
+    assert found.p_different() == pytest.approx(theirs.pvalue)
+    above = ttest_ind(b, [x + 0.1 for x in a], equal_var=False, alternative="greater")
+    assert found.p_beyond(0.1, 1) == pytest.approx(above.pvalue)
+    assert welch(b, a).p_beyond(0.1, -1) == pytest.approx(above.pvalue)
+
+
+def test_holm_rejects_step_by_step():
+    assert holm([0.02, 0.001, 0.9, 0.013], 0.05) == [True, True, False, True]
+    assert holm([0.02, 0.02, 0.02], 0.05) == [False] * 3
+    assert significant([0.009, 0.009], [True, False], 0.01) == [False, False]
+    assert significant([0.007, 0.001], [True, False], 0.01) == [True, True]
+    assert significant([0.009], [False], 0.01) == [True], "the only family has the whole level"
+
+
+def test_no_interval_is_beyond_no_noise():
+    assert Change(1.0, 0.1, 0.0, (1, 5)).beyond_noise == 0
+    assert Change(1.0, exact=True).beyond_noise == 1
+    assert Change(1.0, 0.1, 4.0, (5, 5)).beyond_noise == pytest.approx(1 - 2.776 * 0.1, rel=1e-3)
+
+
+Process = Sequence[float]
+"""One time per variant of one operation, the baseline's first, all of identical code."""
+
+
+def real_processes(experiment: str) -> dict[str, list[list[Process]]]:
+    """Return the sets of each operation of a trust experiment, which ran at different times, by processes.
+
+    A process has the location of the rounds of each of its first variants, which ran identical code.
+    """
+    path = ROOT / f"results/reference/trust/ours_{experiment}.jsonl.gz"
+    found: dict[str, list[list[Process]]] = {}
+    with gzip.open(path, "rt") as lines:
+        for one in map(json.loads, lines):
+            same = [i for i, units in enumerate(one["units"]) if units == one["units"][0]][:7]
+            sets = [[location(process[i]) for i in same] for process in one["times"]]
+            found.setdefault(one["op"], []).append(sets)
+    return found
+
+
+def location(rounds: Sequence[float]) -> float:
+    return ratio([rounds], [[1.0] * len(rounds)]).value
+
+
+Runs = Mapping[str, Sequence[Process]]
+"""The processes of each operation, of one run."""
+
+
+def at_other_times(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+    """Return two runs of identical code: for each operation two sets, so that the host has drifted."""
+    pairs = {op: draw.sample(several, 2) for op, several in sets.items() if len(several) > 1}
+    return [{op: draw.sample(pair[side], processes) for op, pair in pairs.items()} for side in (0, 1)]
+
+
+def split(sets: Mapping[str, list[list[Process]]], processes: int, draw: random.Random):
+    """Return two runs of identical code: the processes of each operation, divided at random."""
+    pools = {op: [one for several in of_op for one in several] for op, of_op in sets.items()}
+    drawn = {op: draw.sample(pool, 2 * processes) for op, pool in pools.items() if len(pool) >= 2 * processes}
+    return [{op: one[side::2] for op, one in drawn.items()} for side in (0, 1)]
+
+
+def synthetic(spread: float, tails: str, cells: int = 100):
+    """Return a maker of two runs of identical code, in which processes differ by `spread`."""
+
+    def normal(draw: random.Random) -> float:
+        return draw.gauss(0, 1)
+
+    def heavy(draw: random.Random) -> float:
+        return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(1.5, 2) / 3) / math.sqrt(3)
+
+    noise = {"normal": normal, "heavy tails": heavy}[tails]
+
+    def make(sets: object, processes: int, draw: random.Random) -> list[Runs]:
+        def process() -> Process:
+            shared = noise(draw)  # of the process, which all of its variants feel
+            return [math.exp(spread * (shared + noise(draw)) / math.sqrt(2)) for _ in range(7)]
+
+        return [
+            {f"op{i}": [process() for _ in range(processes)] for i in range(cells // 7)} for _ in range(2)
+        ]
+
+    return make
+
+
+def folder_of(run: Runs, slower: Mapping[tuple[str, int], float], all_slower: float = 1.0) -> ResultsFolder:
+    """Return a run as a results folder, one round per process."""
+    records = [
+        record(
+            f"v{variant}" if variant else "baseline",
+            repeat,
+            {TIME: [time_s * slower.get((op, variant), 1.0) * all_slower]},
+            workload=op,
+        )
+        for op, processes in run.items()
+        for repeat, process in enumerate(processes)
+        for variant, time_s in enumerate(process)
+    ]
+    return ResultsFolder(Path("simulated"), tuple(records), {})
+
+
+def simulate(
+    make: Any, sets: Any, processes: int, count: int, slow: str, margin: float = 0.05, seed: int = 0
+):
+    """Return in how many of `count` comparisons an unchanged metric failed, and in how many the slower one.
+
+    `slow`: "" nothing is slower in B, "variant" or "baseline" one is by 20 %, "all" everything is.
+    """
+    draw = random.Random(seed)
+    wrongly = found = 0
+    for _ in range(count):
+        a, b = make(sets, processes, draw)
+        op = draw.choice(list(b))
+        at = {"variant": draw.randrange(1, len(b[op][0])), "baseline": 0}.get(slow, -1)
+        slower = {(op, at): 1.2} if at >= 0 else {}
+        changed = compare_folders(
+            folder_of(a, {}), folder_of(b, slower, 1.2 if slow == "all" else 1.0), margin
+        )
+        names = {
+            (one.workload, int(one.optimization.removeprefix("baseline").removeprefix("v") or 0))
+            for one, is_failed in zip(changed.metrics, changed.failed, strict=True)
+            if is_failed
+        }
+        wrongly += bool(names - slower.keys()) and slow != "all"
+        found += bool(names & slower.keys()) or (slow == "all" and bool(names))
+    return wrongly, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [at_other_times, split])
+@pytest.mark.parametrize("processes", [3, 5])
+def test_identical_runs_of_real_processes_do_not_fail(make, processes):
+    sets = real_processes("five")
+    wrongly, _ = simulate(make, sets, processes, 25, "")
+    assert wrongly <= 25 * FALSE_FAILURES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tails", ["normal", "heavy tails"])
+def test_at_the_margin_itself_one_in_a_hundred_fails_at_most(tails):
+    """Without a margin, identical runs are the worst case of "not worse than the margin"."""
+    wrongly, _ = simulate(synthetic(0.02, tails, 35), None, 5, 300, "", margin=0.0)
+    assert wrongly <= 8, "more than 8 of 300 have a probability of 1 % if 1 in 100 fails"
+
+
+@pytest.mark.slow
+def test_a_slowdown_of_a_fifth_is_found():
+    sets = real_processes("five")
+    wrongly, found = simulate(at_other_times, sets, 5, 25, "variant")
+    assert (wrongly, found >= 18) == (0, True)
+    assert simulate(at_other_times, sets, 5, 5, "all")[1] == 5
+
+
+ROWS = [
+    ("real, at other times, quiet host", at_other_times, "five"),
+    ("real, at other times, busy host", at_other_times, "five_busier"),
+    ("real, split, quiet host", split, "five"),
+    ("real, split, busy host", split, "five_busier"),
+    ("synthetic, normal, 1 %", synthetic(0.01, "normal"), ""),
+    ("synthetic, normal, 3 %", synthetic(0.03, "normal"), ""),
+    ("synthetic, heavy tails, 3 %", synthetic(0.03, "heavy tails"), ""),
+]
+
+
+def table(count: int) -> Iterable[str]:
+    """Yield the table of docs/compare.md, of so many comparisons per value."""
+    for name, make, experiment in ROWS:
+        sets = real_processes(experiment) if experiment else None
+        for processes in (3, 5):
+            wrongly, _ = simulate(make, sets, processes, count, "")
+            strict, _ = simulate(make, sets, processes, count, "", margin=0.0)
+            found = [
+                simulate(make, sets, processes, count // 2, one)[1] for one in ("variant", "baseline", "all")
+            ]
+            shares = " | ".join(f"{100 * one / (count // 2):.0f} %" for one in found)
+            yield f"| {name} | {processes} | {wrongly} of {count} | {strict} of {count} | {shares} |"
+
+
+if __name__ == "__main__":
+    for line in table(int(sys.argv[1])):
+        print(line, flush=True)

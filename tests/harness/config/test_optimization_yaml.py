@@ -1,0 +1,235 @@
+"""An optimization's YAML: titles, techniques and their settings, checked before anything runs."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+from test_plan import RUN
+
+from harness.config.validation import ConfigError
+from harness.config.variants.optimizations import Variant, optimizations, titles, variants
+from harness.config.variants.techniques import checked_techniques
+from harness.sweep.plan import plan, read_plan, write_plan
+
+SHARDED = '''"""Shard."""
+from dataclasses import dataclass
+from typing import Literal
+LEVEL = 1
+
+@dataclass(frozen=True)
+class Settings:
+    dp_size: int | None = None
+    mode: Literal["full", "half"] = "full"
+    dtypes: dict[str, str] | None = None
+    ratio: float = 1
+
+def contract(settings): ...
+def apply(step, settings): ...
+'''
+COMPILE = """LEVEL = 2
+@dataclass(frozen=True)
+class Settings:
+    pass
+
+def contract(settings): ...
+def apply(step, settings): ...
+"""
+PLAIN = {"title": "", "settings": {}, "fields": {}, "techniques": [], "applies_to": [], "variants": {}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    (tmp_path / "compile.py").write_text(COMPILE)
+    (tmp_path / "__init__.py").write_text("")
+    return tmp_path
+
+
+def test_techniques_are_names_or_names_with_settings_in_order(folder):
+    given = ["compile", {"sharded": {"dp_size": None, "mode": "half", "dtypes": {"p": "bf16"}, "ratio": 2}}]
+    found = checked_techniques("here", given, folder)
+    assert found == (("compile", {}), ("sharded", {**given[1]["sharded"], "ratio": 2.0}))
+    assert checked_techniques("here", [{"sharded": None}], folder) == (("sharded", {}),)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["shraded"], r"here.shraded: no such name; did you mean sharded\? allowed: compile, sharded"),
+        ([{"sharded": {"mod": 1}}], r"here.sharded.mod: no such name; did you mean mode\?"),
+        ([{"sharded": {"mode": "third"}}], "here.sharded.mode='third': expected one of full, half"),
+        ([{"sharded": {"dp_size": "2"}}], "here.sharded.dp_size='2': expected a whole number or null"),
+        ([{"compile": {"mode": "x"}}], "here.compile.mode: no such name; allowed: none"),
+        (["__init__"], "no such name"),
+        ([{"sharded": {}, "compile": {}}], "expected a name, or"),
+        ("compile", "here='compile': expected a list"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_techniques_is_refused(folder, given, message):
+    with pytest.raises(ConfigError, match=message):
+        checked_techniques("here", given, folder)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Write a suite with a module alone, a module with a YAML, and helpers that are no optimization."""
+    (tmp_path / "suite/toy").mkdir(parents=True)
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "suite/toy.yaml").write_text("baseline_title: As it is\n")
+    (tmp_path / "toy/bare.py").write_text("def apply(subject):\n    pass\n".join(["\n", ""]))
+    (tmp_path / "toy/tuned.py").write_text("\ndef apply(subject, settings):\n    pass\n")
+    (tmp_path / "toy/helper.py").write_text("\ndef applied(subject):\n    pass\n")
+    tuned = {"title": "Tuned", "variants": {"a": {"title": "Tuned, a", "x": 1}, "b": {"x": 2}}}
+    (tmp_path / "suite/toy/tuned.yaml").write_text(yaml.safe_dump(tuned))
+    return tmp_path
+
+
+def test_an_optimization_is_a_yaml_or_a_module(tree):
+    assert optimizations("toy", tree, tree) == ["bare", "tuned"]
+
+
+def test_titles_are_those_of_the_yamls(tree):
+    assert titles("toy", tree, tree) == {
+        "baseline": "As it is",
+        "baseline_again": "Baseline again (noise)",
+        "bare": "bare",
+        "tuned.a": "Tuned, a",
+        "tuned.b": "Tuned (b)",
+    }
+
+
+def test_titles_of_a_variant_without_keys_are_refused_with_file_and_line(tree):
+    (tree / "suite/toy/tuned.yaml").write_text("title: Tuned\nvariants: {a: {x: 1},\n  b: 3}\n")
+    with pytest.raises(ConfigError, match=r"^conf/suite/toy/tuned.yaml:3: variants.b=3: expected the keys"):
+        titles("toy", tree, tree)
+
+
+def config(interleave=False, **entries):
+    return {
+        "baseline_title": "As it is",
+        "interleave": interleave,
+        "fields": {"size": {"type": "int"}},
+        "techniques_apply_to": [{"size": 2}],
+        "baseline_again": False,
+        "optimizations": {name: {**PLAIN, **entry} for name, entry in entries.items()},
+    }
+
+
+def test_the_baselines_are_the_harness_own(tree):
+    made = variants("toy", config(bare={}), (), tree)
+    assert [(one.name, one.title) for one in made] == [("baseline", "As it is"), ("bare", "bare")]
+    made = variants("toy", config(bare={}, interleave=True), ["bare"], tree)
+    assert [one.name for one in made] == ["baseline", "baseline_again", "bare"]
+    assert [one.name for one in variants("toy", config(bare={}), ["bare"], tree)] == ["baseline", "bare"]
+
+
+def test_a_variant_has_settings_and_a_title_of_its_own(tree):
+    entry = {"settings": {"x": 0}, "variants": {"a": {"title": "One", "x": 1}, "b": {"x": 2}}}
+    _, *made = variants("toy", config(tuned=entry), ["tuned"], tree)
+    assert [(one.name, one.title, one.settings) for one in made] == [
+        ("tuned.a", "One", {"x": 1}),
+        ("tuned.b", "tuned.b", {"x": 2}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "applies_to"),
+    [
+        ("techniques_alone", {"techniques": ["fsdp2"]}, ({"size": (2,)},)),
+        ("techniques_alone", {"variants": {"a": {"techniques": ["fsdp2"]}}}, ({"size": (2,)},)),
+        ("techniques_alone", {"techniques": ["fsdp2"], "applies_to": [{"size": 3}]}, ({"size": (3,)},)),
+        ("tuned", {}, ()),
+        ("tuned", {"techniques": ["fsdp2"]}, ()),
+    ],
+    ids=str,
+)
+def test_techniques_alone_apply_to_what_the_suite_says_unless_their_yaml_does(tree, name, entry, applies_to):
+    _, made = variants("toy", config(**{name: entry}), [name], tree)
+    assert made.applies_to == applies_to
+
+
+SETTINGS = """
+from dataclasses import dataclass
+from typing import Annotated
+from harness.bounds import Bounds
+@dataclass
+class Settings:
+    depth: Annotated[int, Bounds(at_least=1)]
+    rate_B_per_s: float = 1.0
+def apply(subject, settings): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r"configured\.settings\.depth: missing; expected a whole number of at least 1"),
+        ({"settings": {"depth": "three"}}, r"settings\.depth='three': expected a whole number of at least 1"),
+        (
+            {"settings": {"depth": 1}, "variants": {"deep": {"depth": 0}}},
+            r"variants\.deep\.depth=0: expected a whole number of at least",
+        ),
+        (
+            {"fields": {"depth": {"type": "int", "at_lest": 1}}},
+            r"fields\.depth\.at_lest: no such name; did you",
+        ),
+        ({"fields": {"depth": "int"}}, r"fields\.depth: 'int'; expected KEY: VALUE lines"),
+        ({"fields": {"depth": {"type": "integer"}}}, r"fields\.depth\.type=integer: no such name"),
+        ({"fields": {"depth": {"type": "int", "at_least": "one"}}}, r"at_least='one': expected a number"),
+    ],
+    ids=str,
+)
+def test_settings_are_checked_against_the_class_of_the_module(tree, entry, message):
+    (tree / "toy/configured.py").write_text(SETTINGS)
+    with pytest.raises(ConfigError, match=message):
+        variants("toy", config(configured=entry), (), tree)
+
+
+def test_settings_stay_as_the_yaml_gives_them(tree):
+    """They are part of a cell's identity: no default is added, no whole number changed."""
+    (tree / "toy/configured.py").write_text(SETTINGS)
+    entry = {"settings": {"depth": 2, "rate_B_per_s": 3}}
+    _, made = variants("toy", config(configured=entry), (), tree)
+    assert made.settings == entry["settings"]
+    assert isinstance(made.settings["rate_B_per_s"], int)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, "it lists no techniques, and suites/toy/absent.py with apply\\(subject\\) is missing"),
+        ({"variants": {"a": {"title": 3}}}, "absent.variants.a.title=3: expected text"),
+        (
+            {"variants": {"a": 3}},
+            "absent.variants.a=3: expected the keys of a variant, such as {title: TEXT}",
+        ),
+        ({"techniques": ["no_such"]}, "suite.optimizations.absent.techniques.no_such: no such name"),
+        ({"variants": {"a": {"techniques": ["none"]}}}, "absent.variants.a.techniques.none: no such name"),
+    ],
+    ids=str,
+)
+def test_an_optimization_that_nothing_applies_is_refused(tree, entry, message):
+    with pytest.raises(ConfigError, match=message):
+        variants("toy", config(absent=entry), (), tree)
+
+
+def test_techniques_are_part_of_a_cell_and_of_its_identity():
+    def cells(*techniques):
+        made = Variant("x", "x", {"s": 1}, techniques)
+        return [
+            cell for group in plan(replace(RUN, variants=(made,)), "e", lambda v: "c") for cell in group.cells
+        ]
+
+    plain, with_one, with_other = cells(), cells(("fsdp2", {})), cells(("fsdp2", {"dp_size": 2}))
+    assert plain[0].config["settings"] == {"s": 1}
+    assert "techniques" not in plain[0].config
+    assert with_other[0].config["techniques"] == [["fsdp2", {"dp_size": 2}]]
+    assert len({cell.id for cell in (*plain, *with_one, *with_other)}) == 3 * len(plain)
+
+
+def test_titles_are_kept_with_the_plan(tmp_path):
+    write_plan(tmp_path, "toy", [], {"a.b": "A, b"})
+    assert read_plan(tmp_path).titles == {"a.b": "A, b"}
+    (tmp_path / "plan.json").write_text('{"suite": "toy", "cells": ["1"]}')
+    assert read_plan(tmp_path) == ("toy", ("1",), {}, ())

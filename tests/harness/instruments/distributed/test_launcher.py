@@ -1,0 +1,252 @@
+"""Ranks that a launcher started next to rank 0: they answer as a pool's own, and end with it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from marked import MARK, marked, running, wait_for, wait_until_none
+from places import PYTHONPATH, ROOT
+
+from harness.instruments.distributed.launcher_env import (
+    REMOTE,
+    RUN,
+    Launch,
+    LaunchError,
+    attended,
+    launch,
+    places,
+)
+from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
+from harness.instruments.distributed.rank_worker import LEASE_S, STORE
+from harness.records import Origin, Status, Unavailable, measurement
+from harness.sweep.store import read_records
+
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "RANK": "3",
+    "WORLD_SIZE": "16",
+    "LOCAL_RANK": "3",
+    "LOCAL_WORLD_SIZE": "8",
+    "TORCHELASTIC_RESTART_COUNT": "1",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_PROCID": "9",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_what_torchrun_says():
+    found = launch(TORCHRUN)
+    assert found == Launch(3, 16, 3, 8, "node1", 29500, False, "none/1")
+    assert found.nodes == 2
+
+
+def test_what_srun_says():
+    assert launch(SRUN) == Launch(9, 16, 1, 8, "node1", 29500, True, "17.0")
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"RANK": "1", "WORLD_SIZE": "2"}, TORCHRUN | {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}]
+)
+def test_a_process_by_itself_was_launched_by_nobody(said):
+    assert launch(said) is None
+
+
+def test_in_a_batch_script_srun_has_started_nothing():
+    assert launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}) is None
+
+
+def test_without_a_place_to_meet_it_says_what_to_export():
+    said = {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"}
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR is missing: .* process 9 of 16.* export MASTER_ADDR"):
+        launch(said)
+    with pytest.raises(LaunchError, match="15 processes are spread unevenly over the nodes: 8"):
+        launch(TORCHRUN | {"WORLD_SIZE": "15"})
+    with pytest.raises(LaunchError, match="3 processes are spread unevenly over the nodes: 2"):
+        launch(SRUN | {"SLURM_STEP_NUM_TASKS": "3"})
+
+
+@contextmanager
+def served(world, monkeypatch):
+    """Start as many servers as a launcher would next to rank 0; yield their environment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    here = Launch(0, world, 0, world, "127.0.0.1", port, True, "a/0")
+    environment = {**os.environ, **here.environment, "PYTHONPATH": PYTHONPATH}
+    servers = [
+        subprocess.Popen([sys.executable, "-u", "-m", REMOTE, "serve", str(n), str(n)], env=environment)
+        for n in range(1, world)
+    ]
+    try:
+        with attended(here):
+            yield here
+        assert [server.wait(timeout=60) for server in servers] == [0] * (world - 1)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def pool_of(here, timeout_s=100.0):
+    environment = {"PYTHONPATH": PYTHONPATH}
+    return RankPool(places(here, environment), here.address, timeout_s=timeout_s)
+
+
+def test_a_port_in_use_is_one_line(mark):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        here = Launch(0, 2, 0, 1, "127.0.0.1", used.getsockname()[1], True, "a/0")
+        with pytest.raises(LaunchError, match=r"cannot meet at 127.0.0.1:\d+: .*in use"), attended(here):
+            pass
+    wait_until_none(mark)
+
+
+def ranks(mark):
+    """Return the ranks themselves, not their relays."""
+    relays = {process.pid for process in running(mark, REMOTE)}
+    return [
+        one for one in running(mark, "harness.instruments.distributed.rank_worker") if one.pid not in relays
+    ]
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    return marked(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def started():
+    """Two servers next to rank 0 for the tests below, whose pools come one after another."""
+    with pytest.MonkeyPatch.context() as patch:
+        mark = marked(patch)
+        with served(3, patch) as here:
+            yield here, mark
+        wait_until_none(mark)
+
+
+@pytest.fixture
+def pool(started):
+    """A pool of the first two ranks, which answer, whatever ended the one before."""
+    here, mark = started
+    with pool_of(here._replace(world=2)) as pool:
+        assert pool.call("on_ranks:number") == [0, 1]
+        assert len(ranks(mark)) == 2
+        yield pool
+    wait_for(lambda: not ranks(mark))
+
+
+def test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed(started):
+    here, mark = started
+    with pool_of(here) as pool:
+        assert pool.call("on_ranks:number") == [0, 1, 2]
+        assert len(ranks(mark)) == 3
+        assert pool.call("on_ranks:reduced", elements=10) == [[6.0 * i for i in range(10)]] * 3
+        assert pool.call("on_ranks:length", text="ü\n" * 500_000) == [1_000_000] * 3
+    closed_s = time.monotonic()
+    wait_for(lambda: not ranks(mark))
+    assert time.monotonic() - closed_s < LEASE_S / 2
+
+
+def test_one_that_dies_is_reported_with_what_it_printed(pool):
+    with pytest.raises(RankFailed, match="rank 1 was killed by SIGSEGV"):
+        pool.call("on_ranks:misbehave", ways=["", "SIGSEGV"])
+
+
+def test_one_that_hangs_is_reported_within_the_limit(pool):
+    with pytest.raises(RankTimeout) as caught:
+        pool.call("on_ranks:misbehave", 3.0, ways=["", "hang"])
+    said = str(caught.value)
+    assert said.startswith("rank 0 and rank 1 gave no answer to misbehave within 3 s")
+    assert "in _hang" in said.partition("\nrank 1; its stack:")[2]
+
+
+def test_a_relay_that_is_killed_takes_its_rank_along(started, pool):
+    os.kill(pool.pids[1], signal.SIGKILL)
+    wait_for(lambda: len(ranks(started[1])) == 1)
+    with pytest.raises(RankFailed):
+        pool.call("on_ranks:number")
+
+
+def test_servers_end_with_whoever_started_them(monkeypatch, mark):
+    """Rank 0's harness is killed: its keeper tells."""
+    assert MARK in os.environ
+    code = (
+        "import os, signal\n"
+        "from harness.instruments.distributed.launcher_env import attended, launch\n"
+        "with attended(launch()):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    said = SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, **said, "MASTER_PORT": port, "PYTHONPATH": str(ROOT)}
+    server = subprocess.Popen(
+        [sys.executable, "-m", REMOTE, "serve", "1", "1"],
+        env={**environment, STORE: f"127.0.0.1:{port}", RUN: "17.0"},
+    )
+    first = subprocess.run([sys.executable, "-c", code], env=environment | {"SLURM_PROCID": "0"}, check=False)
+    assert first.returncode == -signal.SIGKILL
+    assert server.wait(timeout=60) == 0
+    wait_until_none(mark)
+
+
+SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+SMALL |= {"intermediate_size": 24, "vocab_size": 32, "micro_batch_size": 1, "seq_len": 32, "loss_steps": 8}
+
+
+def test_a_workload_for_other_nodes_than_were_started_is_unavailable(monkeypatch):
+    from suites import interconnect
+
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    workload = {**SMALL, "strategy": "ddp", "learning_rate": 1.0, "link_B_per_s": 1.0, "source": ""}
+    interconnect.build(workload | {"nodes": 2, "ranks_per_node": 8}, 1)
+    for misfit in ({"nodes": 2, "ranks_per_node": 1}, {"nodes": 1, "ranks_per_node": 8}):
+        with pytest.raises(Unavailable, match="the launcher started nodes=2, ranks_per_node=8; set these"):
+            interconnect.build(workload | misfit, 1)
+
+
+def torchrun(node, port, words):
+    """Return one of two nodes, with one rank, on this machine."""
+    where = ["--nnodes=2", f"--node-rank={node}", "--nproc-per-node=1"]
+    meeting = ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, *meeting, "-m", "harness", *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_torchrun_starts_a_sweep_over_the_machines_own_network(tmp_path, mark):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ["suite=interconnect", "workloads=[ddp]", "only=[link.20g]", "repeats=1", f"out={tmp_path}"]
+    words += [f"suite.workloads.ddp.{name}={value}" for name, value in SMALL.items()]
+    words += ["suite.sampling.rounds=2", "suite.sampling.budget_s=0.02"]
+    nodes = [torchrun(node, port, words) for node in (1, 0)]
+    said = [node.communicate(timeout=240)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    records = {(one.cell.workload, one.cell.optimization): one for one in read_records(tmp_path)}
+    found = records["ddp", "baseline"]
+    assert found.status == Status.OK
+    time = measurement(found, "time", "packets")
+    assert time.origin == Origin.MEASURED
+    assert all(sample > 0 for sample in time.samples)
+    assert found.conditions["network"] == "loopback"
+    assert measurement(found, "time", "model") is None
+    other = records["ddp", "link.20g"]
+    assert other.status == Status.UNAVAILABLE
+    assert "no other link can be tried" in other.reason
+    wait_until_none(mark)

@@ -1,0 +1,299 @@
+"""Ranks: what they answer, and that whatever goes wrong is one truthful exception and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from marked import MARK, bearing, marked, running, wait_for, wait_until_none
+from moved import needs_namespaces
+from places import PYTHONPATH, ROOT
+
+from harness.instruments.distributed import rank_pool
+from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
+from harness.instruments.distributed.rank_worker import SILENT, STORE
+from harness.instruments.network.emulated_network import Network
+from harness.instruments.network.topology import two_nodes
+from harness.records import LOST, Status, Unavailable, WrongResult
+from harness.sweep import failure_classification
+
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
+PLACE = RankLocation(environment=ENVIRONMENT)
+LIMIT_S = 100.0
+
+STAND_IN = {
+    "__init__.py": "zeros = int\n",
+    "distributed.py": """
+import time
+get_rank = get_world_size = int
+def init_process_group(*given, **more):
+    pass
+TCPStore = init_process_group
+def all_reduce(tensor):
+    while True:
+        time.sleep(0.01)
+""",
+}
+"""In torch's place, which takes two seconds to import: a collective in which every rank waits."""
+
+
+def pool_of(count, place=PLACE):
+    return RankPool([place] * count, "127.0.0.1", timeout_s=LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory):
+    """Return a place where ranks have the stand-in for torch."""
+    folder = tmp_path_factory.mktemp("stand_in")
+    (folder / "torch").mkdir()
+    for name, text in STAND_IN.items():
+        (folder / "torch" / name).write_text(text)
+    return RankLocation(
+        environment={**ENVIRONMENT, "PYTHONPATH": f"{folder}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
+    )
+
+
+@pytest.fixture(scope="module")
+def two():
+    with pool_of(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    return marked(monkeypatch)
+
+
+def test_answers_come_in_order_of_rank(two):
+    assert two.call("on_ranks:number_with_rank_0_last") == [0, 1]
+    assert len(two) == len(set(two.pids)) == 2
+
+
+def test_a_collective_gives_the_sum_over_ranks(two):
+    assert two.call("on_ranks:reduced", elements=1000) == [[3.0 * i for i in range(1000)]] * 2
+
+
+def test_memory_lasts_between_calls_and_is_each_ranks_own(two):
+    two.call("on_ranks:keep", value="a value")
+    assert two.call("on_ranks:kept") == [["a value", rank] for rank in range(2)]
+
+
+def test_what_a_rank_prints_is_no_answer(two):
+    assert two.call("on_ranks:shout", lines=50_000) == ["said"] * 2
+    assert two.call("on_ranks:number") == [0, 1]
+
+
+def test_arguments_and_answers_may_be_larger_than_a_pipe_holds(two):
+    assert two.call("on_ranks:length", text="ü\n" * 2_000_000) == [4_000_000] * 2
+    assert two.call("on_ranks:text_of", count=5_000_000) == ["x" * 5_000_000] * 2
+
+
+def test_arguments_that_are_no_json_are_refused_and_the_pool_goes_on(two):
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        two.call("on_ranks:length", text=object())
+    assert two.call("on_ranks:number") == [0, 1]
+
+
+def test_ranks_that_meet_on_this_machine_listen_on_the_loopback_alone(two):
+    import psutil
+
+    heard = [
+        one.laddr.ip
+        for pid in two.pids
+        for one in psutil.Process(pid).net_connections("inet")
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert heard
+    assert {ip.replace("::ffff:", "") for ip in heard} == {"127.0.0.1"}
+
+
+def failing(ways, kind, within_s=None, place=PLACE):
+    """Return the exception of a pool whose ranks do `ways`, which closes it."""
+    with pool_of(len(ways), place) as pool:
+        pids = pool.pids
+        with pytest.raises(kind) as caught:
+            pool.call("on_ranks:misbehave", within_s, ways=ways)
+        assert len(pool) == 0
+        assert type(caught.value) is kind
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        first = str(caught.value).splitlines()[0]
+        with pytest.raises(RankFailed) as again:
+            pool.call("on_ranks:number")
+        assert str(again.value) == f"number: the pool is closed, since {first}"
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        ("ValueError", RankFailed, "ValueError: three heads (on_ranks.py:"),
+        ("Odd", RankFailed, "Odd: is odd (on_ranks.py:"),
+        ("SystemExit", RankFailed, "SystemExit: 3 (on_ranks.py:"),
+        ("no JSON", RankFailed, "TypeError: Object of type object is not JSON serializable (encoder.py:"),
+        ("Unavailable", Unavailable, "no such library"),
+        ("WrongResult", WrongResult, "the loss is off"),
+        ("MemoryError", MemoryError, "too large"),
+    ],
+)
+def test_what_a_rank_raises_is_reported_with_rank_and_function(mark, light, how, kind, said):
+    error = failing(["", how], kind, place=light)
+    assert str(error).startswith(f"rank 1, misbehave: {said}")
+    assert len(str(error).splitlines()) == 1
+    wait_until_none(mark)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it(mark, who):
+    error = failing(["SIGKILL" if rank == who else "" for rank in range(2)], RankFailed)
+    assert str(error).startswith(f"rank {who} was killed by SIGKILL in misbehave")
+    wait_until_none(mark)
+
+
+@pytest.mark.parametrize("others_notice_first", [False, True])
+def test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell(mark, others_notice_first):
+    """What represents it here ends once it has heard nothing for long; others lose the connection first."""
+    late = "sleep 1; " if others_notice_first else ""
+    elsewhere = RankLocation(
+        ["sh", "-c", f'"$@"; {late}exit {SILENT}', "sh"], {**ENVIRONMENT, STORE: "host:port"}
+    )
+    with (
+        RankPool([PLACE, elsewhere], "127.0.0.1", timeout_s=LIMIT_S) as pool,
+        pytest.raises(Unavailable, match=f"^{LOST}lost rank 1 in misbehave: its node sends no heartbeat$"),
+    ):
+        pool.call("on_ranks:misbehave", ways=["", "SIGKILL"])
+    wait_until_none(mark)
+
+
+def test_a_rank_that_exits_is_reported_with_its_code_and_last_words(mark, light):
+    error = failing(["", "exit"], RankFailed, place=light)
+    lines = str(error).splitlines()
+    assert lines[0].startswith("rank 1 ended with exit code 7 in misbehave")
+    assert "these are the last words" in lines
+    status, reason = failure_classification.of_exception(error, "suites")
+    assert (status, reason.splitlines()[0]) == (Status.CRASHED, f"RankFailed: {lines[0]}")
+    wait_until_none(mark)
+
+
+def test_of_a_rank_that_crashes_the_stack_is_reported(mark, light):
+    lines = str(failing(["", "SIGSEGV"], RankFailed, place=light)).splitlines()
+    assert lines[0].startswith("rank 1 was killed by SIGSEGV in misbehave")
+    assert any(line.endswith("in misbehave") and "on_ranks.py" in line for line in lines[1:])
+    wait_until_none(mark)
+
+
+def test_of_ranks_that_hang_the_places_are_reported_and_survive_as_a_reason(mark):
+    error = failing(["", "hang", "hang in C"], RankTimeout, within_s=3.0)
+    lines = str(error).splitlines()
+    assert lines[0] == "rank 0 and rank 1 and rank 2 gave no answer to misbehave within 3 s"
+    blocks = str(error).split("\nrank ")[1:]
+    assert [block[0] for block in blocks] == ["0", "1", "2"]
+    assert "in all_reduce_on_and_on" in blocks[0]
+    assert blocks[1].splitlines()[1].endswith("in _hang")
+    assert blocks[2].splitlines()[1].endswith("in _hang_in_c")
+    status, reason = failure_classification.of_exception(error, "suites")
+    assert status == Status.TIMED_OUT
+    assert reason.startswith(f"RankTimeout: {lines[0]}")
+    assert "in _hang\n" in reason
+    assert "in _hang_in_c" in reason
+    assert str(ROOT) not in reason
+    assert sys.prefix not in reason
+    wait_until_none(mark)
+
+
+def test_a_rank_that_is_stopped_and_does_not_even_listen_is_reported_too(mark, light, monkeypatch):
+    monkeypatch.setattr(rank_pool, "STACK_S", 0.2)  # which it does not print
+    with pool_of(2, light) as pool:
+        os.kill(pool.pids[1], signal.SIGSTOP)
+        with pytest.raises(RankTimeout, match=r"^rank 1 gave no answer to length within 3 s"):
+            pool.call("on_ranks:length", 3.0, text="x" * 5_000_000)
+    wait_until_none(mark)
+
+
+def test_ranks_that_cannot_reach_rank_0_say_so_within_the_limit(mark, light):
+    lost = RankLocation(environment={**light.environment, "MASTER_ADDR": "127.77.0.1"})
+    with pytest.raises(RankFailed, match=r"^rank 1, join: ConnectionError: rank 0 cannot be reached at 127"):
+        RankPool([light, lost], "127.0.0.1", timeout_s=30.0)
+    wait_until_none(mark)
+
+
+def test_rank_0_on_an_address_of_another_machine_is_refused(mark):
+    with pytest.raises(RankFailed, match=r"^rank 0, listen: OSError: .*Cannot assign requested address"):
+        RankPool([PLACE] * 2, "192.0.2.1")  # RFC 5737: nobody's
+    wait_until_none(mark)
+
+
+def test_a_command_that_is_not_there_leaves_nothing(mark):
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        RankPool([PLACE, RankLocation(["no-such-program"])], "127.0.0.1")
+    wait_until_none(mark)
+
+
+def test_an_exception_of_the_owner_ends_the_ranks(mark, light):
+    def fail():
+        with pool_of(2, light):
+            assert len(bearing(mark)) >= 2
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    wait_until_none(mark)
+
+
+OWNER = """
+import signal
+import sys
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where make runs in the background
+with RankPool([RankLocation()] * 2, "127.0.0.1") as pool:
+    print("made", flush=True)
+    pool.call("on_ranks:misbehave", 600.0, ways=["", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGKILL, "hang"), (signal.SIGKILL, "hang in C"), (signal.SIGINT, "hang")]
+)
+def test_the_end_of_the_owner_is_the_end_of_the_ranks(mark, light, number, how, tmp_path):
+    environment = {**os.environ, **light.environment, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, how], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as owner:
+        assert owner.stdout.readline() == b"made\n"
+        assert len(running(mark, "harness.instruments.distributed.rank_worker")) == 2
+        wait_for(lambda: any(how in file.read_text() for file in tmp_path.rglob("rank1")))
+        owner.send_signal(number)
+        assert owner.wait(60) != 0
+    wait_until_none(mark)
+    assert number == signal.SIGKILL or not list(tmp_path.iterdir())
+
+
+def test_an_all_reduce_takes_no_less_than_its_bytes_over_the_links_rate(mark):
+    needs_namespaces()
+    rate_B_per_s, elements = 5e6, 500_000
+    with Network(two_nodes(rate_B_per_s)) as network:
+        places = [
+            RankLocation(
+                network.command(host, []), {**ENVIRONMENT, "GLOO_SOCKET_IFNAME": network.interface(host)}
+            )
+            for host in network.topology.hosts
+        ]
+        with RankPool(places, network.address("node0"), timeout_s=LIMIT_S) as pool:
+            before = network.sent()[0][0]
+            times_s = pool.call("on_ranks:seconds_to_reduce", elements=elements)
+            sent_B = network.sent()[0][0] - before
+        assert sent_B > 4 * elements  # of two ranks, each sends as much as the whole
+        assert max(times_s) > (4 * elements - 0.002 * rate_B_per_s) / rate_B_per_s
+    wait_until_none(mark)
+
+
+def test_a_mark_is_seen_on_a_process():
+    """What the tests above rest on."""
+    environment = {**os.environ, MARK: "seen"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as one:
+        assert [process.pid for process in wait_for(lambda: bearing("seen"))] == [one.pid]
+        one.stdin.close()
+    assert not bearing("seen")

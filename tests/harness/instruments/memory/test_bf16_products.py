@@ -1,0 +1,145 @@
+"""bf16 products that go through fp32: the allocator's events stay what they are, on every kind of CPU."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.instruments.memory import bf16_products
+from harness.instruments.timing import matmul_probe
+
+SCRIPT = Path(__file__).parents[3] / "support" / "bf16_events.py"
+
+AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+X86 = platform.machine() in ("x86_64", "AMD64")
+KINDS = {
+    "without AVX-512": AVX2,
+    "without AVX2": {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
+    "of this machine": {},
+}
+"""What makes torch and its libraries use the instructions of an older CPU."""
+
+NO_PRODUCTS = """
+    _fused_rms_norm _has_compatible_shallow_copy_type _local_scalar_dense _reshape_alias _softmax
+    _softmax_backward_data _to_copy _unsafe_view abs add add_ alias as_strided bernoulli_ ceil chunk
+    clone contiguous copy_ detach div div_ dropout embedding embedding_backward
+    embedding_dense_backward empty_like eq expand expand_as fill_ flatten gelu gelu_backward
+    index_select isfinite item layer_norm masked_fill masked_fill_ masked_select mul narrow
+    native_layer_norm native_layer_norm_backward ne neg new_empty normal_ permute repeat_interleave
+    reshape resize_ resolve_conj resolve_neg rms_norm select silu silu_backward slice slice_backward
+    softmax split split_with_sizes split_with_sizes_copy squeeze sum t to transpose type_as unbind
+    unflatten_dense_tensors uniform_ unsqueeze view view_as where zero_
+"""
+"""Operations of a bf16 step that multiply no matrices. One that is not here has to be looked at."""
+
+OF_PRODUCTS = {"linear", "matmul", "mm", "addmm", "bmm", "baddbmm"}
+"""Those that are replaced, and those that are made of them."""
+
+ATTENTION = {
+    "scaled_dot_product_attention",
+    "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+}
+"""Left as they are: they allocate much within themselves, and take up to 6 times as long as in fp32."""
+
+
+if torch.backends.cpu.get_cpu_capability() == "AVX2":
+    del KINDS["of this machine"]  # which is without AVX-512
+
+
+WITH_STEPS = "without AVX-512"
+"""What products are replaced for; on other CPUs, steps consist of the same products."""
+
+
+@cache
+def run_script(kind):
+    parts = ["products", "steps"] if kind == WITH_STEPS else ["products"]
+    output = subprocess.run(
+        [sys.executable, SCRIPT, *parts],
+        env={**os.environ, **KINDS[kind], "OMP_NUM_THREADS": "1"},
+        cwd=SCRIPT.parent.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert output.returncode == 0, output.stderr[-2000:]
+    return json.loads(output.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_product_allocates_the_same_in_every_layout(kind):
+    found = run_script(kind)
+    assert found["own_products"] or not found["active"]
+    if X86 and kind == "without AVX-512":
+        assert found["active"]
+    assert len(found["products"]) > 90
+    for name, product in found["products"].items():
+        assert product["replaced"] == product["plain"], name
+        assert product["off"] < 0.01, name
+
+
+def test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow():
+    report = run_script(WITH_STEPS)["steps"]
+    assert len(report) >= 11
+    for name, step in report.items():
+        assert step["replaced"] == step["plain"], name
+        assert step["count"]["mm"] > 10, name
+        assert not step["slow"], name
+        seen = {
+            operation.removeprefix("aten::") for operation in step["seen"] if operation.startswith("aten::")
+        }
+        assert seen & OF_PRODUCTS
+        assert seen <= {*NO_PRODUCTS.split(), *OF_PRODUCTS, *ATTENTION}, name
+
+
+def test_a_product_in_another_thread_leaves_the_one_under_way_as_it_is():
+    """Let a thread multiply between the moment when another has read its operands and its product."""
+    products = bf16_products.Bf16Products()
+    read, other_done = threading.Event(), threading.Event()
+    widen = products._widen
+
+    def widen_and_wait(number, block):
+        found = widen(number, block)
+        if threading.current_thread() is slow and number == 2:
+            read.set()
+            other_done.wait(60)
+        return found
+
+    products._widen = widen_and_wait
+    ones, threes = (torch.full((8, 8), value, dtype=torch.bfloat16) for value in (1.0, 3.0))
+    results = []
+    slow = threading.Thread(target=lambda: results.append(products.mm(ones, ones)))
+    slow.start()
+    assert read.wait(60)
+    assert products.mm(threes, threes).unique().tolist() == [72.0]
+    other_done.set()
+    slow.join()
+    assert results[0].unique().tolist() == [8.0]
+
+
+def test_only_a_cpu_that_is_slow_at_bf16_has_its_products_replaced(monkeypatch):
+    for rates, slow in (({"fp32": 5e10, "bf16": 1e9}, True), ({"fp32": 5e10, "bf16": 4e10}, False)):
+        monkeypatch.setattr(matmul_probe, "matmul_FLOP_per_s", lambda rates=rates: rates)
+        assert matmul_probe.bf16_is_slow() is slow
+
+
+def test_the_probe_prints_both_rates_and_leaves_the_threads_as_they_were():
+    threads = torch.get_num_threads()
+    rates = matmul_probe.matmul_FLOP_per_s()
+    assert torch.get_num_threads() == threads
+    assert set(rates) == {"fp32", "bf16"}
+    assert all(rate > 0 for rate in rates.values())
+    output = subprocess.run(
+        [sys.executable, "-m", "harness.instruments.timing.matmul_probe"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(output.stdout)["matmul_FLOP_per_s"].keys() == rates.keys()

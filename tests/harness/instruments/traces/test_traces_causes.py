@@ -1,0 +1,147 @@
+"""Causes are named where they were put in, and almost never where nothing was."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from kineto_traces import Writer
+
+from harness.instruments.traces.breakdown import breakdown
+from harness.instruments.traces.causes import causes
+from harness.instruments.traces.critical_path import critical_path
+from harness.instruments.traces.output.sentence import TechniqueGain, parts, sentence
+from harness.instruments.traces.reading.kineto import read_traces
+from harness.instruments.traces.segments import State
+
+NCCL = "ncclDevKernel_AllGather_RING_LL"
+US = 1000
+
+
+def training(
+    folder, seed, steps=12, world=4, slow_rank=-1, slow=0, loading=0, gap=0, communication=300, host=""
+):
+    """Write ranks whose products take 500 us with some noise, then a gather that ends for all at once.
+
+    In us, `slow` is added to the products of one rank, `loading` to each step, `gap` before two launches.
+    """
+    folder.mkdir(exist_ok=True)
+    draw = random.Random(seed)
+    writers = [Writer(rank=rank, world_size=world, host=host) for rank in range(world)]
+    begin = 0
+    for number in range(steps):
+        ready = []
+        for rank, one in enumerate(writers):
+            at = begin + (10 + loading) * US
+            if loading:
+                one.annotation("enumerate(DataLoader)#_Iter.__next__", begin, at)
+            for i in range(5):
+                if i % 2:
+                    at += gap * US
+                length = round(draw.gauss(100, 8) * US) + (slow * US // 5 if rank == slow_rank else 0)
+                one.kernel("gemm", at + 2 * US, at + 2 * US + length, called=at)
+                at += 2 * US + length
+            ready.append(at)
+        end = max(ready) + round(draw.gauss(communication, 10) * US)
+        for rank, one in enumerate(writers):
+            one.kernel(NCCL, ready[rank], end, called=ready[rank] - US, stream=13)
+            one.step(number, begin, end + 10 * US)
+        begin = end + 10 * US
+    for one in writers:
+        one.write(folder)
+    return breakdown(read_traces(folder))
+
+
+def test_nothing_is_named_where_nothing_was_put_in(tmp_path):
+    """One named cause in 60 traces would be more than the promised one in 100; the bound allows for luck."""
+    found = [causes(training(tmp_path / str(seed), seed)) for seed in range(60)]
+    assert sum(map(bool, found)) <= 1
+
+
+def test_two_runs_of_the_same_step_have_no_cause(tmp_path):
+    runs = [training(tmp_path / str(seed), 1000 + seed) for seed in range(12)]
+    assert not any(causes(a, b) for a, b in pairwise(runs))
+
+
+def test_a_slow_rank_is_named_with_its_own_reason_and_the_others_waiting(tmp_path):
+    found = training(tmp_path, 1, slow_rank=2, slow=200)
+    named = {(cause.state, cause.rank): cause for cause in causes(found)}
+    assert named.keys() == {(State.WAITING_FOR_RANK, 2), (State.COMPUTING, 2)}
+    put_in = 200e-6 / found.step_s
+    assert named[State.COMPUTING, 2].share == pytest.approx(put_in, abs=0.03)
+    assert named[State.WAITING_FOR_RANK, 2].share == pytest.approx(put_in, abs=0.03)
+    assert 0 < named[State.COMPUTING, 2].at_least < named[State.COMPUTING, 2].share
+    text = sentence(found, causes(found))
+    assert "waiting for rank 2" in text
+    assert "computing of rank 2 longer than with the other ranks by" in text
+    ranks = [part.rank for part in critical_path(found, 3)]
+    assert ranks == [2, 0]  # all end together, after the gather in which rank 2 came last
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "put_in_us"),
+    [
+        ({"loading": 150}, State.WAITING_FOR_DATA, 150),
+        ({"gap": 60}, State.PREPARING, 120),
+        ({"communication": 500}, State.COMMUNICATION, 200),
+    ],
+)
+def test_what_all_ranks_have_is_named_against_a_reference(tmp_path, given, state, put_in_us):
+    reference = training(tmp_path / "reference", 5)
+    found = training(tmp_path / "found", 6, **given)
+    named = [cause for cause in causes(found, reference) if cause.compared_with == "the reference"]
+    assert [cause.state for cause in named] == [state]
+    assert named[0].share == pytest.approx(put_in_us * 1e-6 / found.step_s, abs=0.03)
+    if state == State.WAITING_FOR_DATA:
+        assert any(cause.state == state and not cause.compared_with for cause in causes(found))
+
+
+def test_few_steps_name_nothing(tmp_path):
+    assert not causes(training(tmp_path, 1, steps=1, slow_rank=1, slow=400))
+
+
+def test_the_sentence_has_the_shares_and_what_a_technique_gained(tmp_path):
+    found = training(tmp_path, 3, communication=600)
+    text = sentence(found, causes(found), {"hybrid_shard": TechniqueGain("1.4x as fast, measured")})
+    assert "% computing, " in text
+    assert "exposed all-gather" in text
+    assert "hybrid sharding addresses the first part (1.4x as fast, measured)" in text
+    assert sum(part.share for part in parts(found)) == pytest.approx(1)
+    assert "waiting for rank" not in text
+
+
+@pytest.mark.parametrize(
+    ("hidden", "advice"), [(0.6, "would hide most of"), (0.4, "addresses"), (None, "addresses")]
+)
+def test_the_sentence_claims_what_a_technique_hides_by_its_records(tmp_path, hidden, advice):
+    found = training(tmp_path, 3, communication=600)
+    text = sentence(found, gains={"hybrid_shard": TechniqueGain("as recorded", hidden)})
+    assert text.endswith(f"hybrid sharding {advice} the first part (as recorded).")
+
+
+def test_hybrid_sharding_is_not_advised_within_one_node(tmp_path):
+    found = training(tmp_path, 3, communication=600, host="one")
+    assert "hybrid" not in sentence(found, gains={"hybrid_shard": TechniqueGain("as recorded", 0.9)})
+
+
+def test_the_critical_path_goes_to_the_rank_that_arrives_last(tmp_path):
+    """Rank 0 waits for rank 1 in the first gather, and rank 1 for rank 0 in the second."""
+    for rank, late in enumerate([(100, 500), (300, 450)]):
+        one = Writer(rank=rank, world_size=2)
+        one.step(0, 0, 700)
+        one.kernel("gemm", 10, late[0], called=5)
+        one.kernel(NCCL, late[0], 350, called=6, stream=13)
+        one.kernel("gemm", 350, late[1], called=7)
+        one.kernel(NCCL, late[1], 600, called=8, stream=13)
+        one.kernel("gemm", 600, 700 - rank, called=9)
+        one.write(tmp_path)
+    found = breakdown(read_traces(tmp_path))
+    start = found.ranks[0].activity.steps[0].start_ns
+    path = [(part.rank, part.start_ns - start, part.end_ns - start) for part in critical_path(found, 0)]
+    assert path == [(1, 0, 300), (0, 300, 700)]
+
+
+def test_shares_of_a_rank_by_step_are_those_that_causes_compare(tmp_path):
+    found = training(tmp_path, 9, world=2)
+    for rank in found.ranks:
+        assert np.sum([share.by_step_ns for share in rank.shares], axis=0).tolist() == list(rank.step_ns)

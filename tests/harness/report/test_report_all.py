@@ -1,0 +1,83 @@
+"""The terminal, a suite without a report of its own, the tidy table."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from reporting import read_page
+from synthetic import made, memory_records
+from timed import timed_records
+
+from harness.records import Measurement, Record
+from harness.report import gather, write_report
+from harness.report.answer.summary import summary
+from harness.report.output.terminal import show
+
+
+def test_a_suite_without_a_report_of_its_own_still_gets_one(tmp_path: Path) -> None:
+    records = [r._replace(cell=r.cell._replace(suite="unheard_of")) for r in memory_records()]
+    write_report(tmp_path, gather("unheard_of", records, [], tmp_path))
+    assert "no end within 600 s" in (tmp_path / "report.md").read_text()
+
+
+def test_every_sample_is_a_row_of_the_tidy_table():
+    import pandas
+
+    from harness.records import Cell
+    from harness.report.data.export_csv import measurements_csv
+
+    cell = Cell("c", "memory", "w", "baseline", "baseline", 0, 0, {"workload": {}, "settings": {}})
+    measured = Measurement("peak_memory", "B", "measured", "measured", (3.0, 5.0))
+    records = [Record(cell, "ok", measurements=(measured,)), Record(cell, "crashed", "why")]
+    table = pandas.read_csv(io.StringIO(measurements_csv(records)))
+    assert table["value"].tolist()[:2] == [3.0, 5.0]
+    assert table["sample"].tolist()[:2] == [0, 1]
+    assert table["status"].tolist() == ["ok", "ok", "crashed"]
+
+
+def test_a_suite_without_its_own_report_shows_every_metric_with_its_speed_up_and_a_figure(
+    tmp_path: Path,
+) -> None:
+    records = timed_records(("small", "large"))
+    page = write_report(tmp_path, gather("unheard_of", records, [], tmp_path)).read_text()
+    text = (tmp_path / "report.md").read_text().replace("\u00a0", " ")
+    assert text.startswith("# unheard_of\n")
+    for sentence in ("Bytes moved: no variant pays.", "Peak memory: fast, large −50 %, and 1 more pays."):
+        assert f"\n{sentence}\n" in text
+    assert "\nTime (warm): fast, large 2.00×, and 1 more pays.\n" in text
+    assert "<summary>Time (warm)</summary>\n" in text
+    assert "| small | fast |" in text
+    assert "2.00× (2.00 … 2.00) ᵐ" in text
+    assert "<summary>Peak memory</summary>\n" in text
+    assert "−50 % ᵐ" in text
+    assert "warm_up" not in text.replace("warm up", "")
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
+    assert drawn == {
+        "metrics_time_warm_plot",
+        "metrics_peak_memory_plot",
+        *(f"metrics_{name}_plot" for name in ("bytes_moved", "flops")),
+    }
+    assert read_page(page).open == []
+    out = io.StringIO()
+    show(gather("unheard_of", records, [], tmp_path), Path("page"), out, everything=True)
+    assert "2.00× (2.00 … 2.00)" in out.getvalue()
+
+
+def test_the_first_answer_of_such_a_report_names_each_metric_that_it_judges(tmp_path: Path) -> None:
+    values = {"baseline": (100.0, 0.5), "fast": (120.0, 0.1), "faster": (150.0, 0.2), "slow": (80.0, 0.6)}
+    records = [
+        made(
+            "w",
+            variant,
+            {("rate", ""): ("token/s", "measured", (rate,)), ("padding", ""): ("1", "measured", (padding,))},
+        )
+        for variant, (rate, padding) in values.items()
+    ]
+    assert summary(gather("unheard_of", records, [], tmp_path))[0].answer == (
+        "Rate: faster +50 %, and 1 more pays. "
+        "Padding: up to −80 % (fast), not judged, since its unit does not say whether less is better."
+    )
+    assert summary(gather("unheard_of", records[:1], [], tmp_path))[0].answer == (
+        "Rate: No variant could be compared with the baseline."
+    )

@@ -1,0 +1,182 @@
+"""What training steps are compared by, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic import made
+from timed import timed_findings
+
+from harness.records import Record
+from harness.report import gather
+from harness.report.data.result_index import ResultIndex
+from harness.report.data.sources import peaks
+from harness.report.data.training_metrics import Datasheet, PeakRates, add_training_metrics
+from harness.sweep.environment import describe
+from harness.sweep.store import Store
+
+GIB = 2**30
+H100 = PeakRates((Datasheet("*H100*", "NVIDIA H100", {"bf16": 1000e12, "fp32": 50e12}),), {"fp32": 2e11})
+GPU = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "ranks": "8"}
+CPU = {"device": "cpu", "precision": "fp32", "ranks": "2"}
+
+
+def step(conditions: dict[str, str], **metrics: float) -> Record:
+    """Return a training step of 0.5 s with 32,768 tokens, and what else is given."""
+    units = {"time": "s", "peak_memory": "B"}
+    values = {"time": 0.5, "tokens_per_step": 32768.0, **metrics}
+    figures = {(name, ""): (units.get(name, "1"), "measured", (value,)) for name, value in values.items()}
+    return made("step", "baseline", figures, conditions=conditions)
+
+
+def derived(record: Record, known: PeakRates = H100) -> tuple[ResultIndex, dict[str, float]]:
+    index = ResultIndex([record], {})
+    add_training_metrics(index, known)
+    names = ("tokens_per_s_per_device", "flops_per_s_per_device", "mfu")
+    found = {name: index.get("step", "baseline", name, "") for name in names}
+    return index, {name: value.median for name, value in found.items() if value}
+
+
+def test_on_gpus_per_device_and_over_the_datasheets_dense_rate() -> None:
+    """32,768 / (0.5 x 8) = 8,192 tokens/s; 6 x 7e9 x 32,768 / (0.5 x 8) = 344 TFLOP/s, of 1,000."""
+    _, found = derived(step(GPU, parameters=7e9))
+    assert found["tokens_per_s_per_device"] == pytest.approx(8192.0)
+    assert found["flops_per_s_per_device"] == pytest.approx(344.064e12)
+    assert found["mfu"] == pytest.approx(0.344064)
+
+
+def test_flops_that_a_suite_counts_come_before_the_rule_of_six() -> None:
+    """2e15 / (0.5 x 8) = 500 TFLOP/s, of 1,000."""
+    _, found = derived(step(GPU, parameters=7e9, flops=2e15))
+    assert found["flops_per_s_per_device"] == pytest.approx(5e14)
+    assert found["mfu"] == pytest.approx(0.5)
+
+
+def test_ranks_of_one_cpu_share_its_measured_rate() -> None:
+    """6 x 1e6 x 32,768 / 0.5 = 3.93e11 FLOP/s of both ranks, 1.97e11 each; over 2e11 of the host: 1.966."""
+    _, found = derived(step(CPU, parameters=1e6))
+    assert found["flops_per_s_per_device"] == pytest.approx(1.96608e11)
+    assert found["mfu"] == pytest.approx(1.96608)
+
+
+def test_devices_are_nodes_times_ranks_on_each_where_that_is_what_was_recorded() -> None:
+    """32,768 / (0.5 x 2 x 4) = 8,192."""
+    conditions = {
+        "device": "cpu",
+        "precision": "fp32",
+        "nodes": "2",
+        "ranks_per_node": "4",
+        "parameters": "1000",
+    }
+    _, found = derived(step(conditions))
+    assert found["tokens_per_s_per_device"] == pytest.approx(8192.0)
+    assert found["flops_per_s_per_device"] == pytest.approx(6 * 1000 * 8192.0)
+
+
+@pytest.mark.parametrize(
+    ("record", "missing", "reason"),
+    [
+        (step(GPU), "flops_per_s_per_device", "neither FLOPs per step nor parameters"),
+        (step({**GPU, "device_name": "NVIDIA T4"}, parameters=1e9), "mfu", "no bf16 rate of NVIDIA T4"),
+        (step({**GPU, "precision": ""}, parameters=1e9), "mfu", "precision of its matrix products was not"),
+        (
+            step({**CPU, "precision": "bf16"}, parameters=1e9),
+            "mfu",
+            "no matmul rate of this host was measured",
+        ),
+    ],
+)
+def test_what_an_input_lacks_is_a_reason_and_no_number(record: Record, missing: str, reason: str) -> None:
+    index, found = derived(record)
+    assert missing not in found
+    word, sentence = index.reason("step", "baseline", missing, "")
+    assert word == "–"
+    assert reason in sentence
+
+
+BLOCK = (
+    '  - {kind: effects, id: e, title: E, metric: time, method: "", unit: auto, baseline: baseline,'
+    " training: true}\n"
+)
+
+
+def test_a_table_of_steps_has_the_columns_and_names_count_and_peak(tmp_path: Path) -> None:
+    record = step(CPU, parameters=1e6, peak_memory=3.0 * GIB)
+    data = timed_findings(tmp_path, BLOCK, [record])
+    object.__setattr__(data, "peaks", H100)
+    table = data.table(data.blocks[0])
+    assert table is not None
+    shown = dict(zip(table.header, (cell.text for cell in table.rows[0]), strict=True))
+    assert shown["Tokens/s per device"] == "32,800 ᵐ"
+    assert shown["TFLOP/s per device"] == "0.197 ᵐ"
+    assert shown["% of measured matmul peak"] == "197 % ᵐ"
+    assert shown["Peak per device, GiB"] == "3 ᵐ"
+    assert "6 × parameters × tokens per step" in table.text
+    assert "the matmul rate measured on this host in fp32, 200 GFLOP/s" in table.text
+
+
+def test_the_cpus_peak_is_the_rate_of_a_thread_that_the_sweep_probed_times_the_cores(tmp_path: Path) -> None:
+    here = describe()._replace(cores=3, matmul_FLOP_per_s={"fp32": 5e10, "bf16": 0.0})
+    record = step(CPU)._replace(environment=here.digest)
+    with Store(tmp_path) as store:
+        store.write_environment(here)
+    assert gather("kernels", [record], (), tmp_path).peaks.measured == {"fp32": 1.5e11}
+    assert peaks(["not kept", here._replace(matmul_FLOP_per_s={}).to_dict()]).measured == {}
+
+
+def test_the_datasheets_of_conf_name_their_devices() -> None:
+    known = peaks()
+    rate, name = known.of({**GPU, "device_name": "NVIDIA H200"})
+    assert (rate, name) == (989.4e12, "NVIDIA H200 SXM's datasheet, dense bf16")
+    assert (
+        known.of({"device": "cuda", "device_name": "NVIDIA A100-SXM4-80GB", "precision": "fp32"})[0]
+        == 19.5e12
+    )
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA B200 MIG 1g.23gb",
+     "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA RTX 6000 Ada Generation", "AMD Instinct MI325X"],
+)  # fmt: skip
+def test_a_device_of_the_same_family_with_other_rates_has_no_peak(device: str) -> None:
+    assert peaks().of({**GPU, "device_name": device}) == f"conf/hardware/ has no bf16 rate of {device}"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H100 NVL",
+        "NVIDIA H200",
+        "NVIDIA A100-SXM4-40GB",
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA B200",
+        "NVIDIA GB200",
+        "NVIDIA L40S",
+        "NVIDIA GeForce RTX 4090",
+        "NVIDIA GeForce RTX 5090",
+        "AMD Instinct MI300X",
+        "AMD Instinct MI355X",
+    ],
+)
+def test_a_device_of_conf_is_known_by_the_name_that_its_driver_reports(device: str) -> None:
+    assert not isinstance(peaks().of({**GPU, "device_name": device}), str)
+
+
+def test_the_rates_of_conf_are_dense_and_in_the_ratio_of_their_widths() -> None:
+    """Datasheets round: that of the L40S gives 362 for bf16 and 183 for TF32. CDNA 4 has no TF32."""
+    for sheet in peaks().datasheets:
+        tf32 = sheet.rates.get("tf32", sheet.rates["bf16"] / 2)
+        assert sheet.rates["bf16"] == sheet.rates["fp16"] == pytest.approx(2 * tf32, rel=0.012), sheet.name
+        assert sheet.rates["fp32"] <= tf32, sheet.name
+
+
+def test_tokens_per_s_times_the_time_of_a_step_are_the_tokens_of_the_step() -> None:
+    index, found = derived(step(GPU, parameters=7e9))
+    time, tokens = (index.get("step", "baseline", name, "") for name in ("time", "tokens_per_step"))
+    assert time
+    assert tokens
+    assert found["tokens_per_s_per_device"] * 8 * time.median == pytest.approx(tokens.median)

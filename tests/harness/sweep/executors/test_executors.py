@@ -1,0 +1,124 @@
+"""What the runner asks of any executor, near or far."""
+
+import os
+
+import pytest
+from test_launcher import SRUN, TORCHRUN
+from toy.sweep import cell, group
+
+from harness.records import Limits, Measurement, Reading, Record
+from harness.sweep.environment import describe
+from harness.sweep.executors import (
+    CellFinished,
+    CellNote,
+    CellReading,
+    CellStarted,
+    Conditions,
+    ExecutorError,
+    event_from_json,
+    event_to_json,
+    local,
+    torchrun,
+)
+from harness.sweep.executors.start import automatic, executor_context
+from harness.sweep.runner import run
+from harness.sweep.store import Store, read_records
+
+
+class Scripted:
+    """An executor that says what it is told to, as one elsewhere would: line by line."""
+
+    def __init__(self, *events):
+        self.lines = [event_to_json(event) for event in events]
+        self.closed = False
+
+    def run(self, groups, limits, several):
+        try:
+            yield from map(event_from_json, self.lines)
+        finally:
+            self.closed = True
+
+
+def test_any_executor_will_do_and_events_of_cells_may_mix(tmp_path):
+    one, two = cell("nothing"), cell("hang")
+    executor = Scripted(
+        CellStarted(one.id, "t1"),
+        CellStarted(two.id, "t2"),
+        CellReading(one.id, Reading("time", "s", 1.0, "measured", "a")),
+        CellNote(two.id, "words"),
+        Conditions(one.id, {"device": "x"}),
+        CellReading(two.id, Reading("time", "s", 2.0, "measured", "a")),
+        CellReading(one.id, Reading("time", "s", 3.0, "measured", "a")),
+        CellFinished(two.id, "crashed", "why", 0.5),
+        CellFinished(one.id, "ok", "", 1.5),
+    )
+    heard = []
+    environment = describe()
+    with Store(tmp_path) as store:
+        run([group(one), group(two)], store, executor, Limits(1.0), environment, heard.append)
+    first = Measurement("time", "s", "measured", "a", (1.0, 3.0))
+    second = Measurement("time", "s", "measured", "a", (2.0,))
+    here = environment.digest, Limits(1.0)
+    assert read_records(tmp_path) == [
+        Record(two, "crashed", "why", (second,), ("words",), {}, *here, "t2", 0.5, environment.host),
+        Record(one, "ok", "", (first,), (), {"device": "x"}, *here, "t1", 1.5, environment.host),
+    ]
+    assert [event_to_json(event) for event in heard] == executor.lines
+    assert executor.closed
+
+
+def test_an_executor_that_forgets_a_cell_is_found_out(tmp_path):
+    one, two = cell("nothing"), cell("hang")
+    executor = Scripted(CellStarted(one.id, "t"), CellFinished(one.id, "ok", "", 0.0))
+    with Store(tmp_path) as store, pytest.raises(RuntimeError, match=f"did not end 1 cell: {two.id}"):
+        run([group(one, two)], store, executor, Limits(1.0), describe())
+    assert [record.cell for record in read_records(tmp_path)] == [one]
+
+
+def started_by(monkeypatch, said):
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_process_by_itself_runs_here_and_nothing_surrounds_its_command():
+    assert automatic() == "local"
+    with executor_context():
+        pass
+
+
+def test_without_a_launcher_there_are_no_ranks_to_run_on(tmp_path):
+    with pytest.raises(ExecutorError, match="executor=torchrun: no launcher started this process"):
+        torchrun.create(tmp_path)
+
+
+@pytest.mark.parametrize(("said", "ranks"), [(TORCHRUN, "2 x 8"), (SRUN, "2 x 8")])
+def test_ranks_that_a_launcher_started_are_named(said, ranks, monkeypatch, tmp_path):
+    started_by(monkeypatch, said)
+    assert automatic() == "torchrun"
+    assert torchrun.create(tmp_path).ranks == ranks
+    assert local.create(tmp_path).ranks == ""
+
+
+def test_every_rank_but_the_first_serves_in_place_of_the_command(monkeypatch):
+    """`serve` replaces the process, so nothing after it runs."""
+    started_by(monkeypatch, TORCHRUN)
+    became = []
+
+    def become(program, words):
+        became.append(words)
+        raise SystemExit
+
+    monkeypatch.setattr("os.execv", become)
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    with pytest.raises(SystemExit), executor_context():
+        pytest.fail("the command of rank 3 ran")
+    assert became[0][-3:] == ["serve", "3", "3"]
+
+
+def test_what_a_launcher_leaves_out_is_one_line_for_a_person(monkeypatch):
+    started_by(monkeypatch, {name: value for name, value in SRUN.items() if name != "MASTER_ADDR"})
+    with (
+        pytest.raises(ExecutorError, match=r"MASTER_ADDR is missing: .* export MASTER_ADDR"),
+        executor_context(),
+    ):
+        pass

@@ -1,0 +1,25 @@
+"""The check that builds each cell before any is run: each of its failures is one line."""
+
+import pytest
+from toy.sweep import cell, group
+
+from harness.config.validation import ConfigError
+from harness.sweep import input_check
+from harness.sweep.input_check import refuse_bad_inputs
+
+
+def no_such_suite():
+    return [group(cell("nothing"))._replace(package="no_such_package")]
+
+
+def test_a_suite_that_fails_to_build_is_one_line():
+    with pytest.raises(ConfigError) as error:
+        refuse_bad_inputs(no_such_suite())
+    assert str(error.value).startswith("the suite cannot build its cells: ModuleNotFoundError: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_suite_that_builds_for_too_long_is_one_line(monkeypatch):
+    monkeypatch.setattr(input_check, "TIMEOUT_S", 0.01)
+    with pytest.raises(ConfigError, match=r"did not build its cells within 0\.01 s"):
+        refuse_bad_inputs(no_such_suite())

@@ -1,0 +1,102 @@
+"""The plan as shown before a sweep runs."""
+
+from dataclasses import replace
+
+from test_estimate import before
+from test_plan import RUN
+
+from harness.records import Limits, Record
+from harness.sweep.estimate.estimate import estimate
+from harness.sweep.plan import plan
+from harness.sweep.plan_view import announcement, plan_lines
+from harness.sweep.sweep import total_line
+
+RUN_1 = replace(RUN, repeats=1, limits=Limits(100.0))
+GROUPS = plan(RUN_1, "here", lambda variant: "code")
+CELLS = [cell for group in GROUPS for cell in group.cells]
+
+
+def expected(earlier, groups=GROUPS):
+    return estimate(groups, earlier, RUN_1.limits, 1)
+
+
+def test_the_number_of_cells_the_time_and_what_it_rests_on():
+    earlier = [before(CELLS[2], 115.0), before(CELLS[3], 70.0, same_host=False)]
+    # the limit cuts the cell of 115 s; of workload a nothing is known
+    assert announcement(RUN_1, GROUPS, expected(earlier), {}) == [
+        "toy: 4 cells, 4 to run: at least 3 min "
+        "(from 1 cell of a run on this kind of host, 1 cell of a run on another host)",
+        "2 cells have no estimate, for lack of an earlier run",
+        "expected to run into limits.timeout_s=100: b baseline",
+    ]
+    assert (
+        "other variants on the workloads of 1 cell"
+        in announcement(RUN_1, GROUPS, expected([before(CELLS[1], 20.0), *earlier]), {})[0]
+    )
+
+
+def test_where_cells_have_no_estimate_the_time_is_a_lower_bound():
+    found = expected([before(CELLS[0]._replace(config=CELLS[2].config), 70.0), before(CELLS[2], 70.0)])
+    rows = [line.split() for line in plan_lines(RUN_1, GROUPS, found, {}, {})]
+    assert [row[4:] for row in rows if row[:1] in (["a"], ["b"])] == [["≥", "75", "s"], ["2", "min"]]
+    assert total_line([found]) == "1 suite: 4 cells to run, 1 of them without an earlier run: at least 4 min"
+
+
+def test_a_first_run_has_no_estimate():
+    assert announcement(RUN_1, GROUPS, expected([]), {}) == [
+        "toy: 4 cells, 4 to run: no estimate: there is no earlier run",
+    ]
+
+
+def test_where_all_is_done_there_is_nothing_to_run():
+    assert announcement(RUN_1, GROUPS, expected([], []), {}) == [
+        "toy: 4 cells, 4 done already: nothing to run"
+    ]
+
+
+def test_the_plan_names_what_is_skipped_and_why():
+    done = {CELLS[0].id: Record(CELLS[0], "ok"), CELLS[1].id: Record(CELLS[1], "unavailable", "needs a GPU")}
+    groups = GROUPS[2:]
+    lines = list(
+        plan_lines(RUN_1, GROUPS, expected([before(cell, 50.0) for cell in CELLS], groups), done, {})
+    )
+    assert lines[0] == "toy: 2 workloads × 2 variants × 1 repeat, into out"
+    assert lines[1] == "variants: baseline, fast.x"
+    table = [line.split(None, 4) for line in lines[3:6]]
+    assert table == [
+        ["workload", "cells", "done", "to", "run   about"],
+        ["a", "2", "2", "0", "–"],
+        ["b", "2", "0", "2", "2 min"],
+    ]
+    assert "skipped: 2 cells done already (1 ok, 1 unavailable), in out" in lines
+    assert "unavailable: 1 cell: needs a GPU" in lines
+    assert lines[-1] == "nothing was run: plan=true"
+
+
+def test_many_names_are_cut():
+    run = replace(RUN_1, workloads={f"w{i}": {"train": True} for i in range(9)}, variants=RUN.variants[:1])
+    groups = plan(run, "here", lambda variant: "code")
+    earlier = [before(group.cells[0], 200.0) for group in groups]
+    said = announcement(run, groups, estimate(groups, earlier, run.limits, 1), {})[-1]
+    assert said.endswith("w4 baseline, w5 baseline and 3 more")
+
+
+def test_cells_that_are_not_tried_are_named_with_the_reason_once():
+    not_tried = {cell.id: "its products are too slow" for cell in GROUPS[0].cells + GROUPS[1].cells}
+    said = announcement(RUN_1, GROUPS, expected([], GROUPS[2:]), not_tried)
+    assert said[0].startswith("toy: 4 cells, 2 to run")
+    assert said[-2:] == [
+        "2 cells planned as unavailable: a baseline, a fast.x",
+        "its products are too slow",
+    ]
+    lines = list(plan_lines(RUN_1, GROUPS, expected([], GROUPS[2:]), {}, not_tried))
+    assert ["a", "2", "0", "0", "–"] in [line.split() for line in lines]
+
+
+def test_a_workload_without_cells_has_no_line():
+    groups = GROUPS[:2]
+    lines = list(plan_lines(RUN_1, groups, expected([], groups), {}, {}))
+    assert lines[0] == "toy: 1 workload × 2 variants × 1 repeat, into out"
+    assert not any(line.startswith("b ") for line in lines)
+    lines = list(plan_lines(RUN_1, GROUPS[:1], expected([], GROUPS[:1]), {}, {}))
+    assert lines[0] == "toy: 1 workload × 2 variants where they apply × 1 repeat, into out"

@@ -1,0 +1,143 @@
+"""Every optimization of every suite, on its suite's `tiny` workloads, is held to its contract.
+
+Suites and optimizations are found by their YAMLs and modules: a new one is tried without an edit here.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+
+import pytest
+import torch
+from moved import quick_networks
+from offload_ranks import lasting_ranks
+from torch._dynamo.backends.debugging import aot_eager
+from variants import applied, tiny_run, unavailable
+
+from harness.config.protocols import close, prepared
+from harness.config.run import names
+from harness.config.variants.optimizations import AGAIN
+from harness.records import UNITS, Origin, Reading, Unavailable
+from harness.sweep.plan import is_planned
+from harness.sweep.worker.worker import host
+
+pytestmark = pytest.mark.timeout(600)
+GPU = torch.cuda.is_available()
+RANKS = ("dp_size", "source")
+"""Fields in which workloads of one kind differ."""
+
+
+def cases(suite):
+    """Yield each workload with its optimizations; where one has several settings, each on one workload.
+
+    Of workloads that differ in their ranks alone, each optimization has one. Not with `baseline_again`, the
+    baseline under another name.
+    """
+    run, tried = tiny_run(suite), set()
+    for workload, fields in run.workloads.items():
+        kind = str({name: value for name, value in fields.items() if name not in RANKS})
+        for variant in run.variants:
+            optimization = kind, variant.name.partition(".")[0]
+            new = variant.name not in tried or optimization not in tried
+            if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
+                tried.update((variant.name, optimization))
+                yield pytest.param(suite, workload, variant, id=f"{suite}|{workload}-{variant.name}")
+
+
+@contextmanager
+def skipped_where_unavailable() -> Iterator[None]:
+    """Skip with the reason that the harness records, where this host lacks what a cell needs."""
+    try:
+        yield
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_once():
+    """Ranks serve cell after cell, networks are measured quickly, and no link is slower on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch):
+        quick_networks(patch)
+        patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
+        patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)
+        yield
+
+
+TRACED = {"compile_sdpa", "compile_sdpa_autocast"}
+"""Traced by torch.compile, with no code generated: other variants run a step's generated code."""
+
+
+class Baseline:
+    """The open baseline of one suite and workload: what variants share is started once."""
+
+    def __init__(self) -> None:
+        self.point, self.stack = ("", ""), ExitStack()
+
+    def open(self, suite: str, workload: str) -> None:
+        """Open this baseline, and close that of another suite or workload."""
+        if self.point == (suite, workload):
+            return
+        self.close()
+        module = import_module(f"suites.{suite}")
+        session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
+        self.stack.callback(close, module, session)
+        self.point = suite, workload
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.point = ("", "")
+        self.stack.close()
+
+
+@pytest.fixture(scope="module")
+def baseline(started_once):
+    opened = Baseline()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("suite", "workload", "variant"), [case for suite in names("suite") for case in cases(suite)]
+)
+def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, variant, monkeypatch):
+    if variant.name in TRACED:
+        compiled = torch.nn.Module.compile
+        monkeypatch.setattr(
+            torch.nn.Module, "compile", lambda model, **_: compiled(model, dynamic=False, backend=aot_eager)
+        )
+    if reason := unavailable(suite, variant, host(torch)):
+        pytest.skip(reason)
+    module = import_module(f"suites.{suite}")
+    fields = tiny_run(suite).workloads[workload]
+    with skipped_where_unavailable(), ExitStack() as stack:
+        baseline.open(suite, workload)
+        session = prepared(module, applied(suite, variant, module.build(fields, 1)))
+        stack.callback(close, module, session)
+        module.check(session)
+        assert all(isinstance(value, str) for value in module.conditions(session).values())
+        taken = list(module.read_once(session)) if hasattr(module, "read_once") else []
+        if not hasattr(module, "timed") or module.timed(session):
+            taken += list(module.sample(session))
+    readings = [one for one in taken if isinstance(one, Reading)]
+    assert readings
+    assert {one.unit for one in readings} <= UNITS
+    assert {one.origin for one in readings} <= set(Origin)
+    assert all(math.isfinite(one.value) for one in readings)
+
+
+@pytest.mark.parametrize("suite", names("suite"))
+def test_every_optimization_applies_to_a_tiny_workload(suite):
+    """Or needs what this host lacks."""
+    run, module, tried = tiny_run(suite), import_module(f"suites.{suite}"), set()
+    for variant in run.variants:
+        if unavailable(suite, variant, host(torch)):
+            tried.add(variant.name)
+        for workload, fields in run.workloads.items():
+            if is_planned(run, variant, workload, gpu=True):
+                try:
+                    applied(suite, variant, module.build(fields, 1))
+                except Unavailable:
+                    continue
+                tried.add(variant.name)
+    assert tried == {variant.name for variant in run.variants}

@@ -1,0 +1,87 @@
+"""Imports go one way: read in the sources, not run."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.config.code_fingerprint import ROOT, file_of, imports_of
+
+FILES = sorted(p for top in ("harness", "suites") for p in (ROOT / top).rglob("*.py"))
+
+
+def module_of(file: Path) -> str:
+    parts = list(file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+GRAPH = {module_of(f): {module_of(p) for n in imports_of(f) if (p := file_of(n))} for f in FILES}
+
+
+@pytest.mark.parametrize("module", ["harness.records", "harness.bounds"])
+def test_records_and_bounds_stand_at_the_bottom(module):
+    assert GRAPH[module] <= {"harness"}
+
+
+@pytest.mark.parametrize("module", [m for m in GRAPH if m.startswith("harness.instruments.")])
+def test_instruments_know_records_alone(module):
+    allowed = {"harness", "harness.records", "harness.instruments"}
+    assert all(i in allowed or i.startswith("harness.instruments.") for i in GRAPH[module]), GRAPH[module]
+
+
+BELOW = {
+    "harness",
+    "harness.records",
+    "harness.bounds",
+    "harness.config.user_inputs.hf_config",
+    "harness.instruments",
+    "suites",
+}
+TRAINING = [m for m in GRAPH if (m + ".").startswith("suites.training.")]
+SUITES = [m for m in GRAPH if m.startswith("suites.") and m not in TRAINING]
+
+
+@pytest.mark.parametrize("module", TRAINING)
+def test_the_training_layer_knows_the_instruments_and_no_suite(module):
+    for used in GRAPH[module] - BELOW:
+        assert (used + ".").startswith(("harness.instruments.", "suites.training.")), (
+            f"{module} imports {used}"
+        )
+
+
+@pytest.mark.parametrize("module", SUITES)
+def test_suites_know_the_instruments_and_the_training_layer_and_never_one_another(module):
+    own = ".".join(module.split(".")[:2])
+    for used in GRAPH[module] - BELOW:
+        below = ("harness.instruments.", "suites.training.", own + ".")
+        assert (used + ".").startswith(below), f"{module} imports {used}"
+
+
+@pytest.mark.parametrize("module", [m for m in GRAPH if m.split(".")[0] == "harness"])
+def test_the_harness_loads_suites_by_name_only(module):
+    assert not any(i.split(".")[0] == "suites" for i in GRAPH[module]), f"{module} imports a suite"
+
+
+def test_there_is_no_cycle():
+    done: set[str] = set()
+
+    def walk(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path, module])
+        if module not in done:
+            for used in GRAPH[module]:
+                # A package's own __init__ runs before its modules; that is no cycle unless it imports them.
+                if used in GRAPH and not (module + ".").startswith(used + "."):
+                    walk(used, (*path, module))
+            done.add(module)
+
+    for module in GRAPH:
+        walk(module, ())
+
+
+@pytest.mark.parametrize(
+    "module", ["harness.__main__", "harness.claims.judge", "harness.report", "harness.sweep.runner"]
+)
+def test_the_parent_never_imports_torch(module):
+    code = f"import sys, {module}; sys.exit(any(m in sys.modules for m in ('torch', 'suites', 'deepspeed')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -1,0 +1,151 @@
+"""Words that the project's style replaces stay out of what people read."""
+
+import ast
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from harness.config.code_fingerprint import ROOT
+
+INSTEAD = {
+    "foretell": "predict, estimate",
+    "foretells": "predicts, estimates",
+    "foretold": "predicted, estimated",
+    "tells": "reports, shows",
+    "told": "reported, returned",
+    "arm": "variant",
+    "arms": "variants",
+    "beside": "next to, alongside",
+    "presumably": "say what was tried, or that it was not investigated",
+    "held against": "compared with",
+    "holds against": "compares with",
+    "walked": "traced, run on fake tensors",
+}
+PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, INSTEAD))})\b", re.IGNORECASE)
+QUANTITY = (
+    r"bytes|seconds|rounds|steps|cells|ranks|GPUs|nodes|tokens|elements|samples|packets|operations|repetitions|"
+    r"times|FLOPs?|[kMGT]?i?B|[kMGT]?B/s|ms|s"
+)
+PER = (
+    "parameter|rank|step|cell|zone|round|node|layer|second|token|GPU|rack|sweep|call|element|thread|sequence|"
+    "process|core|batch|row|column|link|device|variant|workload"
+)
+INSTEAD_OF_PER = re.compile(
+    rf"(?:\b(?:{QUANTITY})|%)\s+(?:an?|each)\s+(?P<per>{PER})\b(?!')|"
+    r"\b(?:once|twice)\s+(?:an?|each)\s+(?P<often>step|round|second|sweep|call)\b(?!')"
+)
+"""Rates without their "per". Case counts in units: a GB, but not "as a step"."""
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def replaced(text: str) -> list[str]:
+    """Return each replaced word of the text, with what to write instead; code is left out."""
+    instead = {word.lower(): better for word, better in INSTEAD.items()}
+    prose = without_code(text)
+    found = [(at, instead[at.group().lower()]) for at in PATTERN.finditer(prose)]
+    return [f"{_place(prose, at)} -> {better}" for at, better in found] + rates_without_per(text)
+
+
+def rates_without_per(text: str) -> list[str]:
+    """Return each rate of the text that has no "per", with what to write instead; code is left out."""
+    prose = without_code(text)
+    return [f"{_place(prose, at)} -> per {at['per'] or at['often']}" for at in INSTEAD_OF_PER.finditer(prose)]
+
+
+def without_code(text: str) -> str:
+    """Return the text without code, on as many lines."""
+    return CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
+
+
+def _place(text: str, at: re.Match[str]) -> str:
+    return f"line {1 + text.count(chr(10), 0, at.start())}: '{' '.join(at.group().split())}'"
+
+
+def test_a_replaced_word_is_found_with_what_to_write_instead():
+    assert replaced("```\ncode\n```\nIt was foretold.") == ["line 4: 'foretold' -> predicted, estimated"]
+    assert not replaced("a parameter of the model, alarmed, besides; `arm` was a key")
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "per"),
+    [
+        ("4 bytes a parameter", "bytes a parameter", "parameter"),
+        ("40 B a parameter", "B a parameter", "parameter"),
+        ("or `budget_s` seconds a cell are spent", "seconds a cell", "cell"),
+        ("3,072 GPUs a zone; 16 down", "GPUs a zone", "zone"),
+        ("in rounds, each cell once a round", "once a round", "round"),
+        ("400 GB/s a\nnode", "GB/s a node", "node"),
+        ("three times each step.", "times each step", "step"),
+        ("4.4 s a step", "s a step", "step"),
+        ("a walk of 2 % a call", "% a call", "call"),
+        ("128 elements a thread", "elements a thread", "thread"),
+    ],
+)
+def test_a_rate_without_per_is_found(text, rate, per):
+    assert replaced(text) == [f"line 1: '{rate}' -> per {per}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4 bytes per parameter",
+        "once a cell has damaged this process",
+        "as many bytes as a parameter has",
+        "updates a parameter; moves a rank's own; it was a step",
+        "the update of bytes each rank's neighbour sends",
+    ],
+)
+def test_what_is_no_rate_needs_no_per(text):
+    assert not replaced(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_uses_a_replaced_word(page):
+    assert not replaced(page.read_text())
+
+
+def prose(path: Path) -> str:
+    """Return the docstrings, comments and texts of a module, each on its own lines; all of a YAML."""
+    source = path.read_text()
+    if path.suffix == ".yaml":
+        return source
+    texts = [
+        node.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) > 1
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "\n".join([*texts, *(token.string for token in tokens if token.type == tokenize.COMMENT)])
+
+
+def test_prose_is_docstrings_comments_and_texts(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text('"""A module."""\nARM = "arm"  # a comment\nTEXT = f"{ARM} is a text"\n')
+    assert prose(file) == "A module.\n is a text\n# a comment"
+
+
+FILES = sorted(
+    path
+    for top in ("harness", "suites", "conf")
+    for path in (ROOT / top).rglob("*.*")
+    if path.suffix in (".py", ".yaml")
+)
+
+
+@pytest.mark.parametrize("top", sorted({path.relative_to(ROOT).parts[:2] for path in FILES}), ids="/".join)
+def test_no_docstring_comment_text_or_configuration_uses_a_replaced_word(top):
+    below = [path for path in FILES if path.relative_to(ROOT).parts[:2] == top]
+    found = [f"{path.relative_to(ROOT)}: {word}" for path in below for word in replaced(prose(path))]
+    assert not found
+
+
+TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+
+
+def test_no_test_has_a_rate_without_per():
+    found = [f"{path.relative_to(ROOT)}: {rate}" for path in TESTS for rate in rates_without_per(prose(path))]
+    assert not found

@@ -1,0 +1,208 @@
+"""The host_optimizer suite: each variant against float64, wrong updates caught, tensors shared."""
+
+from __future__ import annotations
+
+import gc
+import math
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+import variants
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import load
+from harness.records import HostInfo, Origin, Status, WrongResult
+from harness.sweep.failure_classification import of_exception
+from suites import host_optimizer
+from suites.host_optimizer import correctness, cpu_adam, subject
+
+ARMS = {variant.name: variant for variant in load(["suite=host_optimizer"])[0].variants}
+HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
+SMALL = {"parameters": 50_000}
+
+
+@pytest.fixture(autouse=True)
+def _small_copies(monkeypatch):
+    monkeypatch.setattr(host_optimizer, "COPY_B", 2**20)
+
+
+def applied(variant, **workload):
+    if reason := variants.unavailable("host_optimizer", ARMS[variant]):
+        pytest.skip(reason)
+    subject = host_optimizer.build({**SMALL, **workload}, seed=1)
+    return variants.applied("host_optimizer", ARMS[variant], subject)
+
+
+def closed_form(p, g, updates):
+    """Return AdamW from zero moments with a constant gradient, whose corrected moments are its powers."""
+    direction = g / (abs(g) + 1e-8)
+    kept = 1 - 1e-3 * 0.01
+    moved = sum(kept ** (updates - k) for k in range(1, updates + 1))
+    return p * kept**updates - 1e-3 * direction * moved, (1 - 0.9**updates) * g, (1 - 0.999**updates) * g * g
+
+
+@pytest.mark.parametrize(("p", "g"), [(1.5, -0.3), (-4.0, 2.0), (0.0, 1e-9), (3.0, 0.0)])
+def test_the_reference_is_the_closed_form(p, g):
+    given = [torch.tensor([value], dtype=torch.float64) for value in (p, g, 0.0, 0.0)]
+    ours = [float(one) for one in correctness.adamw(*given)]
+    assert ours == pytest.approx(closed_form(p, g, correctness.UPDATES), rel=1e-12, abs=1e-18)
+
+
+@pytest.mark.timeout(900)  # DeepSpeed compiles for minutes, the first time on a machine
+@pytest.mark.parametrize("tensors", [1, 5])
+@pytest.mark.parametrize("variant", ARMS)
+def test_a_variant_gives_what_the_closed_form_gives(variant, tensors):
+    ours = applied(variant, tensors=tensors)
+    session = host_optimizer.prepare(ours)
+    begun = [one.parameter.detach().clone() for one in session.tensors]
+    host_optimizer.check(session)
+    assert 0 < session.max_error <= correctness.TOLERANCE
+    for before, (parameter, *moments) in zip(begun, session.tensors, strict=True):
+        assert parameter.numel() == 50_000 // tensors
+        for place in (0, 7, -1):
+            p, g, *found = (
+                float(one[place]) for one in (before, parameter.grad, *moments, parameter.detach())
+            )
+            after, *moments_due = closed_form(p, g, correctness.UPDATES)
+            assert found[:2] == pytest.approx(moments_due, rel=1e-4)
+            assert found[2] - p == pytest.approx(after - p, rel=1e-3, abs=1e-6)
+
+
+class Untouched(torch.optim.AdamW):
+    """Leaves the end of each vector, as a kernel does whose last vector is not whole."""
+
+    def step(self, closure=None):
+        ends = [one[-7:].detach().clone() for group in self.param_groups for one in group["params"]]
+        super().step(closure)
+        with torch.no_grad():
+            for one, end in zip(self.param_groups[0]["params"], ends, strict=True):
+                one[-7:] = end
+
+
+class Unfinished(torch.optim.AdamW):
+    """Yields what is no number."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state[self.param_groups[0]["params"][0]]["exp_avg"][3] = math.nan
+
+
+WRONG = {
+    "no decay": partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.0),
+    "decay in the gradient": partial(torch.optim.Adam, lr=1e-3, weight_decay=0.01),
+    "another rate": partial(torch.optim.AdamW, lr=1.01e-3, weight_decay=0.01),
+    "another second moment": partial(torch.optim.AdamW, lr=1e-3, betas=(0.9, 0.998), weight_decay=0.01),
+    "a large epsilon": partial(torch.optim.AdamW, lr=1e-3, eps=1e-4, weight_decay=0.01),
+    "the end untouched": partial(Untouched, lr=1e-3, weight_decay=0.01),
+    "no number": partial(Unfinished, lr=1e-3, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_update_is_caught(wrong):
+    with pytest.raises(WrongResult, match="of the largest movement, allowed 1e-03"):
+        host_optimizer.check(host_optimizer.prepare(replace(applied("baseline"), make=WRONG[wrong])))
+
+
+def test_moments_that_start_elsewhere_are_caught():
+    late = replace(applied("baseline"), count=partial(torch.tensor, 1.0))
+    with pytest.raises(WrongResult, match="parameter 0 of three vectors"):
+        host_optimizer.check(host_optimizer.prepare(late))
+
+
+def test_updates_before_a_check_do_not_matter():
+    """Of another variant, whose moments have settled."""
+    first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
+    for _ in range(3000):
+        first.optimizer.step()
+    host_optimizer.check(second)
+    assert second.max_error <= correctness.TOLERANCE
+
+
+def test_of_a_long_vector_the_first_and_the_last_are_looked_at(monkeypatch):
+    monkeypatch.setattr(correctness, "LOOKED_AT", 11)
+    tensors = subject.made(subject.Workload(50_000), seed=1)
+    parameter = tensors[0].parameter.detach()
+    looked_at = correctness.wide(tensors, 0)[0]
+    assert len(looked_at) == 11
+    assert (looked_at[0], looked_at[-1]) == (parameter[0].double(), parameter[-1].double())
+
+
+def test_all_variants_update_the_same_tensors_until_the_last_is_gone():
+    first, second = (host_optimizer.prepare(applied(one)) for one in ("baseline", "adamw_fused"))
+    for one in (first, second):
+        host_optimizer.check(one)
+    assert first.tensors is second.tensors
+    assert first.tensors is not subject.shared(applied("baseline", parameters=50_001))
+    del first, one
+    assert subject.shared(applied("baseline")) is second.tensors
+    del second
+    gc.collect()
+    assert not list(subject._shared)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_tried(monkeypatch):
+    free = SimpleNamespace(available=12.0e9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    ours = host_optimizer.build({"parameters": 500_000_000}, seed=1)
+    with pytest.raises(MemoryError, match=r"500,000,000 .* take 12\.5 GB, and 12\.0 GB are free") as told:
+        subject.shared(ours)
+    assert of_exception(told.value, "suites")[0] is Status.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(("variant", "temporaries_B"), [("baseline", 8), ("adamw_fused", 0)])
+def test_readings_agree_with_one_another_and_with_the_formula(variant, temporaries_B):
+    ours = host_optimizer.prepare(applied(variant))
+    host_optimizer.check(ours)
+    once = list(host_optimizer.read_once(ours))
+    found = {one.metric: one.value for one in once}
+    assert found["bytes_moved"] == 4 * (3 + 4) * 50_000
+    assert found["peak_memory"] == pytest.approx(temporaries_B * 50_000, abs=2_000)
+    assert 0 <= found["page_faults"] < 1_000
+    copies = [one for one in once if one.metric == "copy_bandwidth"]
+    assert len(copies) == host_optimizer.COPIES
+    assert all(one.origin == Origin.MEASURED and one.value > 0 for one in copies)
+    time, bandwidth = (one for one in host_optimizer.sample(ours) if one.metric in ("time", "bandwidth"))
+    assert (time.unit, time.method, bandwidth.unit) == ("s", "warm", "B/s")
+    assert bandwidth.value * time.value == pytest.approx(found["bytes_moved"])
+
+
+def test_values_stay_finite():
+    ours = host_optimizer.prepare(applied("baseline", parameters=1_000))
+    host_optimizer.check(ours)
+    for _ in range(2_000):
+        ours.optimizer.step()
+    assert all(bool(one.isfinite().all()) for one in ours.tensors[0])
+
+
+@pytest.mark.parametrize("variant", ARMS)
+def test_conditions_name_the_implementation(variant):
+    said = host_optimizer.conditions(host_optimizer.prepare(applied(variant)))
+    assert all(isinstance(value, str) and value for value in said.values())
+    loops = {"baseline": "for-loop", "baseline_again": "for-loop", "cpu_adam": "DeepSpeedCPUAdam"}
+    assert said["implementation"] == loops.get(variant, variant.removeprefix("adamw_"))
+    assert (said["device"], said["parameters"], said["tensors"]) == ("cpu", "50000", "1")
+
+
+def test_without_a_compiler_deepspeeds_adam_is_unavailable(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    assert "needs a C++ compiler (g++), ninja" in (cpu_adam.unavailable(HOST) or "")
+
+
+def test_the_harness_runs_it(tmp_path):
+    words = ["suite=host_optimizer", "+suite.workloads.tiny={parameters: 30000, source: here}", "repeats=1"]
+    words += ["workloads=[tiny]", "only=[adamw_fused]", f"out={tmp_path}", "suite.sampling.budget_s=0.05"]
+    done = subprocess.run([sys.executable, "-m", "harness", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    report = (tmp_path / "report.md").read_text()
+    assert "AdamW, fused" in report
+    assert "| Copy |" in report
+    assert "3 cells have a result." in report
+    assert "Failed:" not in report

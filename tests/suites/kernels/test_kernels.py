@@ -1,0 +1,189 @@
+"""The kernels suite on tiny shapes: its variants against float64, and what is refused before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+import torch
+import variants
+from small_kernels import ARMS, HOSTS_OWN, RUN, applied, subject_of, workload_of
+
+from harness.config.run import load
+from harness.config.validation import ConfigError
+from harness.config.variants.applicability import applies
+from harness.instruments.memory.process.free_memory import free_bytes
+from harness.instruments.triton_kernels.targets import TARGETS, Usage, usage
+from harness.records import HostInfo, Reading, Unavailable
+from suites import kernels
+from suites.kernels import triton
+from suites.kernels.operations import OPERATIONS
+
+COMPILED_HERE = {"swiglu", "attention"}  # of torch_compile's: each takes seconds
+COMPILED_ELSEWHERE = {
+    "softmax",
+    "linear_cross_entropy",
+    "adamw",
+}  # by tests/project/test_every_optimization.py
+
+
+def is_planned(variant, operation):
+    """Whether the variant's YAML has the operation on a CPU."""
+    fields = {"device": "any", "part": "all", **workload_of(operation, dtype="fp32")}
+    return applies(ARMS[variant].applies_to, fields, False)
+
+
+def cases():
+    """Every variant on every operation; reference workloads (copy, matmul) are for the baseline alone."""
+    for variant in ARMS:
+        for operation in OPERATIONS:
+            slow = variant == "torch_compile" and operation not in COMPILED_HERE
+            if variant == "torch_compile" and operation in COMPILED_ELSEWHERE:
+                continue
+            if operation not in HOSTS_OWN or variant == "baseline":
+                yield pytest.param(variant, operation, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.fixture
+def compiled_elsewhere(monkeypatch):
+    """Do not compile kernels for GPUs: tests/test_triton_*.py do."""
+    monkeypatch.setattr(triton, "usage", lambda kernel, target: Usage(target, len(kernel.name), 0, 0))
+
+
+@pytest.mark.usefixtures("compiled_elsewhere")
+@pytest.mark.parametrize(("variant", "operation"), list(cases()))
+def test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavailable_elsewhere(
+    variant, operation
+):
+    subject = subject_of(operation)
+    if not is_planned(variant, operation):
+        with pytest.raises(Unavailable, match=f"{variant}|{operation}|need a GPU"):
+            applied(variant, subject)
+        return
+    session = applied(variant, subject)
+    readings = [one for one in kernels.read_once(session) if isinstance(one, Reading)]
+    found = {one.metric: one.value for one in readings}
+    assert 0 <= found["max_error"] <= session.subject.tolerance
+    assert found["bytes_moved"] > 0
+    targets = {one.method for one in readings if one.metric == "registers"}
+    assert targets == (set(TARGETS) if session.subject.once is triton.resources else set())
+    compiled = [one.method for one in readings if one.metric == "compile_time"]
+    assert bool(compiled) == session.subject.compiles
+    assert set(compiled) <= ({"cold", "cached"} if session.subject.compiler_cache else {""})
+    if kernels.timed(session):
+        assert next(iter(kernels.sample(session))).value > 0
+    kernels.close(session)
+
+
+def test_what_our_kernels_take_of_each_gpu_is_the_most_that_one_of_them_takes():
+    session = applied("triton", subject_of("softmax"))
+    readings = [one for one in kernels.read_once(session) if isinstance(one, Reading)]
+    told = {(one.metric, one.method): one.value for one in readings}
+    for target in TARGETS:
+        taken = [usage(kernel, target) for kernel in triton.MODULES["softmax"].kernels("fp32")]
+        assert len(taken) > 1
+        assert told["registers", target] == max(one.registers for one in taken) > 0
+        assert told["shared_memory", target] == max(one.shared_memory_B for one in taken)
+        assert told["spilled_registers", target] == max(one.spilled_registers for one in taken)
+
+
+@pytest.mark.parametrize(
+    ("variant", "compiles", "cached"),
+    [("torch_compile", True, True), ("jax_xla", True, False), ("sdpa", False, False)],
+)
+def test_a_variant_says_whether_its_first_call_compiles(variant, compiles, cached):
+    subject = variants.applied("kernels", ARMS[variant], subject_of("attention"))
+    assert (subject.compiles, subject.compiler_cache) == (compiles, cached)
+
+
+@pytest.mark.parametrize("operation", sorted({"softmax", "rms_norm", "attention", "linear_cross_entropy"}))
+def test_bf16_inputs_have_bf16s_tolerance(operation):
+    assert 1e-4 < applied("baseline", subject_of(operation, dtype="bf16")).max_error < 2e-2
+
+
+def test_a_workload_for_a_gpu_is_unavailable_without_one():
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(Unavailable, match="chosen for a GPU"):
+        subject_of("softmax", device="cuda")
+
+
+def test_an_odd_head_of_a_step_is_refused_before_anything_is_made():
+    with pytest.raises(Unavailable, match="rotary halves a head: its size must be even, not 7"):
+        subject_of("training_step", hidden_size=14)
+
+
+def test_an_odd_head_of_an_operation_is_refused_before_any_cell():
+    with pytest.raises(ConfigError) as error:
+        load(["suite=kernels", "suite.workloads.rotary_8m.head_size=7"])
+    assert str(error.value) == (
+        "suite.workloads.rotary_8m.head_size=7: expected a whole number of at least 2 and divisible by 2"
+    )
+
+
+def test_a_step_without_its_backward_pass_is_refused():
+    with pytest.raises(Unavailable, match="backward must be true"):
+        subject_of("training_step", backward=False)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_the_passes_of_an_optimizer_are_forward(backward):
+    assert kernels.conditions(kernels.prepare(subject_of("adamw", backward=backward)))["passes"] == "forward"
+
+
+def test_fp32_products_of_a_gpu_that_may_be_tf32_are_reported(monkeypatch):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr("torch.get_float32_matmul_precision", lambda: "highest")
+    assert kernels.precision_of("fp32", gpu) == "fp32"
+    monkeypatch.setattr("torch.get_float32_matmul_precision", lambda: "high")
+    assert kernels.precision_of("fp32", gpu) == "tf32"
+    assert kernels.precision_of("bf16", gpu) == "bf16"
+    assert kernels.precision_of("fp32", cpu) == "fp32"
+
+
+def test_jax_is_not_timed_by_torchs_events():
+    reason = import_module("suites.kernels.jax_xla").unavailable(HostInfo("cuda", "a GPU", 1, 2**34, 2))
+    assert reason == "JAX uses its own stream, which torch's events cannot time"
+
+
+def test_what_torchs_allocator_keeps_empty_is_free(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5, 80))
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 40)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 30)
+    assert free_bytes(torch.device("cuda")) == 15
+
+
+def test_attention_that_cannot_fit_is_not_begun(monkeypatch):
+    subject = subject_of("attention", seq_len=64)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000})())
+    with pytest.raises(MemoryError, match="takes about"):
+        kernels.prepare(subject)
+    kernels.require_memory(replace(subject, attention="sdpa"))
+
+
+def test_peak_memory_of_explicit_attention_is_its_scores():
+    plain = applied("baseline", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
+    sdpa = applied("sdpa", subject_of("attention", micro_batch_size=1, seq_len=512, head_size=8))
+    found = [
+        next(one.value for one in kernels.read_once(each) if one[0] == "peak_memory")
+        for each in (plain, sdpa)
+    ]
+    scores_B = 2 * 512 * 512 * 4
+    assert 3 * scores_B < found[0] <= kernels.OPERATIONS["attention"].eager_B(plain.subject.workload)
+    assert found[1] < scores_B
+
+
+def test_every_workload_of_the_config_can_be_described():
+    for workload in RUN.workloads.values():
+        if workload["device"] == "any":
+            said = kernels.conditions(kernels.Session(kernels.build(workload, 0)))
+            assert said["operation"] == workload["operation"]
+            assert all(isinstance(value, str) for value in said.values())
+
+
+def test_attention_alone_has_a_key_value_head_for_each_head():
+    with pytest.raises(
+        Unavailable, match="num_key_value_heads=2: attention alone has as many as num_attention_"
+    ):
+        subject_of("attention", num_attention_heads=4, num_key_value_heads=2)

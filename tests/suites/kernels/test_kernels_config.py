@@ -1,0 +1,191 @@
+"""A user's config.json in suite kernels: its own model, by each technique, and what is counted of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import variants
+from torch.utils.flop_counter import FlopCounterMode
+
+from harness.config.run import load
+from harness.config.validation import ConfigError
+from harness.records import Unavailable, WrongResult
+from suites import kernels
+from suites.kernels.checks import step_correctness
+from suites.kernels.op_replacement import replace_operation
+from suites.kernels.operations import OPERATIONS
+from suites.kernels.step import config_model, training_step
+from suites.kernels.step.training_step import FixedBatchTrainer
+from suites.kernels.subject import Subject
+
+pytest.importorskip("transformers")
+
+DATA = Path(__file__).parents[2] / "data"
+RUN = load(["suite=kernels"])[0]
+VARIANTS = {variant.name: variant for variant in RUN.variants}
+TOKENS = 24
+
+CONFIGS = [
+    "bert",
+    "bloom",
+    "deepseek_v3",
+    "gemma",
+    "gemma2",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mixtral",
+]
+CONFIGS += ["opt", "phi", "qwen2", "qwen3"]
+NO_SDPA = ("bloom", "gemma2")
+"""Of these transformers has no SDPA attention."""
+
+
+def workload_of(name: str, *words: str) -> dict[str, Any]:
+    file = f"suite.workload_from={DATA / name}.json"
+    (run,) = load(["suite=kernels", file, f"suite.hf_defaults.seq_len={TOKENS}", *words])
+    return dict(run.workloads[name])
+
+
+def subject_of(name: str, *words: str) -> Subject:
+    return kernels.build(workload_of(name, *words), seed=3)
+
+
+def checked(subject: Subject) -> kernels.Session:
+    session = kernels.prepare(subject)
+    kernels.check(session)
+    return session
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    yield
+    step_correctness.baseline_steps.cache_clear()
+    step_correctness.shared_states.cache_clear()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_technique_that_applies_trains_the_configs_own_model(name: str) -> None:
+    subject = subject_of(name)
+    session = checked(subject)
+    made = type(session.trainer.model.model).__name__
+    assert kernels.conditions(session)["model_code"].endswith(made)
+    others = ["fused_optimizer", "autocast_bf16", *(["sdpa"] if name not in NO_SDPA else [])]
+    for variant in others:
+        other = checked(variants.applied("kernels", VARIANTS[variant], subject))
+        assert other.max_error < (0.1 if variant == "autocast_bf16" else 1e-4)
+
+
+@pytest.mark.parametrize("name", NO_SDPA)
+def test_attention_that_transformers_lacks_is_unavailable(name: str) -> None:
+    with pytest.raises(Unavailable, match="no SDPA attention"):
+        checked(variants.applied("kernels", VARIANTS["sdpa"], subject_of(name)))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_the_flops_are_those_that_torch_counts(name: str) -> None:
+    subject = subject_of(name)
+    workload = subject.workload
+    trainer = FixedBatchTrainer(subject)
+    with FlopCounterMode(display=False) as counter:
+        trainer.loss_and_gradients()
+    heads = workload.num_attention_heads * kernels.head_size(workload)
+    explicit = 12.0 * workload.num_hidden_layers * heads * TOKENS**2  # all scores; the suite counts half
+    causal = 6.0 * workload.num_hidden_layers * workload.hidden_size * TOKENS**2
+    counted = counter.get_total_flops() - explicit
+    assert training_step.flops(workload) - causal == pytest.approx(counted, rel=0.01)
+    assert training_step.parameters(workload) == sum(one.numel() for one in trainer.model.parameters())
+
+
+def test_of_experts_those_that_a_token_reaches_are_counted() -> None:
+    config = json.loads((DATA / "mixtral.json").read_text())
+    counts = config_model.counts(subject_of("mixtral").workload)
+    layers, width = config["num_hidden_layers"], config["hidden_size"]
+    unreached = layers * (config["num_local_experts"] - config["num_experts_per_tok"])
+    table, norms = config["vocab_size"] * width, (2 * layers + 1) * width
+    left_out = unreached * 3 * width * config["intermediate_size"] + table + norms
+    assert counts.multiplied == counts.parameters - left_out
+
+
+def test_dropout_is_left_out_of_the_config_and_of_its_classs_defaults() -> None:
+    workload = workload_of("gpt2")
+    del workload["hf_config"]["attn_pdrop"]
+    trainers = [FixedBatchTrainer(kernels.build(workload, seed=3)) for _ in range(2)]
+    assert trainers[0].loss_and_gradients() == trainers[1].loss_and_gradients()
+
+
+def test_a_wrong_step_does_not_pass() -> None:
+    session = kernels.prepare(subject_of("gpt2"))
+    with torch.no_grad():
+        session.trainer.model.blocks[0].mlp.c_fc.weight.mul_(1.01)
+    with pytest.raises(WrongResult):
+        kernels.check(session)
+
+
+def test_variants_share_their_states_after_the_check_and_still_train() -> None:
+    subject = subject_of("llama")
+    sessions = [checked(subject), checked(variants.applied("kernels", VARIANTS["sdpa"], subject))]
+    weights = [{one.data_ptr() for one in each.trainer.model.parameters()} for each in sessions]
+    assert weights[0] == weights[1]
+    states = [each.trainer.optimizer.inner.state.values() for each in sessions]
+    moments = [{one["exp_avg"].data_ptr() for one in each} for each in states]
+    assert moments[0] == moments[1]
+    losses = [float(session.work()) for _ in range(4) for session in sessions]
+    assert losses[-1] < losses[0]
+
+
+def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free_B = [30e6]
+    for module in ("harness.instruments.memory.process.free_memory", "suites.kernels"):
+        monkeypatch.setattr(f"{module}.free_bytes", lambda device: free_B[0])
+    config = {**json.loads((DATA / "llama.json").read_text()), "num_hidden_layers": 64}
+
+    def prepare(count: int) -> None:
+        shorter = {**config, "num_hidden_layers": count}
+        workload = {**workload_of("llama"), "hf_config": shorter, "num_hidden_layers": count}
+        kernels.prepare(kernels.build(workload, seed=3))
+
+    with pytest.raises(MemoryError, match=r"24 tokens takes about .* would fit") as found:
+        prepare(64)
+    fit = int(str(found.value).partition("num_hidden_layers=")[2].split()[0])
+    assert 1 < fit < 64
+    prepare(fit)
+    with pytest.raises(MemoryError):
+        prepare(fit + 1)
+    free_B[0] = 1e5
+    with pytest.raises(MemoryError, match="does not fit either"):
+        prepare(2)
+
+
+def test_other_suites_refuse_a_config_and_name_those_that_take_one() -> None:
+    with pytest.raises(ConfigError, match=r"takes no config\.json; suites that do: .*kernels.*memory"):
+        load(["suite=offload", f"suite.workload_from={DATA / 'llama.json'}"])
+
+
+def test_other_workloads_next_to_a_config_are_refused() -> None:
+    with pytest.raises(ConfigError, match="names the only workload"):
+        workload_of("llama", "workloads=[step_30m_512]")
+
+
+def test_a_sequence_has_512_tokens_or_as_many_as_the_model_has_positions(tmp_path: Path) -> None:
+    config = json.loads((DATA / "llama.json").read_text())
+    for positions, length in ((config["max_position_embeddings"], 128), (4096, 512)):
+        path = tmp_path / "mine.json"
+        path.write_text(json.dumps({**config, "max_position_embeddings": positions}))
+        (run,) = load(["suite=kernels", f"suite.workload_from={path}"])
+        assert run.workloads["mine"]["seq_len"] == length
+
+
+def test_a_config_describes_a_model_and_no_single_operation() -> None:
+    with pytest.raises(Unavailable, match="operation=training_step"):
+        kernels.build({**workload_of("llama"), "operation": "attention"}, seed=3)
+    with pytest.raises(Unavailable, match="transformers'"):
+        replace_operation(subject_of("llama"), {"swiglu": OPERATIONS["swiglu"].eager}, "ours")

@@ -1,0 +1,264 @@
+"""Fused linear cross-entropy and AdamW in Triton, interpreted, against plain PyTorch in float64."""
+
+import pytest
+import torch
+from compiled_for import EVERY_TARGET
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.instruments.memory.allocator import watch
+from harness.instruments.triton_kernels.targets import usage
+from suites.kernels.operations.adamw import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY
+from suites.kernels.triton_kernels import adamw as adamw_module
+from suites.kernels.triton_kernels import linear_cross_entropy as loss_module
+from suites.kernels.triton_kernels.adamw import BLOCK, adamw
+from suites.kernels.triton_kernels.linear_cross_entropy import chunk_rows, linear_cross_entropy
+from suites.training.models.model import linear_cross_entropy as eager
+
+LOSS_TOLERANCE = {torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+"""Relative to the largest value, or to 1/N for gradients of a target foreseen: logits of about 3, rounded to
+their type (16-bit: 5e-4 and 4e-3 each) and subtracted."""
+
+FEW = settings(max_examples=10, deadline=None, derandomize=True)
+
+
+def draw(N: int, D: int, V: int, dtype: torch.dtype, scale: float = 3.0, strided: bool = False):
+    """Draw x, weight and targets; logits of deviation `scale`."""
+    generator = torch.Generator().manual_seed(N + 7 * D + 31 * V)
+    x = torch.randn(N, D, generator=generator).to(dtype)
+    weight = (torch.randn(V, D, generator=generator) * scale / D**0.5).to(dtype)
+    targets = torch.randint(V, (2 * N,), generator=generator)
+    if strided:
+        x, weight = x.T.contiguous().T, torch.stack((weight, weight), 1)[:, 1]
+    return x.requires_grad_(), weight.requires_grad_(), targets[::2] if strided else targets[:N]
+
+
+def run(function, x: Tensor, weight: Tensor, targets: Tensor, factor: float = 1.0) -> tuple[Tensor, ...]:
+    loss = function(x, weight, targets)
+    return (loss.detach(), *torch.autograd.grad(loss * factor, (x, weight)))
+
+
+def errors(
+    x: Tensor, weight: Tensor, targets: Tensor, ours: tuple[Tensor, ...], factor: float
+) -> list[float]:
+    """Return the worst error of the loss and both gradients, relative to their largest float64 value."""
+    theirs = run(eager, *(one.detach().double().requires_grad_() for one in (x, weight)), targets, factor)
+    floors = (0.1, *(factor * 0.1 / len(x) for _ in range(2)))
+    return [
+        (one.double() - other).abs().max().item() / max(other.abs().max().item(), floor)
+        for one, other, floor in zip(ours, theirs, floors, strict=True)
+    ]
+
+
+@FEW
+@given(
+    N=st.integers(1, 70),
+    D=st.integers(1, 40),
+    V=st.integers(1, 400),
+    dtype=st.sampled_from(list(LOSS_TOLERANCE)),
+    strided=st.booleans(),
+    factor=st.sampled_from((1.0, 0.125, 3.0)),
+)
+def test_loss_and_gradients_agree_with_float64_at_any_shape(N, D, V, dtype, strided, factor):
+    inputs = draw(N, D, V, dtype, strided=strided)
+    ours = run(linear_cross_entropy, *inputs, factor)
+    assert [one.dtype for one in ours] == [torch.float32, dtype, dtype]
+    assert ours[0].shape == ()
+    found = errors(*inputs, ours, factor)
+    assert max(found) <= LOSS_TOLERANCE[dtype], found
+
+
+@pytest.mark.parametrize("dtype", list(LOSS_TOLERANCE))
+@pytest.mark.parametrize(("N", "D", "V"), [(1, 1, 1), (1, 16, 100), (9, 8, 2 * loss_module.WIDEST_BLOCK + 5)])
+def test_of_one_row_one_word_and_more_words_than_a_block(N, D, V, dtype):
+    inputs = draw(N, D, V, dtype)
+    found = errors(*inputs, run(linear_cross_entropy, *inputs), 1.0)
+    assert max(found) <= LOSS_TOLERANCE[dtype], found
+
+
+@pytest.mark.parametrize("scale", [1e-4, 100.0, 1e4])
+def test_logits_of_any_magnitude_neither_overflow_nor_vanish(scale):
+    """The bound: logits of `scale` are rounded to fp32, relative to their size."""
+    inputs = draw(20, 16, 90, torch.float32, scale=scale)
+    ours = run(linear_cross_entropy, *inputs)
+    assert all(one.isfinite().all() for one in ours)
+    assert max(errors(*inputs, ours, 1.0)) <= max(2e-5, scale * 64 * 2.0**-24)
+
+
+def test_a_target_off_by_one_is_found():
+    """The comparison can fail."""
+    x, weight, targets = draw(20, 16, 50, torch.float32)
+    wrong = run(linear_cross_entropy, x, weight, (targets + 1) % 50)
+    assert min(errors(x, weight, targets, wrong, 1.0)) > 1000 * LOSS_TOLERANCE[torch.float32]
+
+
+def test_a_target_that_is_no_word_makes_the_loss_nan():
+    x, weight, targets = draw(5, 4, 9, torch.float32)
+    for bad in (-100, 9, 2**40):
+        targets[3] = bad
+        assert linear_cross_entropy(x, weight, targets).isnan()
+
+
+def test_a_graph_that_is_kept_gives_its_gradients_twice():
+    x, weight, targets = draw(12, 8, 30, torch.float32)
+    loss = linear_cross_entropy(x, weight, targets)
+    first = torch.autograd.grad(loss * 3, (x, weight), retain_graph=True)
+    second = torch.autograd.grad(loss * 3, (x, weight))
+    assert all(one.equal(other) for one, other in zip(first, second, strict=True))
+
+
+def test_only_the_gradients_asked_for_are_made():
+    x, weight, targets = draw(12, 8, 30, torch.float32)
+    expected = run(linear_cross_entropy, x, weight, targets)
+    for at, (needs_x, needs_weight) in ((1, (True, False)), (2, (False, True))):
+        inputs = x.detach().requires_grad_(needs_x), weight.detach().requires_grad_(needs_weight)
+        (alone,) = torch.autograd.grad(linear_cross_entropy(*inputs, targets), inputs[at - 1])
+        assert alone.equal(expected[at])
+    with torch.no_grad():
+        assert linear_cross_entropy(x, weight, targets).equal(expected[0])
+
+
+@given(rows=st.integers(1, 10**6), columns=st.integers(1, 10**5), vocabulary=st.integers(1, 10**6))
+@settings(deadline=None, derandomize=True)
+def test_a_chunk_takes_no_more_than_is_stated(rows, columns, vocabulary):
+    chunk = chunk_rows(rows, columns, vocabulary)
+    assert chunk >= 1
+    assert chunk * vocabulary <= 2 * (rows * columns + vocabulary)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_logits_are_never_held_whole(dtype):
+    """Live bytes over the inputs stay within what the kernel's file states; eager's do not."""
+    N, D, V = 192, 16, 1024
+    s = dtype.itemsize
+    stated_B = 2 * (N * D + V) * s + N * D * s + 4 * V * D + 4 * N + 3 * V * D * s + N * D * s + 4096
+    extra_B = {}
+    for function in (linear_cross_entropy, eager):
+        with watch(torch.device("cpu")) as watched:
+            inputs = draw(N, D, V, dtype)
+            watched.mark("before")
+            watched.mark("step")
+            gradients = run(function, *inputs)
+        before, step = (peak.live_B for peak in watched.peaks)
+        extra_B[function] = step - before
+        del inputs, gradients
+    assert extra_B[linear_cross_entropy] <= stated_B < N * V * 4 / 2
+    assert extra_B[eager] > N * V * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, w, y: (x, w[:, 1:], y), r"takes x \(N, D\) and a weight \(V, D\)"),
+        (lambda x, w, y: (x, w.double(), y), "of one type"),
+        (lambda x, w, y: (x, w, y.int()), "targets of int64"),
+        (lambda x, w, y: (x, w, y[1:]), r"takes \(6,\) targets"),
+    ],
+)
+def test_what_the_loss_does_not_take_is_refused_in_words(change, words):
+    with pytest.raises(ValueError, match=words):
+        linear_cross_entropy(*change(*draw(6, 4, 9, torch.float32)))
+
+
+UPDATE_TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""Relative to the largest value, or the smallest normal number: what storing rounds, once per step."""
+
+
+def updated(sizes, dtype: torch.dtype, steps: int, scale: float = 1.0, weight_decay: float = WEIGHT_DECAY):
+    """Return parameters and moments after so many steps: ours, and torch.optim.AdamW's in float64."""
+    generator = torch.Generator().manual_seed(3)
+    ours = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
+    theirs = [one.double().requires_grad_() for one in ours]
+    moments = [[torch.zeros_like(one) for one in ours] for _ in range(2)]
+    peer = torch.optim.AdamW(theirs, LEARNING_RATE, BETAS, EPSILON, weight_decay)
+    for step in range(1, steps + 1):
+        gradients = [(torch.randn(size, generator=generator) * scale).to(dtype) for size in sizes]
+        for one, gradient in zip(theirs, gradients, strict=True):
+            one.grad = gradient.double()
+        returned = adamw(ours, gradients, *moments, torch.full((1,), float(step)))
+        assert all(one is other for one, other in zip(returned, ours, strict=True))
+        peer.step()
+    states = [peer.state[one] for one in theirs]
+    expected = theirs, [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+    return (ours, *moments), expected
+
+
+def worst(ours, theirs) -> float:
+    """Return the error relative to the largest value of each tensor."""
+    found = [
+        (one.double() - other.detach()).abs().max().item()
+        / max(other.detach().abs().max().item(), torch.finfo(one.dtype).smallest_normal)
+        for one, other in zip(ours, theirs, strict=True)
+        if one.numel()
+    ]
+    return max(found, default=0.0)
+
+
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(
+        st.sampled_from(((), (1,), (0,), (7, 11), (BLOCK,), (BLOCK + 1,), (3, BLOCK - 1))),
+        min_size=1,
+        max_size=5,
+    ),
+    dtype=st.sampled_from(list(UPDATE_TOLERANCE)),
+    steps=st.integers(1, 4),
+    scale=st.sampled_from((1e-3, 1.0, 30.0)),
+)
+def test_adamw_is_torchs_at_any_sizes_over_several_steps(sizes, dtype, steps, scale):
+    """fp16 alone loses squares of gradients below 2.4e-4, and then divides by zero; so does torch's."""
+    if dtype == torch.float16 and scale < 1:
+        scale = 1.0
+    found = [worst(*pair) for pair in zip(*updated(sizes, dtype, steps, scale), strict=True)]
+    assert max(found) <= steps * UPDATE_TOLERANCE[dtype], found
+
+
+def test_adamw_at_tiny_gradients_keeps_its_bias_correction():
+    """The first step moves a parameter by the learning rate, whatever its gradient: to 2e-4 of that step."""
+    ours, (theirs, _, _) = updated([(100,)], torch.float32, 1, scale=1e-4)
+    start = torch.randn(100, generator=torch.Generator().manual_seed(3))
+    moved = ours[0][0].double() - start * (1 - LEARNING_RATE * WEIGHT_DECAY)
+    expected = theirs[0].detach() - start.double() * (1 - LEARNING_RATE * WEIGHT_DECAY)
+    assert (moved - expected).abs().max() <= 2e-4 * LEARNING_RATE
+
+
+def test_a_decay_forgotten_is_found():
+    ours, theirs = updated([(2000,)], torch.float32, 3, weight_decay=0.0)
+    assert worst(ours[0], theirs[0]) > 10 * UPDATE_TOLERANCE[torch.float32]
+
+
+def test_adamw_of_views_that_are_not_aligned():
+    """Addresses 4 B beyond a multiple of 16, as views of one flat buffer have them."""
+    views = [one[1 : BLOCK + 7] for one in torch.rand(4, 2 * BLOCK)]
+    assert any(one.data_ptr() % adamw_module.ALIGNMENT_B for one in views)
+    copies = [one.clone() for one in views]
+    for of in (views, copies):
+        adamw(*([one] for one in of), torch.ones(1))
+    assert all(one.equal(other) for one, other in zip(views, copies, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p, g: ([p], [g, g], [p], [p]), "four lists of one length, got 1, 2, 1, 1"),
+        (lambda p, g: ([p], [g.double()], [p], [p]), "of one type"),
+        (lambda p, g: ([p.T], [g.T], [p.T], [p.T]), "contiguous tensors of one shape, got at 0"),
+        (lambda p, g: ([p], [g[1:]], [p], [p]), "contiguous tensors of one shape"),
+    ],
+)
+def test_what_adamw_does_not_take_is_refused_in_words(change, words):
+    with pytest.raises(ValueError, match=words):
+        adamw(*change(torch.zeros(3, 2), torch.zeros(3, 2)), torch.ones(1))
+
+
+def test_adamw_of_nothing_is_nothing():
+    assert adamw([], [], [], [], torch.ones(1)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [loss_module, adamw_module])
+def test_every_kernel_compiles_for_every_target(module):
+    for dtype, target in EVERY_TARGET:
+        for one in module.kernels(dtype):
+            assert usage(one, target).registers > 0, target

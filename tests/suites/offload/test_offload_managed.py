@@ -1,0 +1,253 @@
+"""Unified memory: the same training, pages that move where they have too little room, and nothing left."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from marked import wait_for
+
+from harness.config.run import load
+from harness.instruments.control_group import group_places
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.records import HostInfo, Unavailable
+from harness.sweep.plan import is_planned
+from suites.offload import managed_memory, unified_memory
+from suites.offload.cgroup import MEMORY, Cgroup, can_leave
+from suites.offload.subject import Managed, Workload, baseline
+
+pytestmark = pytest.mark.usefixtures("ranks_by_command")
+
+ROOT = Path(__file__).parents[3]
+STEPS = 3
+
+WORKLOAD = Workload(
+    num_hidden_layers=6,
+    hidden_size=256,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    intermediate_size=704,
+    vocab_size=512,
+    micro_batch_size=2,
+    seq_len=64,
+    precision="fp32",
+    dp_size=1,
+    learning_rate=3e-3,
+    loss_steps=8,
+)
+SIZE_B = 16 * WORKLOAD.shape.parameters  # 81 MB
+SUBJECT = baseline(WORKLOAD, seed=1)
+
+
+def managed_at(ratio):
+    return unified_memory.apply(SUBJECT, unified_memory.Settings(ratio))
+
+
+@pytest.fixture(scope="module")
+def _needs_cgroup(tmp_path_factory):
+    try:
+        Cgroup().close()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("pages")
+    if not can_leave(str(folder)):
+        pytest.skip(f"{folder} is on no disk")
+
+
+needs_cgroup = pytest.mark.usefixtures("_needs_cgroup")
+
+
+def rank():
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return RankPool([RankLocation(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
+
+
+def given(subject, folder=""):
+    managed = None if subject.managed is None else asdict(subject.managed)
+    return {"step": subject.step.described, "folder": str(folder), "managed": managed}
+
+
+def trained(pool, folder, subject, steps=STEPS, **arguments):
+    """Return what `managed_on_rank.course` told."""
+    given_ = {**given(subject, folder), "steps": steps, **arguments}
+    return pool.call("managed_on_rank:course", **given_)[0]
+
+
+@pytest.fixture(scope="module")
+def tight(_needs_cgroup, tmp_path_factory):
+    """Return a training with two thirds of the room that it would fill."""
+    with rank() as pool:
+        return trained(pool, tmp_path_factory.mktemp("tight"), managed_at(1.5))
+
+
+def moved(told, name, since=0):
+    return told["moved"][-1][name] - told["moved"][since][name]
+
+
+@needs_cgroup
+def test_it_trains_as_plain_pytorch_does_while_pages_move(tmp_path, tight):
+    with rank() as pool:
+        wide = trained(pool, tmp_path, managed_at(0.5))
+        plain = trained(pool, tmp_path, SUBJECT)
+    assert tight["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+    assert wide["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+
+    for told in (tight, wide):
+        assert told["on_host"]
+        assert told["limited"]
+        assert told["gone"]
+        assert SIZE_B <= told["allocated_B"] < 1.001 * SIZE_B
+
+    page_B = tight["moved"][0]["page_B"]
+    missing_B = SIZE_B - SIZE_B / 1.5
+    assert tight["resident_B"] < SIZE_B / 1.5 + 6e6
+    assert moved(tight, "pages_in") * page_B > 0.7 * STEPS * missing_B
+    assert moved(tight, "major_faults") > 10 * STEPS
+    assert moved(wide, "pages_in") < 0.02 * moved(tight, "pages_in")
+    assert abs(moved(wide, "pages_out")) < 0.02 * moved(tight, "pages_out")
+    assert wide["resident_B"] > 0.99 * SIZE_B
+
+
+@needs_cgroup
+def test_what_came_is_what_the_disks_gave_and_what_went_is_no_longer_there(tight):
+    """Against the machine's count of all disks, and against mincore on the tensors themselves."""
+    page_B = tight["moved"][0]["page_B"]
+    in_B, out_B = (moved(tight, name) * page_B for name in ("pages_in", "pages_out"))
+    assert in_B < 1.02 * 1024 * (tight["read_kB"][-1] - tight["read_kB"][0])
+    first_B = SIZE_B - tight["moved"][0]["pages_out"] * page_B
+    assert tight["resident_B"] == pytest.approx(first_B + in_B - out_B, abs=2e6)
+
+
+@needs_cgroup
+def test_without_a_bound_nothing_is_limited_and_no_group_is_left_by_a_rank_that_was_killed(tmp_path):
+    with rank() as pool:  # it ends its ranks by SIGKILL
+        unbound = trained(pool, tmp_path, replace(managed_at(1.5), managed=Managed(None)), steps=1)
+        told = trained(pool, tmp_path, managed_at(1.5), steps=1, close=False)
+    assert unbound["on_host"]
+    assert not unbound["limited"]
+    assert unbound["resident_B"] > 0.99 * SIZE_B
+    assert told["limited"]
+    mount = group_places(MEMORY).mount
+    wait_for(lambda: not list(mount.rglob(f"{MEMORY.prefix}{told['pid']}-*")), limit_s=10)
+
+
+@needs_cgroup
+def test_a_folder_in_memory_is_refused():
+    if can_leave("/dev/shm"):
+        pytest.skip("/dev/shm is on a disk")
+    with rank() as pool, pytest.raises(Unavailable, match="/dev/shm have no disk to go to"):
+        trained(pool, "/dev/shm", managed_at(1.5))
+
+
+def test_it_is_planned_for_one_process_without_a_budget_alone():
+    run = load(["suite=offload", "only=[unified_memory]"])[0]
+    planned = {name for name in run.workloads if is_planned(run, run.variants[1], name, gpu=True)}
+    assert planned == {"llama_14m_1_rank", "llama_bf16_small_1_rank", "gpu_10b"}
+
+
+def test_each_variant_has_its_ratio():
+    variants = yaml.safe_load((ROOT / "conf/suite/offload/unified_memory.yaml").read_text())["variants"]
+    ratios = {name: managed_at(given["ratio"]).managed.resident for name, given in variants.items()}
+    assert ratios == {"x0_5": 2, "x0_75": 1 / 0.75, "x1": 1, "x1_25": 0.8, "x1_5": 1 / 1.5}
+
+
+def test_it_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    host = HostInfo("cpu", "CPU", 0, 1 << 34, 2)
+    assert unified_memory.unavailable(host) == "a memory cgroup needs root"
+    assert unified_memory.unavailable(replace(host, device="cuda")) is None
+
+
+# CUDA's managed memory: its allocator against a runtime that only counts; and, with a GPU, the real one.
+
+RUNTIME = """
+#include <cstdlib>
+extern "C" {
+long managed = 0, plain = 0, freed = 0;
+int cudaMallocManaged(void** memory, size_t size, unsigned flags) {
+    if (flags != 1) return 1;
+    *memory = malloc(16); managed += size; return 0;
+}
+int cudaMalloc(void** memory, size_t size) {
+    if (size > 1000) return 2;
+    *memory = malloc(16); plain += size; return 0;
+}
+int cudaFree(void* memory) { free(memory); freed += 1; return 0; }
+int cudaGetLastError() { return 0; }
+int cudaDeviceGetAttribute(int* value, int attribute, int device) { *value = attribute == 89; return 0; }
+}
+"""
+
+
+@pytest.fixture
+def library(tmp_path):
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    (tmp_path / "runtime.cpp").write_text(RUNTIME)
+    runtime = tmp_path / "libcounting.so"
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", str(tmp_path / "runtime.cpp"), "-o", str(runtime)],
+        check=True,
+        timeout=100,
+    )
+    library = managed_memory.load(managed_memory.build(runtime, tmp_path))
+    library.managed_malloc.restype = ctypes.c_void_p
+    library.managed_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    library.managed_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    library.counts = ctypes.CDLL(str(runtime))
+    return library
+
+
+def count(library, name):
+    return ctypes.c_long.in_dll(library.counts, name).value
+
+
+def test_the_allocator_gives_no_more_than_it_is_allowed(library):
+    assert library.managed_malloc(1, 0, None) is None, "nothing is allowed yet"
+    library.allow(100)
+    first = library.managed_malloc(60, 0, None)
+    assert first
+    assert library.managed_malloc(41, 0, None) is None
+    assert library.managed_malloc(40, 0, None)
+    library.managed_free(first, 60, 0, None)
+    assert library.managed_malloc(60, 0, None)
+    assert count(library, "managed") == 160
+    assert count(library, "plain") == 0
+    assert count(library, "freed") == 1
+
+
+def test_ballast_is_plain_memory(library):
+    assert library.pages_on_demand(0) == 1
+    held = library.hold(1000)
+    assert held
+    assert library.hold(1001) is None
+    library.release(held)
+    assert (count(library, "managed"), count(library, "plain"), count(library, "freed")) == (0, 1000, 1)
+
+
+def test_without_a_cuda_runtime_or_a_compiler(tmp_path, monkeypatch):
+    if torch.cuda.is_available():
+        pytest.skip("there is a runtime")
+    with pytest.raises(Unavailable, match="libcudart"):
+        managed_memory.ManagedMemory()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(Unavailable, match="needs g\\+\\+"):
+        managed_memory.build(tmp_path / "libcudart.so", tmp_path)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.25])
+def test_it_trains_as_plain_pytorch_does_on_a_gpu(ratio):
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    losses = []
+    for subject in (SUBJECT, managed_at(ratio)):
+        with RankPool([RankLocation(environment={"LOCAL_RANK": "0"})], "127.0.0.1", "nccl") as pool:
+            losses.append(
+                pool.call("suites.offload.on_rank:train_steps", **given(subject), steps=STEPS)[0]["loss"]
+            )
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)

@@ -1,0 +1,131 @@
+"""The overlap suite's training step, on real ranks over loopback: gradients against float64."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.config.code_fingerprint import ROOT
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.records import Unavailable
+from suites import overlap
+from suites.overlap.subject import Subject, Workload
+
+ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ON_RANK = "suites.overlap.on_rank"
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ranks(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    count = request.param
+    with RankPool([RankLocation((), ENVIRONMENT)] * count, "127.0.0.1") as pool:
+        pool.call(f"{ON_RANK}:begin", addresses=["127.0.0.1"] * count)
+        yield pool
+
+
+def step_of(ranks: int, tp_size: int = 2) -> Workload:
+    """Return a small step; its 22 rows per rank do not divide by most numbers of chunks."""
+    return Workload(
+        operation="training_step",
+        ranks=ranks,
+        m=22 * ranks,
+        tp_size=tp_size,
+        hidden_size=40,
+        intermediate_size=56,
+        num_attention_heads=4,
+    )
+
+
+def made(pool: RankPool, algorithm: Any, tp_size: int = 2, **more: Any) -> str:
+    """Make the step on every rank."""
+    subject = Subject(step_of(len(pool), tp_size), 5, algorithm, **more)
+    key = f"{algorithm} {tp_size} {more}"
+    pool.call(f"{ON_RANK}:make", key=key, subject=subject.described)
+    return key
+
+
+def seconds(pool: RankPool, key: str, what: str, chunks: int) -> None:
+    pool.call(f"{ON_RANK}:seconds", key=key, what=what, chunks=chunks, count=2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("in_sequence", {}),
+        ("in_sequence", {"weight_gradient_overlaps": True}),
+        ("decomposed", {}),
+        ("symmetric", {}),
+        ("symmetric", {"order": "full_mesh"}),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_full_model(
+    algorithm: str, more: dict[str, Any], ranks: RankPool
+) -> None:
+    for tp_size in {2, len(ranks)}:
+        key = made(ranks, algorithm, tp_size, **more)
+        for chunks in (1, 3, 16):
+            seconds(ranks, key, "communicate", chunks)
+            seconds(ranks, key, "compute", chunks)
+            seconds(ranks, key, "run", chunks)
+            for error in ranks.call(f"{ON_RANK}:error", key=key, chunks=chunks):
+                assert error < TOLERANCE
+
+
+@pytest.mark.parametrize(("fault", "chunks"), [("stale", 3), ("swapped", 2)])
+def test_data_of_the_step_before_or_in_another_order_shows_in_each_collective(
+    fault: str, chunks: int, ranks: RankPool
+) -> None:
+    key = made(ranks, "symmetric")
+    for errors in ranks.call("training_step_on_rank:faulty_errors", key=key, fault=fault, chunks=chunks):
+        assert len(errors) == 2 * 4 * 2
+        assert min(errors) > 100 * TOLERANCE
+
+
+def test_an_update_subtracts_the_gradients(ranks: RankPool) -> None:
+    key = made(ranks, "in_sequence")
+    for errors in ranks.call("training_step_on_rank:update_errors", key=key):
+        assert max(errors) < 1e-6
+
+
+def test_a_rank_sends_each_collectives_bytes_and_the_gradients_of_data_parallelism(ranks: RankPool) -> None:
+    shard_B, weights_B = 22 * 40 * 4, step_of(len(ranks)).parameters * 4
+    for tp_size in {2, len(ranks)}:
+        key, replicas = made(ranks, "symmetric", tp_size), len(ranks) // tp_size
+        of_rank = 2 * 4 * 2 * (tp_size - 1) * shard_B
+        of_rank += 2 * (replicas - 1) / replicas * weights_B / tp_size  # a ring's all-reduce
+        assert ranks.call(f"{ON_RANK}:sent_B", key=key) == [of_rank] * len(ranks)
+
+
+def test_each_collectives_products_are_timed_within_the_computation(ranks: RankPool) -> None:
+    key = made(ranks, "symmetric")
+    computed = ranks.call(f"{ON_RANK}:seconds", key=key, what="compute", chunks=1, count=1)
+    sent = ranks.call(f"{ON_RANK}:sent_B", key=key)
+    found = ranks.call(f"{ON_RANK}:collectives", key=key)
+    for (taken_s,), sent_B, collectives in zip(computed, sent, found, strict=True):
+        *layers, (_, of_gradients_s) = collectives
+        assert len(layers) == 2 * 4 * 2
+        assert of_gradients_s == 0
+        assert all(products_s > 0 for _, products_s in layers)
+        assert sum(products_s for _, products_s in layers) < taken_s
+        assert sum(one_B for one_B, _ in collectives) == pytest.approx(sent_B)
+
+
+def test_steps_of_ranks_that_share_a_core_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+
+    def is_timed(operation: Any, ranks: int) -> bool:
+        subject = Subject(Workload(operation=operation, ranks=ranks), 0)
+        return overlap.timed(overlap.Session(subject, None, "key"))  # type: ignore[arg-type]
+
+    assert is_timed("training_step", 2)
+    assert not is_timed("training_step", 4)
+    assert is_timed("ag_gemm", 4)
+
+
+def test_ranks_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(Unavailable, match="3 ranks do not divide by 2 of tensor parallelism"):
+        overlap.build({"operation": "training_step", "ranks": 3, "m": 6}, 0)

@@ -1,0 +1,122 @@
+"""Recordings of real ranks: what was injected is in their traces, and nothing else is."""
+
+import json
+import os
+from contextlib import ExitStack
+from random import Random
+
+import numpy as np
+import pytest
+
+from harness.commands.main import main
+from harness.instruments.control_group import group_places
+from harness.instruments.cpu_quota import CPU
+from harness.instruments.traces.segments import State
+from harness.records import Unavailable
+from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s
+from suites.profiling.injection.truth import calibrated
+from suites.profiling.measure import recorded
+from suites.profiling.ranks import RecordedRanks
+from suites.profiling.subject import Injection, Subject, Workload, baseline
+
+pytestmark = pytest.mark.timeout(300)
+
+TINY = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "vocab_size": 32,
+    "seq_len": 16,
+    "recorded_pairs": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    workload = Workload(**TINY, parallelism="fsdp2")
+    with ExitStack() as stack:
+        ranks = RecordedRanks(workload)
+        stack.callback(ranks.close)
+        subject = baseline(workload, 0)
+        ranks.enter("step", subject.step)
+        yield ranks, subject
+
+
+def record(ranks, injection: Injection | None) -> Recording:
+    pool, subject = ranks
+    return recorded(pool, "step", Subject(subject.workload, 0, subject.step, injection), Random(1))
+
+
+@pytest.mark.parametrize(
+    ("injection", "states"),
+    [
+        (Injection("data_wait", 1, seconds=0.005), [State.WAITING_FOR_DATA]),
+        (Injection("launch_sleep", 1, seconds=0.002, every=3), [State.PREPARING]),
+    ],
+)
+def test_a_sleep_is_in_the_trace_of_its_rank_and_its_steps_alone(ranks, injection, states):
+    recording = record(ranks, injection)
+    rank = recording.found.ranks[1]
+    slept_s = column(recording.records[1].injected, "slept_s")
+    assert slept_s.min() >= injection.seconds
+    seen_s = np.sum([by_step_s(rank, state) for state in states], axis=0)
+    assert np.all(seen_s[1::2] >= slept_s)
+    assert not column(recording.records[1].without, "slept_s").any()
+    assert not column(recording.records[0].injected, "slept_s").any()
+
+
+def test_the_states_of_each_rank_sum_to_its_steps(ranks):
+    recording = record(ranks, None)
+    for rank, own in zip(recording.found.ranks, recording.records, strict=True):
+        total_s = np.sum([by_step_s(rank, state) for state in State], axis=0)
+        assert total_s == pytest.approx(step_times_s(rank), rel=1e-6)
+        outside_s = np.ravel(np.stack([column(own.without, "seconds"), column(own.injected, "seconds")], 1))
+        assert np.all(step_times_s(rank) <= outside_s)
+    assert recording.found.factors.observed_s == pytest.approx(recording.found.step_s, rel=0.01)
+
+
+def test_a_competing_process_runs_only_in_the_steps_that_it_is_injected_into(ranks):
+    if not ranks[0].cores:
+        pytest.skip("fewer cores than ranks")
+    recording = record(ranks, Injection("competing_load", 1, share=0.5))
+    assert column(recording.records[1].injected, "load_s").sum() > 0
+    assert column(recording.records[1].without, "load_s").sum() == pytest.approx(0, abs=0.004)  # a tick
+
+
+def test_a_quota_is_taken_away_after_the_recording(ranks):
+    """A fifth of a core is less than a process gets next to others: the kernel counts on a busy core, too."""
+    injection = Injection("cpu_quota", 1, share=0.2)
+    try:
+        assert 0.2 < calibrated(ranks[0], "step", injection) < 1.2  # below 1 where others use the core, too
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    record(ranks, injection)
+    assert not list(group_places(CPU).parent.glob(f"{CPU.prefix}{os.getpid()}-*"))
+
+
+def test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown(ranks, tmp_path):
+    pool, _ = ranks
+    kept = tmp_path / "ours"
+    kept.mkdir()
+    pool.record("step", 4, None, Random(1), str(kept))
+    assert main(["suite=profiling", f"suite.trace={kept}", f"out={tmp_path / 'out'}"]) == 0
+    lines = (tmp_path / "out/records.jsonl").read_text().splitlines()
+    measurements = json.loads(lines[0])["measurements"]
+    names = {one[0] for one in measurements}
+    assert {"computing", "waiting_for_rank", "share", "factor", "product_error"} <= names
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "No such file"), ("{", "is truncated"), ('{"traceEvents": []}', "no operators")],
+)
+def test_a_trace_that_cannot_be_used_is_refused_in_one_line(tmp_path, capsys, content, says):
+    path = tmp_path / "trace.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["suite=profiling", f"suite.trace={path}", f"out={tmp_path / 'out'}"]) == 2
+    printed = capsys.readouterr().err.strip()
+    assert says in printed
+    assert "\n" not in printed

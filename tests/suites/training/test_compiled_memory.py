@@ -1,0 +1,100 @@
+"""The dry run of compiled steps against the allocator's own events of steps that Inductor really compiled."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from random_steps import ALLOWED, assert_as_measured
+from small_steps import CUDA, HOST, LLAMA
+
+from harness.instruments.memory.dry_run.fake_tensors import StorageLog, logged
+from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
+from harness.records import Note, Reading, Unavailable
+from suites import memory
+from suites.memory.subject import Subject
+from suites.training.dry_run.dry_run import among_ranks, dry_run
+from suites.training.techniques import build_step
+
+FEW_KERNELS = replace(
+    LLAMA,
+    num_hidden_layers=2,
+    norm="layer",
+    mlp="gelu",
+    position="learned",
+    vocab_size=50,
+    seq_len=128,
+    micro_batch_size=4,
+    dp_size=2,
+)
+"""Logits are small next to what layers keep and take."""
+
+BLOCKS = {"compile": {"scope": "blocks"}}
+SET_UPS = {
+    "autocast": [BLOCKS, "mixed_precision", "attention"],
+    "full checkpointing": [BLOCKS, "activation_checkpointing", "attention"],
+    "per_op checkpointing, FSDP2": [
+        BLOCKS,
+        "fsdp2",
+        "mixed_precision",
+        "attention",
+        {"activation_checkpointing": {"mode": "per_op"}},
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_code():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+def test_as_measured(name):
+    step = build_step(FEW_KERNELS, SET_UPS[name])
+    found = dry_run(step, HOST)
+    lines = {one.place.line for one in found.timeline.events if one.place.operation == "aten.mm.out"}
+    assert {line.partition("/")[0] for line in lines} <= {"training", "techniques"}  # generated code has none
+    eager = [one for one in SET_UPS[name] if one not in ("compile", BLOCKS)]
+    eager_B = dry_run(build_step(FEW_KERNELS, eager), HOST).peak_B
+    assert abs(found.peak_B / eager_B - 1) > 10 * ALLOWED
+    with among_ranks(step):
+        assert_as_measured(step, found)
+
+
+def test_any_number_of_shapes_and_real_kernels_afterwards():
+    function = torch.compile(lambda x: (x * 2).sin().cos(), dynamic=False)
+    log = StorageLog()
+    with logged(log), unbuilt_kernels():
+        for size in range(100, 112):
+            before = len(log.ledger.events)
+            kept = function(torch.empty(size))
+            made = [one.delta_B for one in log.ledger.events[before:] if one.delta_B > 0]
+            assert made == [4 * size, 4 * size]  # the argument, and one result of three operations
+            del kept
+    x = torch.arange(100.0)
+    assert torch.allclose(function(x), (x * 2).sin().cos())
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes_whose_buffers_are_not_known_have_a_reason(mode):
+    with pytest.raises(Unavailable, match=r"private pool|autotuning"):
+        dry_run(build_step(FEW_KERNELS, [{"compile": {"mode": mode}}]), CUDA)
+
+
+def test_a_note_has_the_peak_without_fusion():
+    """The graphs of the same step run operation by operation: no fusion takes more."""
+
+    def of_subject(techniques):
+        subject = Subject(build_step(FEW_KERNELS, techniques), 80e9, simulated_device="cuda")
+        taken = list(memory.sample(subject))
+        peaks = [one.value for one in taken if isinstance(one, Reading) and one.method == "fake_step"]
+        notes = [one.text for one in taken if isinstance(one, Note) and "Without any fusion" in one.text]
+        return peaks[0], [float(re.search(r"([\d.e-]+) GB", text)[1]) * 1e9 for text in notes]
+
+    techniques = ["attention", "activation_checkpointing"]
+    assert of_subject(techniques)[1] == []
+    fused_B, (unfused_B,) = of_subject([BLOCKS, *techniques])
+    assert fused_B + 5e5 < unfused_B

@@ -1,0 +1,48 @@
+"""Plans toy cells and runs them; a script too, for the tests that kill a sweep: `sweep.py FOLDER JSON`."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from harness.records import Cell, Group, Limits, digest
+from harness.sweep.environment import describe
+from harness.sweep.executors.local import create
+from harness.sweep.runner import run
+from harness.sweep.store import Store
+
+PACKAGE = "toy_suites"
+LIMITS = Limits(20.0)
+
+
+def cell(act="nothing", module="baseline", suite="faults", workload=None, repeat=0, **settings):
+    """Return a cell of the toy suite, by default one that does `act`."""
+    if module == "baseline":
+        settings = {"act": act, **settings}
+    workload = {"name": act, **(workload or {})}
+    config = {"workload": workload, "settings": settings}
+    name = digest([suite, module, config, repeat])
+    return Cell(name, suite, workload["name"], module, module, repeat, 7 + repeat, config)
+
+
+def group(*cells):
+    return Group(tuple(cells), PACKAGE)
+
+
+def sweep(folder, groups, limits=LIMITS, workers=1, on_event=lambda event: None):
+    """Run `groups` to records below `folder`; returns these by the cell's id."""
+    with Store(Path(folder)) as store:
+        run(groups, store, create(Path(folder), workers), limits, describe(), on_event)
+        return dict(store.records)
+
+
+def environ():
+    """Return an environment for processes that import the toy suites."""
+    root = Path(__file__).parents[3]
+    return {**os.environ, "PYTHONPATH": f"{root}:{Path(__file__).parent}"}
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[2])
+    plan = [Group(tuple(Cell(*fields) for fields in cells), PACKAGE) for cells in given["groups"]]
+    sweep(sys.argv[1], plan, Limits(**given.get("limits", LIMITS._asdict())), given.get("workers", 1))

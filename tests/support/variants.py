@@ -1,0 +1,63 @@
+"""A suite's tiny workloads, and a variant applied as the worker does it: module, then techniques."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from harness.config import protocols
+from harness.config.run import Run, compose_suite, load
+from harness.config.validation import check_fields, check_relations
+from harness.config.variants.optimizations import Variant
+from harness.records import HostInfo
+from suites.training import techniques
+
+HOST = HostInfo("cpu", "CPU", 1, 2**34, 2)
+
+
+@cache
+def tiny_run(suite: str) -> Run:
+    """Return the suite's run with its tiny workloads alone, each checked as any workload is."""
+    config = compose_suite(suite, {"executor": "local"})
+    plain: Any = OmegaConf.to_container(config.suite, resolve=True)
+    tiny = {}
+    for name, changes in plain["tiny"].items():
+        fields = {**plain["workloads"][name], **changes}
+        tiny[name] = check_fields(f"suite.tiny.{name}", fields, plain["fields"])
+        check_relations(f"suite.tiny.{name}", tiny[name], plain["fields"])
+    return replace(load([f"suite={suite}"])[0], workloads=tiny)
+
+
+def module_of(suite: str, variant: Variant) -> ModuleType | None:
+    name = f"suites.{suite}.{variant.module}"
+    return import_module(name) if find_spec(name) else None
+
+
+def unavailable(suite: str, variant: Variant, host: HostInfo = HOST) -> str | None:
+    module = module_of(suite, variant)
+    reasons = [protocols.unavailable(module, host)] if module else []
+    reasons += [
+        getattr(techniques.load(name), "unavailable", lambda: None)()
+        for name, _ in techniques.named(variant.techniques)
+    ]
+    return next(filter(None, reasons), None)
+
+
+def applied(suite: str, variant: Variant, subject: Any) -> Any:
+    module = module_of(suite, variant)
+    if module is not None:
+        subject = protocols.apply(module, subject, variant.settings)
+    if variant.techniques:
+        subject = import_module(f"suites.{suite}").apply_techniques(subject, variant.techniques)
+    return subject
+
+
+def session_of(suite: str, variant: Variant, subject: Any) -> Any:
+    """Apply the variant and start its session."""
+    return protocols.prepared(import_module(f"suites.{suite}"), applied(suite, variant, subject))
