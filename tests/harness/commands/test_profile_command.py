@@ -260,7 +260,7 @@ def test_a_relative_path_of_a_trace_is_made_absolute(tmp_path, monkeypatch):
 def test_the_parent_checks_a_trace_without_torch(tmp_path):
     path = two_ranks(tmp_path) / "rank0.json"
     code = (
-        "import sys\nfrom pathlib import Path\nfrom harness import trace_file\n"
+        "import sys\nfrom pathlib import Path\nfrom harness.config.user_inputs import trace_file\n"
         f"trace_file._check(Path({str(path)!r}))\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

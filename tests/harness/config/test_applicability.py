@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_plan import RUN
+from planned import RUN
 
 from harness.config.run import load
 from harness.config.validation import ConfigError

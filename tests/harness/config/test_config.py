@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
+from launched import SRUN
 from omegaconf import OmegaConf
-from test_launcher import SRUN
 
 from harness.config import renamed
 from harness.config.code_fingerprint import ROOT

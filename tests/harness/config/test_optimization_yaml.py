@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from test_plan import RUN
+from planned import RUN
 
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import Variant, optimizations, titles, variants

@@ -69,7 +69,7 @@ def test_a_second_time_changes_nothing(folder):
 
 
 def test_the_reader_says_how_to_migrate(folder):
-    with pytest.raises(StoreError, match=r"python -m harness\.migrate"):
+    with pytest.raises(StoreError, match=r"python -m harness migrate"):
         read_records(folder)
 
 

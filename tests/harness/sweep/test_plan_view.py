@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from test_estimate import before
-from test_plan import RUN
+from earlier import before
+from planned import RUN
 
 from harness.records import Limits, Record
 from harness.sweep.estimate.estimate import estimate

@@ -20,7 +20,7 @@ CELLS = [cell("nothing"), cell("hang"), cell("nothing", repeat=1)]
 SWEEP = """
 import logging, sys
 from toy.sweep import *
-from harness.progress import Progress
+from harness.sweep.progress import Progress
 logging.basicConfig(format="harness: %(message)s")
 groups = [group(cell("nothing", amount=0.3), cell("write_nonsense_among_events"), cell("raise_error"))]
 with Store(Path(sys.argv[1])) as store, Progress(groups, store) as progress:

@@ -19,7 +19,7 @@ from harness.sweep.environment import describe
 from harness.sweep.store import Store, StoreError, copy_run, read_records
 
 LIMITS = Limits(60.0)
-FINDS_THIS = os.environ | {"PYTHONPATH": PYTHONPATH}
+FINDS_THIS = os.environ | {"PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{PYTHONPATH}"}
 
 
 def record(repeat=0, status="ok", limits=LIMITS):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import variants
-from test_techniques import ALONE
+from technique_cases import ALONE
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.config.run import load

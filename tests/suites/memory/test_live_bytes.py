@@ -18,7 +18,7 @@ from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import dry_run
 
-SUITES = Path(training.__file__).parent.parent
+TRAINING = Path(training.__file__).parent
 
 
 def test_points_are_the_most_of_their_share_of_the_step():
@@ -60,7 +60,7 @@ def test_the_peak_names_the_line_of_the_model_that_its_operation_belongs_to():
         assert place.phase == "backward 0"
         assert "softmax" in place.operation
         file, _, line = place.line.partition(":")
-        assert "softmax" in linecache.getline(str(SUITES / file), int(line))
+        assert "softmax" in linecache.getline(str(TRAINING / file), int(line))
 
 
 def subject(**fields):

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from offload_ranks import COUNT, HERE, SEED, WORKLOAD, placed, pools, subject_of
+from offload_ranks import COUNT, SEED, WORKLOAD, placed, pools, subject_of
 
 import suites.offload as offload
 from harness.config.code_fingerprint import ROOT
@@ -56,7 +56,7 @@ def test_too_few_gpus_are_unavailable(monkeypatch):
         ({"device": "cuda"}, "for a GPU"),
         ({"num_attention_heads": 64, "num_key_value_heads": 64}, "an even head size, not 1"),
         ({"offload_dir": "/nonexistent"}, "offload_dir=/nonexistent: expected a folder that can be written"),
-        ({"offload_dir": str(HERE / "conftest.py")}, "expected a folder that can be written"),
+        ({"offload_dir": __file__}, "expected a folder that can be written"),
     ],
 )
 def test_what_cannot_be_run_is_unavailable_in_one_line(change, said):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.real_configs import NAMES, cut, file_of, published, shrunken
+from real_configs import NAMES, cut, file_of, published, shrunken
 
 pytest.importorskip("transformers", reason="the extra `hf` brings it")
 

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from launched import SMALL, SRUN, TORCHRUN
 from marked import MARK, marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
@@ -27,28 +28,6 @@ from harness.records import Origin, Status, Unavailable, measurement
 from harness.sweep.store import read_records
 
 pytestmark = pytest.mark.usefixtures("ranks_by_command")
-
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-    "RANK": "3",
-    "WORLD_SIZE": "16",
-    "LOCAL_RANK": "3",
-    "LOCAL_WORLD_SIZE": "8",
-    "TORCHELASTIC_RESTART_COUNT": "1",
-    "MASTER_ADDR": "node1",
-    "MASTER_PORT": "29500",
-}
-SRUN = {
-    "SLURM_PROCID": "9",
-    "SLURM_STEP_NUM_TASKS": "16",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_JOB_ID": "17",
-    "SLURM_STEP_ID": "0",
-    "MASTER_ADDR": "node1",
-    "MASTER_PORT": "29500",
-}
 
 
 def test_what_torchrun_says():
@@ -203,10 +182,6 @@ def test_servers_end_with_whoever_started_them(monkeypatch, mark):
     assert first.returncode == -signal.SIGKILL
     assert server.wait(timeout=60) == 0
     wait_until_none(mark)
-
-
-SMALL = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
-SMALL |= {"intermediate_size": 24, "vocab_size": 32, "micro_batch_size": 1, "seq_len": 32, "loss_steps": 8}
 
 
 def test_a_workload_for_other_nodes_than_were_started_is_unavailable(monkeypatch):

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from earlier import before
 from hypothesis import given
 from hypothesis import strategies as st
-from test_plan import RUN
+from planned import RUN
 
 from harness.records import Limits, Sampling
 from harness.sweep.estimate.estimate import (
@@ -19,7 +20,6 @@ from harness.sweep.estimate.estimate import (
     at_least,
     estimate,
 )
-from harness.sweep.estimate.history import Earlier
 from harness.sweep.plan import plan
 
 LIMITS = Limits(100.0)
@@ -31,12 +31,6 @@ def groups_of(run=RUN):
 
 def build_plan(groups):
     return [cell for group in groups for cell in group.cells]
-
-
-def before(cell, seconds, *, id="another", same_host=True, status="ok", timeout_s=100.0, **fields):
-    workload = {**cell.config["workload"], **fields}
-    cell = cell._replace(id=id, config={**cell.config, "workload": workload})
-    return Earlier(cell, status, seconds, timeout_s, same_host)
 
 
 @pytest.fixture

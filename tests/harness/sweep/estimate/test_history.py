@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_plan import RUN, cells
+from planned import RUN, cells
 
 from harness.records import Group, Limits, Record
 from harness.sweep.environment import Gpu, describe

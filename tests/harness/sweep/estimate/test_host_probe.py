@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from test_plan import RUN
+from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
 from harness.commands.main import run_command

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from test_plan import RUN
+from planned import RUN
 
 from harness.config.variants.optimizations import AGAIN, BASELINE, Variant
 from harness.records import Sampling

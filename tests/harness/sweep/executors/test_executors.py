@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from test_launcher import SRUN, TORCHRUN
+from launched import SRUN, TORCHRUN
 from toy.sweep import cell, group
 
 from harness.records import Limits, Measurement, Reading, Record

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from launched import SMALL
 from slurm_cluster import ARRAY, SlurmCluster, why_not
-from test_launcher import SMALL
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, sweep, wait_for
 from toy.sweep import cell, group
 

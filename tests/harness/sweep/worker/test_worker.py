@@ -163,7 +163,7 @@ def test_the_limit_on_memory_counts_from_here_and_is_lifted_again():
     """In a process of its own: what other tests left here may be given back under way, and make room."""
     code = """
 import resource
-from harness.worker import memory_limit
+from harness.sweep.worker.worker import memory_limit
 before = resource.getrlimit(resource.RLIMIT_DATA)
 held = bytearray(50_000_000)
 with memory_limit(100_000_000):
@@ -186,7 +186,7 @@ def test_private_memory_is_counted_to_the_page():
     """In a process of its own, for the same reason."""
     code = """
 import mmap
-from harness.worker import private_bytes
+from harness.sweep.worker.worker import private_bytes
 before = private_bytes()
 with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     assert private_bytes() - before == 64 << 20

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from small_steps import LLAMA
+from technique_cases import ALONE
 from torch._dynamo.backends.debugging import aot_eager
 
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import check_value
-from harness.config.variants.techniques import built
 from harness.config.variants.techniques import names as names_read
 from harness.config.variants.techniques import settings_of as settings_read
 from harness.records import Unavailable, WrongResult
@@ -31,60 +31,6 @@ COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}], "pipeline": ["gradient_accu
 
 CHANGES = {"pipeline": {"pp_size": 2}}
 """What a technique needs of its workload."""
-
-SETTINGS = {
-    "mixed_precision": [{}, {"gradients": "bf16"}, {"gradients": "fp32"}],
-    "gradient_accumulation": [{"steps": 2}, {"steps": 4}, {"steps": 8}, {"steps": 2, "split": False}],
-    "optimizer": [
-        {"impl": "foreach"},
-        {"impl": "fused"},
-        {"name": "adafactor"},
-        {"name": "adamw_8bit"},
-        {"name": "muon"},
-    ],
-    "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
-    "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
-    "lora": [
-        {},
-        {"targets": ["query", "value"], "dropout": 0.1},
-        {"base": "nf4"},
-        {"base": "int8"},
-        {"dora": True},
-        {"dora": True, "base": "nf4"},
-    ],
-    "llama_adapter": [{}, {"version": 2}, {"version": 2, "base": "nf4"}],
-    "loss": [
-        {},
-        {"chunks": 5, "chunked": "loss"},
-        {"chunks": 5},
-        {"chunks": 5, "chunked": "recompute"},
-        {"dtype": "bf16"},
-        {"keep_logits": "model"},
-        {"keep_logits": "fp32", "chunks": 2},
-        {"fused": True},
-    ],
-    "pipeline": [{}, {"stages_per_rank": 2}],
-    "fsdp1": [{}, {"strategy": "shard_grad_op"}, {"reduce_every_micro_batch": False}],
-    "fsdp2": [
-        {},
-        {"reduce_dtype": "bf16"},
-        {"cpu_offload": True},
-        {"reduce_every_micro_batch": False},
-        {"reshard_after_forward": False, "head": "apart"},
-        {"keep_last_block": True},
-    ],
-}
-"""More than the defaults; a technique that is not listed is tried with its own."""
-
-NOT_BUILT = set(names_read()) - set(built())
-"""Techniques that exist to say why they cannot be had."""
-
-ALONE = [
-    (name, given)
-    for name in techniques.names()
-    for given in SETTINGS.get(name, [{}])
-    if name not in NOT_BUILT
-]
 
 
 def step_of(name, given, workload=TINY):

@@ -1,0 +1,60 @@
+"""Every technique with the settings in which tests try it alone."""
+
+from harness.config.variants.techniques import built
+from harness.config.variants.techniques import names as names_read
+from suites.training import techniques
+
+SETTINGS = {
+    "mixed_precision": [{}, {"gradients": "bf16"}, {"gradients": "fp32"}],
+    "gradient_accumulation": [{"steps": 2}, {"steps": 4}, {"steps": 8}, {"steps": 2, "split": False}],
+    "optimizer": [
+        {"impl": "foreach"},
+        {"impl": "fused"},
+        {"name": "adafactor"},
+        {"name": "adamw_8bit"},
+        {"name": "muon"},
+    ],
+    "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
+    "activation_checkpointing": [{}, {"mode": "selective"}, {"mode": "per_op"}, {"every": 2}],
+    "lora": [
+        {},
+        {"targets": ["query", "value"], "dropout": 0.1},
+        {"base": "nf4"},
+        {"base": "int8"},
+        {"dora": True},
+        {"dora": True, "base": "nf4"},
+    ],
+    "llama_adapter": [{}, {"version": 2}, {"version": 2, "base": "nf4"}],
+    "loss": [
+        {},
+        {"chunks": 5, "chunked": "loss"},
+        {"chunks": 5},
+        {"chunks": 5, "chunked": "recompute"},
+        {"dtype": "bf16"},
+        {"keep_logits": "model"},
+        {"keep_logits": "fp32", "chunks": 2},
+        {"fused": True},
+    ],
+    "pipeline": [{}, {"stages_per_rank": 2}],
+    "fsdp1": [{}, {"strategy": "shard_grad_op"}, {"reduce_every_micro_batch": False}],
+    "fsdp2": [
+        {},
+        {"reduce_dtype": "bf16"},
+        {"cpu_offload": True},
+        {"reduce_every_micro_batch": False},
+        {"reshard_after_forward": False, "head": "apart"},
+        {"keep_last_block": True},
+    ],
+}
+"""More than the defaults; a technique that is not listed is tried with its own."""
+
+NOT_BUILT = set(names_read()) - set(built())
+"""Techniques that exist to say why they cannot be had."""
+
+ALONE = [
+    (name, given)
+    for name in techniques.names()
+    for given in SETTINGS.get(name, [{}])
+    if name not in NOT_BUILT
+]
+"""Each technique that is built, with each of its settings."""
