@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 from harness.instruments.traces.output.sentence import TechniqueGain
+from harness.records import measurement, record_from_json
 
 RECORDED = Path(__file__).parents[3] / "results" / "reference"
-"""Committed runs; a folder of each has effects.csv and measurements.csv."""
+"""Committed runs; a folder of each has effects.csv and records.jsonl."""
 
 OVER_NETWORK, WITHOUT_NETWORK = "packets", "without network"
 """Methods of a step's time: over an emulated network, and the same step without it."""
@@ -39,7 +41,7 @@ def gains(techniques: Iterable[str], folder: Path = RECORDED) -> dict[str, Techn
     for file in sorted(folder.glob("*/effects.csv")):
         rows = [row for row in _rows(file) if row["metric"] == "time" and _technique(row) in wanted]
         over_network = any(row["method"] == OVER_NETWORK for row in rows)
-        without_s = _without_network_s(file.with_name("measurements.csv")) if over_network else {}
+        without_s = _without_network_s(file.with_name("records.jsonl")) if over_network else {}
         for row in rows:
             hidden = _hidden(row, without_s.get(row["workload"]))
             gain = RecordedGain(file.parent.name, float(row["ratio"]), row["origin"], hidden)
@@ -61,9 +63,12 @@ def _without_network_s(file: Path) -> dict[str, float]:
     if not file.is_file():
         return {}
     times_s: dict[str, list[float]] = {}
-    for row in _rows(file):
-        if (row["optimization"], row["metric"], row["method"]) == ("baseline", "time", WITHOUT_NETWORK):
-            times_s.setdefault(row["workload"], []).append(float(row["value"]))
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            record = record_from_json(json.loads(line))
+            time = measurement(record, "time", WITHOUT_NETWORK)
+            if record.cell.optimization == "baseline" and time is not None:
+                times_s.setdefault(record.cell.workload, []).extend(time.samples)
     return {workload: median(every) for workload, every in times_s.items()}
 
 

@@ -30,7 +30,6 @@ from harness.report.index.answers_page import (
     answers_page,
     evidence_text,
     shares_text,
-    short_form,
 )
 from harness.sweep.store import read_records
 
@@ -236,6 +235,13 @@ def test_a_formula_says_where_it_lies_in_the_band() -> None:
     assert "ZeRO-2, N = 3 to 7; ZeRO-3, N = 2 to 4" in row.why
 
 
+def reference_answers() -> list[AnsweredClaim]:
+    from harness.commands.main import judged, results_folders
+
+    folders = results_folders(ROOT / "results/reference")
+    return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
+
+
 def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -> None:
     """By the records themselves: origin of the metric, device of the cell."""
     records = {
@@ -255,29 +261,6 @@ def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -
     for verdict, origins in deciding:
         assert verdict.origin in origins
         assert verdict.origin not in ("emulated", "simulated"), verdict
-
-
-def reference_answers() -> list[AnsweredClaim]:
-    from harness.commands.main import judged, results_folders
-
-    folders = results_folders(ROOT / "results/reference")
-    return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
-
-
-def test_the_committed_answers_come_out_of_the_committed_results() -> None:
-    rows = reference_answers()
-    folder = ROOT / "results/reference"
-    made_of = {
-        "answers.md": answers_markdown(rows),
-        "answers.html": answers_page(rows),
-        "answers.csv": answers_csv(rows),
-    }
-    for name, text in made_of.items():
-        assert (folder / name).read_text() == text, "python -m harness from_results=results/reference"
-
-
-def test_the_readme_has_the_short_form_of_the_committed_answers() -> None:
-    assert short_form(reference_answers()) in (ROOT / "README.md").read_text()
 
 
 def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from kineto_traces import Writer, write_large
+from synthetic import made
 
 from harness.commands.profile import main
 from harness.config.code_fingerprint import ROOT
@@ -20,6 +21,7 @@ from harness.instruments.traces.output.sentence import TechniqueGain
 from harness.instruments.traces.reading.kineto import read_trace, read_traces
 from harness.instruments.traces.reading.layers import layer_names
 from harness.instruments.traces.recorded_gains import gains
+from harness.records import record_to_json
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 
@@ -281,6 +283,15 @@ def test_the_bytes_of_a_trace_are_part_of_a_cells_identity(tmp_path):
 EFFECTS = "workload,variant,metric,method,value,baseline_value,ratio,origin\n"
 
 
+def write_times(folder, times):
+    """Write a record for each (variant, method, s)."""
+    records = [
+        made("w", variant, {("time", method): ("s", "emulated", (value,))}, repeat=number)
+        for number, (variant, method, value) in enumerate(times)
+    ]
+    (folder / "records.jsonl").write_text("".join(f"{record_to_json(one)}\n" for one in records))
+
+
 def test_gains_are_the_range_over_all_recorded_comparisons(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "effects.csv").write_text(
@@ -300,10 +311,7 @@ def test_what_a_technique_hides_is_a_share_of_what_the_network_adds(tmp_path):
     (tmp_path / "a" / "effects.csv").write_text(EFFECTS + "w,hybrid_shard,time,packets,4,10,0.4,emulated\n")
     times = [("baseline", "without network", 1.0), ("baseline", "without network", 3.0)]
     others = [("baseline", "packets", 10.0), ("hybrid_shard", "without network", 9.0)]
-    (tmp_path / "a" / "measurements.csv").write_text(
-        "workload,optimization,metric,method,value\n"
-        + "".join(f"w,{variant},time,{method},{value}\n" for variant, method, value in [*times, *others])
-    )
+    write_times(tmp_path / "a", [*times, *others])
     (found,) = gains(["hybrid_shard"], tmp_path).values()
     assert found.hidden == 0.75
     words = "hid 75 % of what an emulated network added in 1 comparison, 0.40 times the baseline's time"
@@ -317,9 +325,7 @@ def test_what_is_hidden_is_unknown_where_the_network_adds_nothing_or_no_time_is_
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "effects.csv").write_text(EFFECTS + "w,hybrid_shard,time,packets,4,10,0.4,emulated\n")
     if measured:
-        (tmp_path / "a" / "measurements.csv").write_text(
-            "workload,optimization,metric,method,value\n" + f"w,baseline,time,without network,{without_s}\n"
-        )
+        write_times(tmp_path / "a", [("baseline", "without network", without_s)])
     assert gains(["hybrid_shard"], tmp_path)["hybrid_shard"].hidden is None
 
 
