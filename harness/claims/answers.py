@@ -23,10 +23,24 @@ CONFIRMED = "confirmed"
 PARTLY = "partly"
 CONTRADICTED = "contradicted"
 MISQUOTED = "misquoted"
-PLAUSIBLE = "plausible but not tested"
-UNTESTABLE = "cannot be tested here"
-NOT_BUILT = "not built"
-ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, UNTESTABLE, NOT_BUILT)
+PLAUSIBLE = "plausible"
+IMPLAUSIBLE = "implausible"
+NO_EVIDENCE = "no evidence"
+STRENGTHS = {
+    CONFIRMED: "A",
+    PARTLY: "A",
+    CONTRADICTED: "A",
+    MISQUOTED: "A",
+    PLAUSIBLE: "C",
+    IMPLAUSIBLE: "C",
+    NO_EVIDENCE: "D",
+}
+"""How strong the evidence for each answer is.
+
+A: values measured on the claim's class of device, here or in public, the source's own formula, or a quotation
+that differs from its source. C: a mechanism, or another class of device. D: nothing.
+"""
+ANSWERS = tuple(STRENGTHS)
 
 MOST = 0.9
 """Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
@@ -79,12 +93,12 @@ class Evidence(NamedTuple):
 
     @property
     def meets(self) -> bool:
-        """Return whether some value lies in the band, or the claim's within our bounds."""
-        return self.is_bounded or any(one.outcome == "holds" for one in self.verdicts)
+        """Return whether some value lies in the band, or its interval reaches into it."""
+        return any(one.outcome in ("holds", "undecided") for one in self.verdicts)
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether the claim's value lies within our bounds, and neither bound in its band."""
+        """Return whether the claim's value lies between our bounds, and neither bound in its band."""
         return any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
 
 
@@ -97,6 +111,11 @@ class AnsweredClaim:
     why: str
     evidence: tuple[Evidence, ...]
     missing: tuple[str, ...] = ()  # judged claims of suites that the results lack
+
+    @property
+    def strength(self) -> str:
+        """Return how strong the evidence is, a letter of STRENGTHS."""
+        return STRENGTHS[self.answer]
 
 
 Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
@@ -174,17 +193,17 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
     if shares:
         return _decided(claim, shares), "; ".join(map(_in_words, shares))
     if claim.untestable:
-        return UNTESTABLE, claim.untestable
+        return NO_EVIDENCE, claim.untestable
     context = [one for one in evidence if one.grade != ILLUSTRATION]
     published = [one for one in claim.public if one.values and claim.band]
     if any(one.meets for one in context) or any(_public_share(claim, one).inside for one in published):
         return PLAUSIBLE, _why_plausible(claim, context, published)
     if claim.not_built:
-        return NOT_BUILT, claim.not_built
+        return NO_EVIDENCE, claim.not_built
     if not context and not published:
-        return UNTESTABLE, "no run here measures it"
+        return NO_EVIDENCE, "no run here measures it"
     grades = ", ".join(dict.fromkeys([*(one.grade for one in context), *["published"][: len(published)]]))
-    return UNTESTABLE, f"all context ({grades}) lies outside the accepted band"
+    return IMPLAUSIBLE, f"all context ({grades}) lies outside the accepted band"
 
 
 def _why_plausible(claim: PaperClaim, context: Sequence[Evidence], published: Sequence[PublicRecord]) -> str:
@@ -193,8 +212,10 @@ def _why_plausible(claim: PaperClaim, context: Sequence[Evidence], published: Se
         return "no number is claimed; the context has the claimed direction"
     inside = [one for one in context if any(verdict.outcome == "holds" for verdict in one.verdicts)]
     if not inside and not any(_public_share(claim, one).inside for one in published):
-        judged = next(one.judged for one in context if one.is_bounded)
-        return f"the quoted {human(judged.value, judged.unit)} lies within our bounds"
+        bounded = next((one.judged for one in context if one.is_bounded), None)
+        if bounded is None:
+            return "some intervals of the context reach into the accepted band"
+        return f"the quoted {human(bounded.value, bounded.unit)} lies within our bounds"
     narrow = [text for one in inside if (text := _narrowly(one))]
     return "; ".join(["some of the context lies in the accepted band", *narrow])
 

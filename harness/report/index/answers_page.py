@@ -22,21 +22,22 @@ LOOKS = {
     "partly": "info",
     "contradicted": "bad",
     "misquoted": "warn",
-    "plausible but not tested": "info",
-    "cannot be tested here": "muted",
-    "not built": "muted",
+    "plausible": "info",
+    "implausible": "warn",
+    "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim of the paper and the article. A claim is confirmed, partly confirmed or contradicted "
-    "only by values measured on its class of device, here or in public, or by a source's own formula. It is "
-    "misquoted where its words state something that no version of its source known to us states. Emulated "
-    "and simulated values, and values from other devices, are context: they make a claim plausible, no more. "
+    "One row per claim of the paper and the article, with the strength of its evidence. A: values measured on "
+    "the claim's class of device, here or in public, or the source's own formula; they confirm, partly "
+    "confirm or contradict. A claim is misquoted, also A, where its words state something that no version of "
+    "its source known to us states. C: emulated and simulated values, and values from other devices, make a "
+    "claim plausible or implausible, no more. D: no evidence, with what is missing. "
     "Published values are whatever their authors published: often best cases, under unequal conditions. "
     "Unlike things have a range each, of all values with their intervals."
 )
 FIELDS = (
     *("id", "by", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
-    *("published", "evidence", "answer", "why"),
+    *("published", "evidence", "answer", "strength", "why"),
 )
 
 
@@ -47,15 +48,6 @@ def counts_line(rows: Sequence[AnsweredClaim]) -> str:
     text = f"{counted(len(rows), 'claim')}: {counts}."
     missing = sorted({name.partition("/")[0] for row in rows for name in row.missing})
     return f"{text} Without results of: {', '.join(missing)}." if missing else text
-
-
-def short_form(rows: Sequence[AnsweredClaim]) -> str:
-    """Return a line per answer with the claims that have it, for the README."""
-    lines = []
-    for answer in ANSWERS:
-        claims = [row.claim.claim for row in rows if row.answer == answer]
-        lines += [f"- **{answer}** ({len(claims)}): {'; '.join(claims)}."] if claims else []
-    return "\n".join(lines)
 
 
 def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
@@ -111,14 +103,15 @@ def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
         published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
         evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
         known = {"accepted": accepted_text(claim), "published": published, "evidence": evidence}
-        known |= {"answer": row.answer, "why": row.why}
+        known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
         writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
     return out.getvalue()
 
 
 def answer_text(row: AnsweredClaim) -> str:
-    """Return the answer and why."""
-    return f"**{row.answer}**: {row.why}" if row.why else f"**{row.answer}**"
+    """Return the answer with its strength, and why."""
+    answer = f"**{row.answer}**, {row.strength}"
+    return f"{answer}: {row.why}" if row.why else answer
 
 
 def _published(row: AnsweredClaim) -> list[str]:

@@ -98,14 +98,14 @@ def test_words_marked_verbatim_are_those_of_the_paper_or_the_article() -> None:
         ([public(values={"a": 2.0, "b": 2.1, "c": 1.9})], "confirmed"),
         ([public(values={"a": 2.0, "b": 2.3, "c": 1.9})], "partly"),
         ([public(values={"a": 1.0, "b": 2.3, "c": 3})], "contradicted"),
-        ([public(values={"a": 2.0, "b": 3})], "plausible but not tested"),  # too few to decide
-        ([public(values={"a": 1.0, "b": 3})], "cannot be tested here"),
-        ([public(False, values={"a": 2.0, "b": 3})], "plausible but not tested"),
+        ([public(values={"a": 2.0, "b": 3})], "plausible"),  # too few to decide
+        ([public(values={"a": 1.0, "b": 3})], "implausible"),
+        ([public(False, values={"a": 2.0, "b": 3})], "plausible"),
         ([public(n=100, inside=0.95)], "confirmed"),
         ([public(n=100, inside=0.5)], "partly"),
         ([public(n=100, inside=0.05)], "contradicted"),
         ([public(n=9, inside=1.0), public(n=100, inside=0.0)], "partly"),
-        ([public(False, n=100, inside=1.0)], "cannot be tested here"),
+        ([public(False, n=100, inside=1.0)], "no evidence"),
     ],
 )
 def test_published_values_decide_where_they_have_the_claims_metric(
@@ -129,17 +129,17 @@ def test_often_is_met_by_half() -> None:
         ((3.0, 3.1, 1.0), "measured", "cuda", "contradicted"),
         ((2.0, 3.1, 1.0), "measured", "cuda", "partly"),
         ((2.0, 2.1, 1.9), "published", "cuda", "confirmed"),
-        ((2.0, 2.1, (1.9, 2.5)), "measured", "cuda", "plausible but not tested"),  # two are decided
-        (((1.9, 2.5), (1.9, 2.6), (1.5, 2.1)), "measured", "cuda", "cannot be tested here"),
+        ((2.0, 2.1, (1.9, 2.5)), "measured", "cuda", "plausible"),  # two are decided
+        (((1.9, 2.5), (1.9, 2.6), (1.5, 2.1)), "measured", "cuda", "plausible"),
         ((2.0, 2.1, 1.9, (1.9, 2.5)), "measured", "cuda", "confirmed"),  # of those that are decided
-        ((2.0, 2.1, 1.9), "measured", "cpu", "plausible but not tested"),
-        ((3.0, 3.1, 1.0), "measured", "cpu", "cannot be tested here"),
+        ((2.0, 2.1, 1.9), "measured", "cpu", "plausible"),
+        ((3.0, 3.1, 1.0), "measured", "cpu", "implausible"),
         *(
-            ((2.0, 2.1, 1.9), origin, "cuda", "plausible but not tested")
+            ((2.0, 2.1, 1.9), origin, "cuda", "plausible")
             for origin in ("emulated", "simulated", "calculated")
         ),
         *(
-            ((3.0, 3.1, 1.0), origin, "cuda", "cannot be tested here")
+            ((3.0, 3.1, 1.0), origin, "cuda", "implausible")
             for origin in ("emulated", "simulated", "calculated")
         ),
     ],
@@ -165,6 +165,8 @@ def test_a_plausible_claim_says_what_of_the_context_agrees() -> None:
     assert inside.why == "some of the context lies in the accepted band"
     narrow = answered(paper_claim(), 1.0, 1.801, origin="simulated")
     assert narrow.why == "some of the context lies in the accepted band; 1.80 s by 0.06 % only"
+    crossing = answered(paper_claim(), (1.9, 2.5), origin="simulated")
+    assert crossing.why == "some intervals of the context reach into the accepted band"
     direction = answered(paper_claim(band=None), 2.0, origin="simulated")
     assert direction.why == "no number is claimed; the context has the claimed direction"
 
@@ -173,7 +175,7 @@ def test_a_quoted_value_between_our_bounds_is_named() -> None:
     held = judged_claim(2.0, tolerance=0.1, unit="s", stat="bounds", metric="time", method="")
     records = [made(figures={("time", ""): ("s", "calculated", (1.0, 4.0))})]
     (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
-    assert (row.answer, row.why) == ("plausible but not tested", "the quoted 2 s lies within our bounds")
+    assert (row.answer, row.why) == ("plausible", "the quoted 2 s lies within our bounds")
 
 
 def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
@@ -200,11 +202,13 @@ def test_a_published_record_says_what_it_is_of() -> None:
 
 def test_what_is_missing_is_named() -> None:
     assert answered(paper_claim(not_built="no suite yet")).why == "no suite yet"
+    outside = answered(paper_claim(not_built="no suite yet"), 9.0, origin="simulated")
+    assert (outside.answer, outside.strength) == ("no evidence", "D")
     assert answered(paper_claim()).missing == ("invented/claim",)
     assert "Without results of: invented." in answers_markdown([answered(paper_claim())])
     assert answered(paper_claim(untestable="needs prices")).why == "needs prices"
     found = answered(paper_claim(not_built="no suite yet"), 2.0, origin="simulated", device="cuda")
-    assert found.answer == "plausible but not tested"
+    assert found.answer == "plausible"
 
 
 ZERO = {1: lambda n: 16 / (4 + 12 / n), 2: lambda n: 16 / (2 + 14 / n), 3: lambda n: n}
@@ -267,7 +271,7 @@ def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
     rows = answer_claims(CLAIMS, {})
     page, table = answers_page(rows), list(csv.DictReader(io.StringIO(answers_csv(rows))))
     assert [line["id"] for line in table] == [one.id for one in CLAIMS]
-    assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "not built"}
+    assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "no evidence"}
     for row in rows:
         assert f'id="{row.claim.id}"' in page
         assert accepted_text(row.claim) in page
