@@ -27,11 +27,11 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim of the paper and the article, with the strength of its evidence. A: values measured on "
-    "the claim's class of device, here or in public, or the source's own formula; they confirm, partly "
-    "confirm or contradict. A claim is misquoted, also A, where its words state something that no version of "
-    "its source known to us states. C: emulated and simulated values, and values from other devices, make a "
-    "claim plausible or implausible, no more. D: no evidence, with what is missing. "
+    "One row per claim of the paper and the article, with the strength of its evidence. A: values measured "
+    "on its class of device, here or in public, or the source's own formula: they confirm, partly confirm or "
+    "contradict. A claim is misquoted, also A, where its words state something that no version of its source "
+    "known to us states. C: emulated and simulated values, and values from other devices, make a claim "
+    "plausible or implausible, no more. D: no evidence, with what is missing. "
     "Published values are whatever their authors published: often best cases, under unequal conditions. "
     "Unlike things have a range each, of all values with their intervals."
 )
