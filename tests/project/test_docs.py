@@ -29,6 +29,12 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
 
 
+def test_each_page_is_short():
+    most = {"architecture.md": 120, "README.md": 110, "CHANGELOG.md": 1000}
+    lines = {page.name: len(page.read_text().splitlines()) for page in PAGES}
+    assert not {name: n for name, n in lines.items() if n > most.get(name, 150)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_path_that_a_page_names_exists(page):
     missing = [path for path in named_paths(page.read_text()) if not (ROOT / path).exists()]

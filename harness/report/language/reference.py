@@ -14,8 +14,8 @@ HEAD = """# The language of conf/report/
 records alone, so this file names metrics, methods and workloads and contains no code. A suite without such a
 file shows every metric by workload and variant, with the change against the baseline and a figure each.
 
-This page is generated from the schema by `python -m harness.report.language.reference`; a test compares the
-two. Fields without a default are required. A mistake is refused with the name of the file, the block and the field.
+`python -m harness.report.language.reference` writes this page from the schema; a test compares them.
+Fields without a default are required. A mistake is refused with the name of the file, block and field.
 
 ```yaml
 suite: memory
@@ -54,15 +54,15 @@ def reference() -> str:
     """Return the page."""
     parts = [HEAD, "## The file", _table(schema.FILE), "## A BLOCK", _table(schema.BLOCK)]
     common = _common_fields()
-    parts += ["## Fields of many kinds of blocks", _table(common), "## Kinds of blocks"]
+    parts += ["## Fields of many kinds of blocks", _table(common)]
+    kinds = ["| kind | what it shows | fields of its own | others |", "|---|---|---|---|"]
     for kind, fields in schema.KINDS.items():
-        parts += [f"### {kind}", schema.KIND_DOCS[kind]]
         own = {name: field for name, field in fields.items() if common.get(name) != field}
-        parts += [_table(own)] if own else []
-        if listed := [f"`{name}`" for name in fields if name not in own]:
-            parts += [f"{'Also' if own else 'It has'} {', '.join(listed)}, see above."]
-    for name, fields in TERMS.items():
-        parts += [f"## {name}", _table(fields)]
+        others = ", ".join(f"`{name}`" for name in fields if name not in own)
+        kinds.append(f"| `{kind}` | {schema.KIND_DOCS[kind]} | {_listed(own)} | {others} |")
+    parts += ["## Kinds of blocks", "\n".join(kinds), "## What fields consist of"]
+    terms = [f"| {name} | {_listed(fields)} |" for name, fields in TERMS.items()]
+    parts.append("\n".join(["| name | fields |", "|---|---|", *terms]))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -75,10 +75,25 @@ def _common_fields() -> dict[str, Mapping[str, Any]]:
 def _table(fields: Mapping[str, Mapping[str, Any]]) -> str:
     rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for name, field in fields.items():
-        kind = ", ".join(f"`{one}`" for one in field["one_of"] if one) if "one_of" in field else field["type"]
-        default = f"`{_yaml(field['default'])}`" if "default" in field else ""
-        rows.append(f"| `{name}` | {kind} | {default} | {field['doc']} |")
+        rows.append(f"| `{name}` | {_type(field)} | {_default(field)} | {field['doc']} |")
     return "\n".join(rows)
+
+
+def _listed(fields: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the fields as lines of one cell: name, type, default, meaning."""
+    lines = []
+    for name, field in fields.items():
+        default = f" = {found}" if (found := _default(field)) else ""
+        lines.append(f"`{name}` ({_type(field)}{default}): {field['doc']}")
+    return "<br>".join(lines)
+
+
+def _type(field: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{one}`" for one in field["one_of"] if one) if "one_of" in field else field["type"]
+
+
+def _default(field: Mapping[str, Any]) -> str:
+    return f"`{_yaml(field['default'])}`" if "default" in field else ""
 
 
 def _yaml(value: Any) -> str:
