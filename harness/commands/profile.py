@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.config.validation import ConfigError, nearest
+from harness.commands.entry import DONE, print_all, start
+from harness.commands.grammar import peak_FLOP_per_s, read
+from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown
@@ -33,14 +34,15 @@ python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 KNOWN = ("instruction", "utilisation", "overlap", "frequency")
 NUMBERS = ("model_FLOP", *KNOWN)
 KEYS = (*NUMBERS, "peak", "against", "clocks", "out")
-CLOCKS = {"": None, "aligned": True, "recorded": False}
+CLOCKS = {"aligned": True, "recorded": False}
 
 
 class ProfileCommand(NamedTuple):
     """What was typed."""
 
     traces: tuple[Path, ...]
-    words: dict[str, str]
+    against: Path | None
+    out: Path | None
     numbers: dict[str, float]
     peak_FLOP_per_s: float | None
     align_clocks: bool | None
@@ -48,74 +50,31 @@ class ProfileCommand(NamedTuple):
 
 def main(argv: Sequence[str]) -> int:
     """Answer one question; return the exit status."""
-    if not argv or {"-h", "--help"}.intersection(argv):
-        sys.stdout.write(USAGE)
-        return 0 if argv else 2
-    from harness.instruments.traces.reading.error import TraceError
-
-    try:
-        sys.stdout.write("\n".join(answer(read(argv))) + "\n")
-    except (ConfigError, TraceError) as error:
-        sys.stderr.write(f"harness.profile: {error}\n")
-        return 2
-    return 0
+    return start("harness.profile", argv, USAGE, run)
 
 
-def read(argv: Sequence[str]) -> ProfileCommand:
-    """Return what `argv` asks for; raises ConfigError."""
-    traces: list[Path] = []
-    words: dict[str, str] = {}
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if not equals or Path(word).exists():
-            traces.append(Path(word))
-        elif name not in KEYS:
-            near = nearest(name, KEYS)
-            hint = f"did you mean {near}? " if near else ""
-            raise ConfigError(f"{name}: no such key; {hint}allowed: {', '.join(KEYS)}")
-        elif name in words:
-            raise ConfigError(f"{name}: given twice")
-        else:
-            words[name] = value
-    if not traces:
+def run(argv: Sequence[str]) -> int:
+    """Print the answer; raises ConfigError and TraceError."""
+    print_all(answer(asked(argv)))
+    return DONE
+
+
+def asked(argv: Sequence[str]) -> ProfileCommand:
+    """Return what the words ask; raises ConfigError."""
+    words = read(argv, KEYS)
+    if not words.paths:
         raise ConfigError("expected a trace of torch.profiler, or a folder of ranks")
-    if words.get("clocks", "") not in CLOCKS:
-        raise ConfigError(f"clocks={words['clocks']}: expected aligned or recorded")
     if ("peak" in words) != ("model_FLOP" in words):
         raise ConfigError("the theoretical time needs both model_FLOP= and peak=; give both or none")
-    numbers = {name: positive(name, words[name]) for name in NUMBERS if name in words}
-    peak = peak_of(words["peak"]) if "peak" in words else None
-    return ProfileCommand(tuple(traces), words, numbers, peak, CLOCKS[words.get("clocks", "")])
-
-
-def positive(name: str, text: str) -> float:
-    """Return a positive number; raises ConfigError."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise ConfigError(f"{name}={text}: expected a positive number")
-    return value
-
-
-def peak_of(text: str) -> float:
-    """Return a peak in FLOP/s, or the dense bf16 peak of a device in conf/hardware; raises ConfigError."""
-    from harness.config.run import names
-    from harness.config.variants.optimizations import CONF, read_yaml
-
-    if text not in names("hardware"):
-        try:
-            return positive("peak", text)
-        except ConfigError:
-            allowed = ", ".join(names("hardware"))
-            raise ConfigError(
-                f"peak={text}: expected a positive number of FLOP/s, or one of {allowed}"
-            ) from None
-    rates = read_yaml(CONF / "hardware" / f"{text}.yaml").get("matmul_FLOP_per_s", {})
-    if "bf16" not in rates:
-        raise ConfigError(f"peak={text}: its datasheet in conf/hardware has no bf16 peak; give a number")
-    return float(rates["bf16"])
+    clocks = CLOCKS[words.one_of("clocks", CLOCKS, "")] if "clocks" in words else None
+    return ProfileCommand(
+        words.paths,
+        words.path("against"),
+        words.path("out"),
+        {name: words.number(name) for name in NUMBERS if name in words},
+        peak_FLOP_per_s(words, "peak") if "peak" in words else None,
+        clocks,
+    )
 
 
 def answer(command: ProfileCommand) -> list[str]:
@@ -139,8 +98,8 @@ def answer(command: ProfileCommand) -> list[str]:
         align_clocks=command.align_clocks,
     )
     reference = None
-    if "against" in command.words:
-        reference = breakdown(read_traces(Path(command.words["against"])), align_clocks=command.align_clocks)
+    if command.against is not None:
+        reference = breakdown(read_traces(command.against), align_clocks=command.align_clocks)
     named = causes(found, reference)
     lead = sentence(found, named, gains(technique for _, _, technique, _ in TECHNIQUES))
     notes = [
@@ -155,18 +114,19 @@ def answer(command: ProfileCommand) -> list[str]:
     lines = [lead, "", *notes]
     for table in shown:
         lines += ["", f"{table.title} ({len(found.step_numbers)} steps)", *aligned([table.head, *table.rows])]
-    if "out" in command.words:
-        lines += ["", *write(command, found, lead, notes)]
+    if command.out is not None:
+        lines += ["", *write(command, command.out, found, lead, notes)]
     return lines
 
 
-def write(command: ProfileCommand, found: Breakdown, lead: str, notes: Sequence[str]) -> list[str]:
+def write(
+    command: ProfileCommand, folder: Path, found: Breakdown, lead: str, notes: Sequence[str]
+) -> list[str]:
     """Write the page and the file for Perfetto; return where they are; raises ConfigError."""
     from harness.instruments.traces.output.page import page
     from harness.instruments.traces.output.perfetto import write_perfetto
     from harness.instruments.traces.output.tables import tables
 
-    folder = Path(command.words["out"])
     files = [folder / "timeline.html", folder / "perfetto.json.gz"]
     try:
         folder.mkdir(parents=True, exist_ok=True)

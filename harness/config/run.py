@@ -42,9 +42,9 @@ from harness.config.variants.optimizations import (
 )
 from harness.config.variants.technique_list import suites_with_techniques
 from harness.config.workloads import check_names, file_messages, slow_bf16_workloads, workloads
+from harness.instruments.distributed.launcher_env import LaunchError, launch
+from harness.instruments.machine import memory_bytes
 from harness.records import Limits, Sampling
-from harness.sweep.environment import memory_bytes
-from harness.sweep.executors.start import automatic
 
 logger = logging.getLogger("harness.sweep.progress")
 
@@ -112,6 +112,17 @@ def workers_of(suite: Mapping[str, Any], requested: int | None, executor: str = 
         return 1
     here = max(1, min(len(os.sched_getaffinity(0)), memory_bytes() // MEMORY_OF_CHILD_B))
     return requested or (here if suite["parallel"] else 1)
+
+
+def automatic() -> str:
+    """Return the executor where none is named: `torchrun` under a launcher of ranks, else `local`.
+
+    Raises ConfigError where the launcher's variables contradict each other.
+    """
+    try:
+        return "local" if launch() is None else "torchrun"
+    except LaunchError as error:
+        raise ConfigError(str(error)) from None
 
 
 def names(group: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.claims.load import load_claims
-from harness.config.run import Run, load
+from harness.config.run import Run, automatic, load
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import BASELINES
 from harness.preset.claim_coverage import ClaimTarget, Coverage, GpuHost, coverage, gpus_of
@@ -19,7 +19,6 @@ from harness.preset.work_order import Task, TimeBudget, WorkStep, ordered, steps
 from harness.records import Cell
 from harness.sweep.environment import describe
 from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis
-from harness.sweep.executors.start import automatic
 from harness.sweep.sweep import outlook, prepare, recorded
 
 

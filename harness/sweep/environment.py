@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.instruments.machine import memory_bytes
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
@@ -128,11 +129,6 @@ def cpu_model() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
     )
-
-
-def memory_bytes() -> int:
-    """Return the physical memory in bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @cache

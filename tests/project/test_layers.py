@@ -19,9 +19,46 @@ def module_of(file: Path) -> str:
 GRAPH = {module_of(f): {module_of(p) for n in imports_of(f) if (p := file_of(n))} for f in FILES}
 
 
-@pytest.mark.parametrize("module", ["harness.records", "harness.bounds"])
-def test_records_and_bounds_stand_at_the_bottom(module):
-    assert GRAPH[module] <= {"harness"}
+NOUNS = {"harness", "harness.records", "harness.units", "harness.bounds", "harness.statistics"}
+FLOORS = (
+    {"instruments"},
+    {"config"},
+    {"claims", "sweep"},
+    {"preset", "report"},
+    {"commands"},
+)
+"""The packages of harness/ from the bottom up: each imports only what is below it, and itself."""
+
+
+def package_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") else ""
+
+
+@pytest.mark.parametrize("module", sorted(NOUNS - {"harness"}))
+def test_the_nouns_stand_at_the_bottom(module):
+    assert GRAPH[module] <= NOUNS - {module}
+
+
+@pytest.mark.parametrize("floor", range(len(FLOORS)))
+def test_each_package_knows_only_those_below_it(floor):
+    below = set().union(*FLOORS[:floor])
+    for package in FLOORS[floor]:
+        modules = [m for m in GRAPH if m.startswith(f"harness.{package}")]
+        assert modules
+        for module in modules:
+            upward = {
+                used for used in GRAPH[module] - NOUNS
+                if used.startswith("harness.") and package_of(used) not in below | {package}
+            }  # fmt: skip
+            assert not upward, f"{module} imports {sorted(upward)}"
+
+
+def test_every_module_of_the_harness_is_a_noun_an_entry_point_or_of_a_package():
+    entries = {f"harness.{name}" for name in ("__main__", "fit", "cost", "profile", "compare")}
+    packages = set().union(*FLOORS)
+    for module in GRAPH:
+        if module.startswith("harness.") and module not in NOUNS | entries:
+            assert package_of(module) in packages, module
 
 
 @pytest.mark.parametrize("module", [m for m in GRAPH if m.startswith("harness.instruments.")])

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from harness.claims.paired_ratio import AGAIN
 from harness.commands.compare.change import FALSE_FAILURES, FALSE_FINDINGS, significant
 from harness.commands.compare.directions import Directions, directions
-from harness.commands.compare.folder import CompareError, ResultsFolder
+from harness.commands.compare.folder import ResultsFolder
 from harness.commands.compare.metrics import MetricChange, Repeats, changes
+from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import BASELINE
 from harness.records import Record, Status
 from harness.statistics import MOST_BAND
@@ -66,7 +67,7 @@ _ByMachine = Mapping[str, Repeats]
 
 
 def compare_folders(a: ResultsFolder, b: ResultsFolder, fail_above: float | None = None) -> FolderComparison:
-    """Compare two folders; raises CompareError where no cell ended ok in both."""
+    """Compare two folders; raises ConfigError where no cell ended ok in both."""
     cells_a, cells_b = _cells(a), _cells(b)
     metrics: list[MetricChange] = []
     matched: list[tuple[Repeats, Repeats]] = []
@@ -87,7 +88,7 @@ def compare_folders(a: ResultsFolder, b: ResultsFolder, fail_above: float | None
             for side, count in enumerate(_metrics_of_one(cells, of)):
                 lacking[side] += count
     if not metrics:
-        raise CompareError(f"{a.path} and {b.path}: no cell ended ok in both")
+        raise ConfigError(f"{a.path} and {b.path}: no cell ended ok in both")
     return FolderComparison(
         tuple(metrics), tuple(_verdicts(metrics)), tuple(_failed(metrics, fail_above)), tuple(statuses),
         tuple(one for one in cells_a if one not in cells_b),

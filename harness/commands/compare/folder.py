@@ -7,16 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.commands.results import planned, results_folder
 from harness.config.validation import ConfigError
 from harness.records import SCHEMA, Record, record_from_json
 from harness.sweep.store import RECORDS, StoreError, read_records
 
 Environments = Mapping[str, Mapping[str, Any]]
 """Digest to what environment-<digest>.json describes."""
-
-
-class CompareError(Exception):
-    """Two folders cannot be compared; the text is one readable line."""
 
 
 class ResultsFolder(NamedTuple):
@@ -43,16 +40,12 @@ def machine(environment: Mapping[str, Any]) -> str:
 
 
 def read_folder(path: Path) -> ResultsFolder:
-    """Return the results in `path`, which is not changed; raises CompareError."""
-    if not path.is_dir():
-        raise CompareError(f"{path}: {'not a folder' if path.exists() else 'no such folder'}")
-    if not (path / RECORDS).is_file():
-        raise CompareError(f"{path}: no results folder, for it has no {RECORDS}")
-    read = _records(path)
+    """Return the results in `path`, which is not changed; raises ConfigError."""
+    read = _records(results_folder(path))
     _refuse_malformed(path, read)
-    records = _planned(path, read)
+    records = tuple(planned(path, read))
     if not records:
-        raise CompareError(
+        raise ConfigError(
             f"{path}: holds no record" + (" of its plan" if (path / "plan.json").exists() else "")
         )
     return ResultsFolder(path, records, _environments(path))
@@ -64,7 +57,7 @@ def _records(path: Path) -> list[Record]:
         return read_records(path)
     except StoreError as error:
         if not _is_of_another_version(path):
-            raise CompareError(str(error)) from None
+            raise ConfigError(str(error)) from None
     from harness.sweep.migrate import migrate_line
 
     records: dict[str, Record] = {}
@@ -75,7 +68,7 @@ def _records(path: Path) -> list[Record]:
             continue  # an incomplete line, which the store skips too
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             text = error if isinstance(error, ValueError) else f"not a record: {error!r}"
-            raise CompareError(f"{path / RECORDS}, line {number}: {text}") from None
+            raise ConfigError(f"{path / RECORDS}, line {number}: {text}") from None
         records[record.cell.id] = record
     return list(records.values())
 
@@ -91,25 +84,12 @@ def _is_of_another_version(path: Path) -> bool:
 
 
 def _refuse_malformed(path: Path, records: Iterable[Record]) -> None:
-    """Raise CompareError where a record's parts are not of the kind that a comparison reads."""
+    """Raise ConfigError where a record's parts are not of the kind that a comparison reads."""
     for record in records:
         samples = (value for one in record.measurements for value in one.samples)
         whole = isinstance(record.cell.config, dict) and isinstance(record.conditions, dict)
         if not (whole and all(isinstance(value, int | float) for value in samples)):
-            raise CompareError(f"{path / RECORDS}: the record of cell {record.cell.id} is malformed")
-
-
-def _planned(path: Path, records: list[Record]) -> tuple[Record, ...]:
-    """Return the records of the last plan; all of them where there is no plan."""
-    from harness.sweep.plan import PLAN, read_plan
-
-    if not (path / PLAN).exists():
-        return tuple(records)
-    try:
-        cells = set(read_plan(path).cells)
-    except ConfigError as error:
-        raise CompareError(str(error)) from None
-    return tuple(record for record in records if record.cell.id in cells)
+            raise ConfigError(f"{path / RECORDS}: the record of cell {record.cell.id} is malformed")
 
 
 def _environments(path: Path) -> Environments:
@@ -120,6 +100,6 @@ def _environments(path: Path) -> Environments:
             machine(environment)
             dict(environment.get("versions", {}))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise CompareError(f"{file}: not an environment: {error!r}") from None
+            raise ConfigError(f"{file}: not an environment: {error!r}") from None
         environments[file.stem.removeprefix("environment-")] = environment
     return environments

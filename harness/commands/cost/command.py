@@ -6,18 +6,18 @@ One of a CPU or of an emulation is priced by the user's rate alone.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.entry import DONE, print_all, start
+from harness.commands.grammar import datasheet
+from harness.commands.results import planned
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.commands.cost.priced import PricedBlock
     from harness.commands.cost.question import CostQuestion
     from harness.commands.cost.throughput import Throughput
-    from harness.records import Record
 
 USAGE = """\
 python -m harness.cost FOLDER [KEY=VALUE ...]   what do tokens cost at the throughput of these results?
@@ -37,18 +37,15 @@ python -m harness.cost results/reference/cost rate=2.5 tokens=15e12
 
 def main(argv: Sequence[str]) -> int:
     """Answer one question; return the exit status."""
-    if not argv or {"-h", "--help"}.intersection(argv):
-        sys.stdout.write(USAGE)
-        return 0 if argv else 2
-    from harness.commands.cost.question import asked
-    from harness.sweep.store import StoreError
+    return start("harness.cost", argv, USAGE, run)
 
-    try:
-        sys.stdout.write("\n".join(answer(asked(argv))) + "\n")
-    except (ConfigError, StoreError) as error:
-        sys.stderr.write(f"harness.cost: {error}\n")
-        return 2
-    return 0
+
+def run(argv: Sequence[str]) -> int:
+    """Print the answer; raises ConfigError and StoreError."""
+    from harness.commands.cost.question import asked
+
+    print_all(answer(asked(argv)))
+    return DONE
 
 
 def answer(question: CostQuestion) -> list[str]:
@@ -56,8 +53,9 @@ def answer(question: CostQuestion) -> list[str]:
     from harness.claims.one_machine import of_one_machine
     from harness.commands.cost.lines import block_lines, no_throughput, not_priced
     from harness.commands.cost.throughput import of_loading_alone, throughputs
+    from harness.sweep.store import read_records
 
-    records, apart = of_one_machine(last_records(question.folder))
+    records, apart = of_one_machine(planned(question.folder, read_records(question.folder)))
     found, loading = throughputs(records), of_loading_alone(records)
     if not found:
         raise ConfigError(f"{question.folder}: {no_throughput(loading)}")
@@ -70,18 +68,6 @@ def answer(question: CostQuestion) -> list[str]:
     lines = [line for block in blocks for line in block_lines(block, question.tokens)]
     lines += [f"Not priced: {reasons}."] if reasons else []
     return [*lines, *(f"{sentence}." for sentence in apart)]
-
-
-def last_records(folder: Path) -> list[Record]:
-    """Return the records of a folder's last plan, in its order; all where it has no plan."""
-    from harness.sweep.plan import PLAN, read_plan
-    from harness.sweep.store import read_records
-
-    records = read_records(folder)
-    if not (folder / PLAN).is_file():
-        return records
-    by_cell = {record.cell.id: record for record in records}
-    return [by_cell[cell] for cell in read_plan(folder).cells if cell in by_cell]
 
 
 def priced_blocks(
@@ -108,9 +94,8 @@ def machines_by_device(device_names: Iterable[str]) -> dict[str, str]:
     from fnmatch import fnmatchcase
 
     from harness.config.run import names
-    from harness.config.variants.optimizations import CONF, read_yaml
 
-    sheets = {name: read_yaml(CONF / "hardware" / f"{name}.yaml") for name in names("hardware")}
+    sheets = {name: datasheet(name) for name in names("hardware")}
     found: dict[str, str] = {}
     for device in filter(None, dict.fromkeys(device_names)):
         for name, sheet in sheets.items():

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.entry import DONE, FAILED, MISTAKE, NO, complain, print_all, start
 from harness.commands.fit.question import Question, question_of
+from harness.commands.results import planned
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -45,10 +47,6 @@ python -m harness.fit model=config.json device=h100_80gb devices=4 seq_len=4096 
   techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
 """
 
-FITS, FAILED, MISTAKE, DOES_NOT_FIT = 0, 1, 2, 3
-"""Exit statuses."""
-
-
 SEARCHES = ("largest_micro_batch", "fits")
 """What the cells of an answer search."""
 
@@ -58,25 +56,16 @@ LEAVE_OUT = "; leave out the technique attention"
 
 def main(argv: Sequence[str]) -> int:
     """Answer one question; return the exit status."""
-    if not argv or {"-h", "--help"}.intersection(argv):
-        sys.stdout.write(USAGE)
-        return FITS if argv else MISTAKE
-    if "--version" in argv:
-        from harness.commands.run.command_line import version_line
-
-        sys.stdout.write(f"{version_line()}\n")
-        return FITS
-    from harness.sweep.executors import ExecutorError
-    from harness.sweep.executors.start import executor_context
-    from harness.sweep.store import StoreError
-
     logging.basicConfig(format="harness.fit: %(message)s", level=logging.ERROR)
-    try:
-        with executor_context():
-            return answer(argv)
-    except (ConfigError, ExecutorError, StoreError) as error:
-        sys.stderr.write(f"harness.fit: {error}\n")
-        return FAILED if isinstance(error, StoreError) else MISTAKE
+    return start("harness.fit", argv, USAGE, run)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Answer while the ranks of a launcher, if there is one, serve; raises ConfigError and StoreError."""
+    from harness.sweep.executors.start import executor_context
+
+    with executor_context():
+        return answer(argv)
 
 
 def answer(argv: Sequence[str]) -> int:
@@ -88,8 +77,8 @@ def answer(argv: Sequence[str]) -> int:
     question, records, left_out = asked(argv)
     record = records[question.recipe]
     if record.status != Status.OK:
-        sys.stderr.write(f"harness.fit: {failure(question, record)}\n")
-        return MISTAKE if record.status == Status.UNAVAILABLE else FAILED
+        status = MISTAKE if record.status == Status.UNAVAILABLE else FAILED
+        return complain("harness.fit", failure(question, record), status)
     found = Answer(record, question, left_out)
     if found.room_B <= 0:
         raise ConfigError(f"{question.device}: {found.outside} outside of torch's allocator take all of it")
@@ -97,8 +86,8 @@ def answer(argv: Sequence[str]) -> int:
         WhatIfResult(one.title, one.reason, records.get((one.workload, one.variant)))
         for one in question.what_ifs
     ]
-    sys.stdout.write("\n".join(lines(found, tried)) + "\n")
-    return FITS if found.fits else DOES_NOT_FIT
+    print_all(lines(found, tried))
+    return DONE if found.fits else NO
 
 
 def asked(argv: Sequence[str]) -> tuple[Question, Records, str]:
@@ -130,7 +119,6 @@ def failure(question: Question, record: Record) -> str:
 
 def run_cells(question: Question) -> Records:
     """Return the records of a question's cells; runs those that are not on disk; raises ConfigError."""
-    from harness.sweep.plan import read_plan
     from harness.sweep.store import read_records
     from harness.sweep.sweep import sweep
 
@@ -139,8 +127,7 @@ def run_cells(question: Question) -> Records:
     if sys.stderr.isatty():
         sys.stderr.write(f"dry run of {question.model} ...\n")
     sweep(question.run)
-    records = {record.cell.id: record for record in read_records(out)}
-    cells = [records[cell] for cell in read_plan(out).cells if cell in records]
+    cells = planned(out, read_records(out))
     return {(one.cell.workload, one.cell.optimization): one for one in cells}
 
 

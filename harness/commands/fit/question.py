@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.commands.fit.recipe import WhatIf, recipe_of, what_ifs_of, with_cells
+from harness.commands.grammar import Device, device_of, read
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ KEYS = (
 
 WHAT_IFS = ("true", "all", "false")
 """Which of the what-ifs of conf/fit.yaml are tried; those that are `slow` only with "all"."""
-
-UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
-SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
 TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv"])
 """Architectures whose code in transformers has a loop over tokens."""
@@ -64,56 +61,31 @@ class Question(NamedTuple):
 
 def question_of(argv: Sequence[str], left_out: Collection[str] = ()) -> Question:
     """Return what the words ask; raises ConfigError. `left_out`: see `recipe_of`."""
-    given = words_of(argv)
-    from harness.config.validation import check_value
-
-    devices = number_of("devices", given.get("devices", "1"))
-    check_value("devices", devices, {"type": "int", "at_least": 1})
+    words = read(argv, KEYS)
+    if words.paths:
+        raise ConfigError(f"{words.paths[0]}: expected KEY=VALUE; keys: {', '.join(KEYS)}")
+    given = words.values
+    if "model" not in given:
+        raise ConfigError("model: missing; give model=PATH, a Hugging Face config.json or its folder")
+    devices = words.whole("devices", 1)
     recipe = recipe_of(given, devices, left_out)
-    device, hardware = device_of(given.get("device", DEFAULT_DEVICE))
-    words = [
+    device = device_of(words.text("device", DEFAULT_DEVICE))
+    asked = [
         "suite=memory",
-        *hardware,
+        *hardware_words(device),
         f"suite.workload_from={quoted(given['model'])}",
         f"suite.hf_defaults.dp_size={devices}",
         *(f"suite.hf_defaults.{key}={given[key]}" for key in ("seq_len", "micro_batch_size") if key in given),
         f"out={quoted(given.get('out', 'results/fit'))}",
     ]
-    run = loaded(words)
+    run = loaded(asked)
     refuse_long_loops(run)
-    tried = given.get("what_ifs", "true")
-    if tried not in WHAT_IFS:
-        raise ConfigError(f"what_ifs={tried}: expected one of {', '.join(WHAT_IFS)}")
+    tried = words.one_of("what_ifs", WHAT_IFS, "true")
     what_ifs = [] if tried == "false" else list(what_ifs_of(run, recipe, tried == "all", left_out))
     run = with_cells(run, recipe, what_ifs)
-    return Question(run, model_name(given["model"]), device, devices, what_ifs, "techniques" not in given)
-
-
-def words_of(argv: Sequence[str]) -> dict[str, str]:
-    """Return the values by key; raises ConfigError."""
-    from harness.config.validation import unknown
-
-    given: dict[str, str] = {}
-    for word in argv:
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            raise ConfigError(f"{word}: expected KEY=VALUE; keys: {', '.join(KEYS)}")
-        if key not in KEYS:
-            raise unknown(key, key, KEYS)
-        if key in given:
-            raise ConfigError(f"{key}: given twice")
-        given[key] = value
-    if "model" not in given:
-        raise ConfigError("model: missing; give model=PATH, a Hugging Face config.json or its folder")
-    return given
-
-
-def number_of(key: str, text: str) -> int:
-    """Return a whole number; raises ConfigError."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{key}={text}: expected a whole number") from None
+    return Question(
+        run, model_name(given["model"]), device.title, devices, what_ifs, "techniques" not in given
+    )
 
 
 def model_name(path: str) -> str:
@@ -122,34 +94,12 @@ def model_name(path: str) -> str:
     return f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
 
 
-def device_of(text: str) -> tuple[str, list[str]]:
-    """Return the device in words, and the words of a command that choose it; raises ConfigError."""
-    from harness.config.run import names
-
-    size = SIZE.fullmatch(text)
-    if size is None:
-        option, known = text.lower(), names("hardware")
-        if option not in known:
-            near = [one for one in known if one.startswith(option)]
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(
-                f"device={text}: expected a size such as 48GB or 44.5GiB{hint or ','} or one of "
-                f"{', '.join(known)}"
-            )
-        return hardware_name(option), [f"hardware={option}"]
-    unit = next(one for one in UNITS_B if one.lower() == size[2].lower())
-    size_B = float(size[1]) * UNITS_B[unit]
-    if size_B < 1:
-        raise ConfigError(f"device={text}: expected a size above 0")
-    given = [f"hardware.{key}={size_B:.0f}.0" for key in ("memory_B", "usable_memory_B")]
-    return f"device of {size[1]} {unit}", [f"hardware={DEFAULT_DEVICE}", *given]
-
-
-def hardware_name(option: str) -> str:
-    """Return a device's name as conf/hardware has it."""
-    from harness.config.variants.optimizations import CONF, read_yaml
-
-    return str(read_yaml(CONF / "hardware" / f"{option}.yaml")["name"])
+def hardware_words(device: Device) -> list[str]:
+    """Return the words of a command that choose a device."""
+    if device.memory_B is None:
+        return [f"hardware={device.option}"]
+    sizes = [f"hardware.{key}={device.memory_B:.0f}.0" for key in ("memory_B", "usable_memory_B")]
+    return [f"hardware={DEFAULT_DEVICE}", *sizes]
 
 
 def loaded(words: Sequence[str]) -> Run:

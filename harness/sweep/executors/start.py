@@ -6,13 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def automatic() -> str:
-    """Return the executor where none is named: `torchrun` under a launcher of ranks, else `local`."""
-    from harness.sweep.executors import torchrun
-
-    return "local" if torchrun.launched() is None else "torchrun"
-
-
 @contextmanager
 def executor_context() -> Iterator[None]:
     """Surround a command with what its executor needs of this process; raises ExecutorError."""

@@ -30,6 +30,7 @@ import psutil
 
 from harness.config.protocols import apply, check_suite, close, prepared, unavailable
 from harness.config.variants.optimizations import AGAIN, BASELINE
+from harness.instruments.machine import memory_bytes
 from harness.instruments.memory.process.private_memory import private_bytes, private_limit
 from harness.records import (
     UNITS,
@@ -296,7 +297,7 @@ def host(torch: ModuleType | None) -> HostInfo:
     versions: Mapping[str, str] = environment.versions()
     cores = len(os.sched_getaffinity(0))
     if torch is None or not torch.cuda.is_available():
-        return HostInfo("cpu", environment.cpu_model(), 1, environment.memory_bytes(), cores, versions)
+        return HostInfo("cpu", environment.cpu_model(), 1, memory_bytes(), cores, versions)
     device = torch.cuda.get_device_properties(0)
     return HostInfo("cuda", device.name, torch.cuda.device_count(), device.total_memory, cores, versions)
 

@@ -240,7 +240,8 @@ def test_a_formula_says_where_it_lies_in_the_band() -> None:
 
 
 def reference_answers() -> list[AnsweredClaim]:
-    from harness.commands.main import judged, results_folders
+    from harness.commands.results import results_folders
+    from harness.commands.run.from_results import judged
 
     folders = results_folders(ROOT / "results/reference")
     return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
@@ -325,7 +326,7 @@ def test_a_judged_claim_that_does_not_exist_is_refused() -> None:
 
 
 def test_results_of_two_folders_or_machines_are_refused() -> None:
-    from harness.commands.main import judged
+    from harness.commands.run.from_results import judged
 
     data = judged(ROOT / "results/reference/host_optimizer")
     with pytest.raises(ConfigError, match="a, b: all have results of suite host_optimizer"):

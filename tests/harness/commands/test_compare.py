@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
         (["A", "B", "C"], "expected two results folders, A and B; got A B C"),
         (["A", "B", "--fail-above"], "--fail-above: expected a share such as 0.05"),
         (["A", "B", "--fail-above", "5%"], "--fail-above 5%: expected a share of at least 0"),
-        (["A", "B", "--fail-above=-1"], "expected a share of at least 0"),
+        (["A", "B", "--fail-above=-1"], "--fail-above -1: expected a share of at least 0"),
         (["A", "B", "--fail-above", "5"], "--fail-above 5: expected a share of at least 0 and below 1"),
         (["A", "B", "--fail-above", "nan"], "expected a share of at least 0"),
         (
@@ -354,6 +354,8 @@ def test_a_folder_that_cannot_be_read_is_refused_in_one_line(
         ),
         (["A", "B", "--json", "x", "--json", "y"], "--json: given twice"),
         (["A", "B", "--json"], "--json: expected a path"),
+        (["A", "B", "fail_above=5"], "fail_above=5: expected a share of at least 0 and below 1"),
+        (["A", "B", "fail=1"], "did you mean fail_above?"),
     ],
 )
 def test_a_mistake_in_the_command_is_refused_in_one_line(capsys, words, message):

@@ -4,8 +4,9 @@ import pytest
 from synthetic import made
 
 from harness.commands.cost.command import machines_by_device, main
-from harness.commands.cost.question import lists_of, rate_of
 from harness.commands.cost.throughput import throughputs
+from harness.commands.grammar import read
+from harness.commands.prices import KEYS, lists_of, rate_of
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load, names
 from harness.config.validation import ConfigError
@@ -163,7 +164,8 @@ def test_the_results_of_other_suites_can_be_read_in_money(name, capsys):
     ],
 )
 def test_rates_in_their_units(text, gpus, expected):
-    assert rate_of(text, gpus) == pytest.approx(expected)
+    nodes = [f"gpus_per_node={gpus}"] if gpus else []
+    assert rate_of(read([f"rate={text}", *nodes], KEYS)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_rates_in_their_units(text, gpus, expected):
         (["rate=-2"], "rate=-2: expected dollars per GPU-hour above 0"),
         (["rate=0"], "rate=0: expected dollars"),
         (["rate=2 EUR"], "rate=2 EUR: expected dollars"),
-        (["rate="], "rate=: expected dollars"),
+        (["rate="], "rate=: expected a value"),
         (["rate=1800"], "rate=1800: $1,800 per GPU-hour, expected at most 100; a node's price needs /node"),
         (["rate=20/node"], "a rate per node needs gpus_per_node=NUMBER"),
         (["rate=20/node", "gpus_per_node=0.5"], "gpus_per_node=0.5: expected a whole number"),
@@ -182,7 +184,7 @@ def test_rates_in_their_units(text, gpus, expected):
         (["prices=rented"], "prices=rented: no such name; did you mean rented_2026_07?"),
         (["price=2"], "price: no such name; did you mean prices?"),
         (["rate=1", "prices=rented_2026_07"], "rate and prices: give one of the two"),
-        (["rate=1", "rate=2"], "each KEY=VALUE once"),
+        (["rate=1", "rate=2"], "rate: given twice"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, words, error):
@@ -202,7 +204,7 @@ def test_every_other_reference_folder_is_refused_in_one_line(capsys):
 
 def test_a_folder_without_results_or_throughput_is_refused(tmp_path, capsys):
     assert main([str(tmp_path / "none")]) == 2
-    assert "no results; expected a folder with" in capsys.readouterr().err
+    assert "none: no such folder" in capsys.readouterr().err
     assert main([results(tmp_path, made(figures={}))]) == 2
     assert "no record has a throughput" in capsys.readouterr().err
 
@@ -280,4 +282,4 @@ def test_devices_are_found_by_what_the_driver_reports_and_by_the_datasheets_name
 
 def test_a_wrong_rate_raises_a_config_error():
     with pytest.raises(ConfigError):
-        rate_of("nan")
+        rate_of(read(["rate=nan"], KEYS))

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from small_steps import CUDA, LLAMA
 
+from harness.commands.entry import DONE, MISTAKE, NO
 from harness.commands.fit import command as fit
 from harness.commands.fit.answer import Answer, WhatIfResult
 from harness.commands.fit.lines import lines
-from harness.commands.fit.question import device_of, question_of
+from harness.commands.fit.question import hardware_words, question_of
+from harness.commands.grammar import device_of
 from harness.commands.main import main
 from harness.config.code_fingerprint import ROOT
 from harness.config.validation import ConfigError
@@ -67,7 +69,7 @@ def at(values: dict[str, float], metric: str) -> dict[int, float]:
 def test_the_largest_is_that_of_trying_every_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, values = asked(tmp_path, "device=560MB", "techniques=[mixed_precision]")
     largest = int(values["largest_micro_batch"])
-    assert status == fit.FITS
+    assert status == DONE
     assert 2 < largest < 64
     fits = at(values, "fits")
     assert (fits[largest], fits[largest + 1]) == (1, 0)
@@ -76,7 +78,7 @@ def test_the_largest_is_that_of_trying_every_one(tmp_path: Path, capsys: pytest.
         own = tmp_path / f"at_{size}"
         own.mkdir()
         status, one = asked(own, "device=560MB", "techniques=[mixed_precision]", f"micro_batch_size={size}")
-        assert status == (fit.FITS if size <= largest else fit.DOES_NOT_FIT)
+        assert status == (DONE if size <= largest else NO)
         assert int(one["largest_micro_batch"]) == largest
 
 
@@ -87,7 +89,7 @@ def test_a_micro_batch_that_is_too_large_is_scaled_down(tmp_path: Path) -> None:
     own.mkdir()
     _, one = asked(own, *words)
     status, many = asked(tmp_path, *words, "micro_batch_size=64")
-    assert status == fit.DOES_NOT_FIT
+    assert status == NO
     assert many["largest_micro_batch"] == one["largest_micro_batch"]
     assert many["largest_micro_batch_predicted"] == pytest.approx(one["largest_micro_batch"], abs=1)
 
@@ -155,7 +157,7 @@ def test_a_mistake_is_one_line(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [word.replace("CONFIG", config(tmp_path)) for word in words]
-    assert fit.main([*given, *([f"out={tmp_path}/o"] if len(given) > 1 else [])]) == fit.MISTAKE
+    assert fit.main([*given, *([f"out={tmp_path}/o"] if len(given) > 1 else [])]) == MISTAKE
     error = capsys.readouterr().err
     assert said in error
     assert "as in techniques=[mixed_precision]" not in error
@@ -164,7 +166,7 @@ def test_a_mistake_is_one_line(
 
 @pytest.mark.parametrize("size", ["24gb", "24GB", "24 Gb", "22.3517gib"])
 def test_a_size_has_any_case(size: str) -> None:
-    _, (_, *given) = device_of(size)
+    _, *given = hardware_words(device_of(size))
     assert [round(float(word.partition("=")[2]) / 1e9, 3) for word in given] == [24, 24]
 
 
@@ -184,11 +186,11 @@ def test_results_of_a_sweep_are_not_replaced(tmp_path: Path, capsys: pytest.Capt
         out = tmp_path / suite
         shutil.copytree(ROOT / "results" / "reference" / suite, out)
         before = (out / "plan.json").read_text()
-        assert fit.main([f"model={config(tmp_path)}", f"out={out}"]) == fit.MISTAKE
+        assert fit.main([f"model={config(tmp_path)}", f"out={out}"]) == MISTAKE
         assert said in capsys.readouterr().err
         (out / "records.jsonl").unlink()
         if suite != "memory":
-            assert fit.main([f"model={config(tmp_path)}", f"out={out}"]) == fit.MISTAKE
+            assert fit.main([f"model={config(tmp_path)}", f"out={out}"]) == MISTAKE
             assert f"has results of suite {suite}" in capsys.readouterr().err
         assert (out / "plan.json").read_text() == before
 
@@ -200,18 +202,18 @@ def test_flash_attention_is_left_out_where_the_model_has_none(
     file = tmp_path / "bloom.json"
     file.write_text(json.dumps(bloom))
     given = [f"model={file}", "seq_len=64", "device=700MB", f"out={tmp_path}/o"]
-    assert fit.main(given) == fit.FITS
+    assert fit.main(given) == DONE
     said = " ".join(capsys.readouterr().out.split())
     assert "Techniques: mixed precision." in said
     assert "has no SDPA attention for BloomForCausalLM, so the default recipe goes without." in said
     assert "not tried: flash attention" not in said
-    assert fit.main([*given, "techniques=[attention]"]) == fit.MISTAKE
+    assert fit.main([*given, "techniques=[attention]"]) == MISTAKE
     assert "leave out the technique attention" in capsys.readouterr().err
 
 
 def test_no_technique_is_plain_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, values = asked(tmp_path, "device=560MB", "techniques=[]")
-    assert status == fit.FITS
+    assert status == DONE
     assert values["peak_memory/parameters"] == pytest.approx(4 * values["parameters"], rel=0.01)
     assert "Techniques: none, plain PyTorch." in capsys.readouterr().out
 
@@ -260,7 +262,7 @@ def test_the_cache_is_freed_one_time_and_no_micro_batch_is_none(tmp_path: Path) 
 
 
 def test_version_and_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    assert main(["--version"]) == fit.main(["--version"]) == fit.FITS
+    assert main(["--version"]) == fit.main(["--version"]) == DONE
     one, other = capsys.readouterr().out.splitlines()
     assert one == other
 
@@ -273,14 +275,14 @@ def test_version_and_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
     monkeypatch.setattr("harness.sweep.sweep.sweep", stop)
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    assert fit.main([f"model={config(tmp_path)}", f"out={tmp_path}/o"]) == fit.MISTAKE
+    assert fit.main([f"model={config(tmp_path)}", f"out={tmp_path}/o"]) == MISTAKE
     assert terminal.getvalue() == "dry run of small.json ...\nharness.fit: stopped\n"
 
 
 def test_what_ifs_predict_what_their_own_search_finds(tmp_path: Path) -> None:
     """Hidden size and sequence length are equal, so that one sequence's tensors look like weights."""
     words = [f"model={config(tmp_path)}", "seq_len=64", "device=1.3GB", "devices=2", f"out={tmp_path}/o"]
-    assert fit.main(words) == fit.FITS
+    assert fit.main(words) == DONE
     tried = [one for one in question_of(words).what_ifs if not one.reason]
     records = {one.cell.optimization: one for one in read_records(tmp_path / "o")}
     assert len(tried) >= 3

@@ -11,7 +11,7 @@ import matplotlib
 import pytest
 from browser import complaints, needs_a_browser, opened
 
-from harness.commands.main import judged
+from harness.commands.run.from_results import judged
 from harness.config.code_fingerprint import ROOT
 from harness.report import write_answers, write_index, write_report
 from harness.report.index.answer_sources import judged_claims

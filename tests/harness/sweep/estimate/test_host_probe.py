@@ -10,7 +10,7 @@ import pytest
 from planned import RUN
 from toy.sweep import LIMITS, cell, group
 
-from harness.commands.main import run_command
+from harness.commands.run.suites import run_command
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError

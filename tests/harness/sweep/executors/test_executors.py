@@ -6,6 +6,7 @@ import pytest
 from launched import SRUN, TORCHRUN
 from toy.sweep import cell, group
 
+from harness.config.run import automatic
 from harness.records import Limits, Measurement, Reading, Record
 from harness.sweep.environment import describe
 from harness.sweep.executors import (
@@ -20,7 +21,7 @@ from harness.sweep.executors import (
     local,
     torchrun,
 )
-from harness.sweep.executors.start import automatic, executor_context
+from harness.sweep.executors.start import executor_context
 from harness.sweep.runner import run
 from harness.sweep.store import Store, read_records
 

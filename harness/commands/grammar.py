@@ -1,0 +1,167 @@
+"""What words of any command mean: KEY=VALUE, options, numbers, and the devices of conf/hardware.
+
+Every mistake is a `ConfigError` of one line that begins with what was typed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.config.validation import ConfigError, unknown
+
+UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
+SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
+
+POSITIVE = "a number above 0"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a command: paths, and values by key."""
+
+    paths: tuple[Path, ...]
+    values: Mapping[str, str]
+    typed: Mapping[str, str]  # by key: the words that gave its value, for error messages
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def text(self, key: str, default: str) -> str:
+        """Return a value as text."""
+        return self.values.get(key, default)
+
+    def path(self, key: str) -> Path | None:
+        """Return a value as a path, None where it was not given."""
+        return Path(self.values[key]) if key in self.values else None
+
+    def number(self, key: str, expected: str = POSITIVE) -> float:
+        """Return a value that is a positive number; raises ConfigError."""
+        try:
+            value = float(self.values[key])
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{self.typed[key]}: expected {expected}")
+        return value
+
+    def whole(self, key: str, default: int) -> int:
+        """Return a value that is a whole number of at least 1; raises ConfigError."""
+        if key not in self.values:
+            return default
+        text = self.values[key]
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigError(f"{self.typed[key]}: expected a whole number of at least 1")
+        return int(text)
+
+    def share(self, key: str, example: str) -> float | None:
+        """Return a value of at least 0 and below 1, None where it was not given; raises ConfigError."""
+        if key not in self.values:
+            return None
+        try:
+            value = float(self.values[key])
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < 1:
+            raise ConfigError(
+                f"{self.typed[key]}: expected a share of at least 0 and below 1, such as {example}"
+            )
+        return value
+
+    def one_of(self, key: str, allowed: Collection[str], default: str) -> str:
+        """Return a value of a closed list; raises ConfigError."""
+        value = self.values.get(key, default)
+        if value not in allowed:
+            raise ConfigError(f"{self.typed[key]}: expected one of {', '.join(allowed)}")
+        return value
+
+
+def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | None = None) -> Words:
+    """Return the words of a command; raises ConfigError.
+
+    `keys`: those of KEY=VALUE. `options`: by `--name`, what its value is in words; `--name VALUE` and
+    `--name=VALUE` give the key `name`, with underscores. A word that is neither is a path, and so is one
+    with a `=` that exists.
+    """
+    options = options or {}
+    paths: list[Path] = []
+    values: dict[str, str] = {}
+    typed: dict[str, str] = {}
+    left = iter(argv)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            if name not in options:
+                allowed = ", ".join([*options, "--help"])
+                raise ConfigError(f"{name}: no such option; allowed: {allowed}")
+            key, value = name.lstrip("-").replace("-", "_"), value if equals else next(left, "")
+            expected, label = options[name], f"{name} {value}"
+        elif not equals or Path(word).exists():
+            paths.append(Path(word))
+            continue
+        else:
+            key, expected, label = name, "a value", word
+            if key not in keys:
+                raise unknown(key, key, keys)
+        if key in values:
+            raise ConfigError(f"{name}: given twice")
+        if not value:
+            raise ConfigError(f"{label.rstrip()}: expected {expected}")
+        values[key], typed[key] = value, label
+    return Words(tuple(paths), values, typed)
+
+
+class Device(NamedTuple):
+    """A device that was asked for: one of conf/hardware, or only a size of memory."""
+
+    title: str  # in words
+    option: str  # its name in conf/hardware; "" for a size
+    memory_B: float | None = None  # of a size
+
+
+def device_of(text: str) -> Device:
+    """Return a device by its name in conf/hardware or by a size, as 48GB or 44.5GiB; raises ConfigError."""
+    from harness.config.run import names
+
+    size = SIZE.fullmatch(text)
+    if size is None:
+        option, known = text.lower(), names("hardware")
+        if option not in known:
+            near = [one for one in known if one.startswith(option)]
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(
+                f"device={text}: expected a size such as 48GB or 44.5GiB{hint or ','} or one of "
+                f"{', '.join(known)}"
+            )
+        return Device(str(datasheet(option)["name"]), option)
+    unit = next(one for one in UNITS_B if one.lower() == size[2].lower())
+    memory_B = float(size[1]) * UNITS_B[unit]
+    if memory_B < 1:
+        raise ConfigError(f"device={text}: expected a size above 0")
+    return Device(f"device of {size[1]} {unit}", "", memory_B)
+
+
+def datasheet(option: str) -> Mapping[str, Any]:
+    """Return what conf/hardware has on a device, by its name there."""
+    from harness.config.variants.optimizations import CONF, read_yaml
+
+    return read_yaml(CONF / "hardware" / f"{option}.yaml")
+
+
+def peak_FLOP_per_s(words: Words, key: str) -> float:
+    """Return a peak as given, or the dense bf16 peak of a device in conf/hardware; raises ConfigError."""
+    from harness.config.run import names
+
+    text, known = words.values[key], names("hardware")
+    if text not in known:
+        return words.number(key, f"a positive number of FLOP/s, or one of {', '.join(known)}")
+    rates = datasheet(text).get("matmul_FLOP_per_s", {})
+    if "bf16" not in rates:
+        raise ConfigError(
+            f"{words.typed[key]}: its datasheet in conf/hardware has no bf16 peak; give a number"
+        )
+    return float(rates["bf16"])

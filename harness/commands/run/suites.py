@@ -1,0 +1,80 @@
+"""`python -m harness suite=NAME`: config, sweep, judge, report, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.commands.entry import print_all
+from harness.commands.run.from_results import from_results, index, load_run, report
+from harness.config.validation import ConfigError
+
+
+def run_command(words: Sequence[str]) -> None:
+    """Run the requested suites, then judge and report them; raises ConfigError, ExecutorError, StoreError."""
+    from harness.config.run import check_show, load
+
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if "preset" in given:
+        run_preset(words)
+        return
+    if "from_results" in given:
+        for key in given:
+            if key not in ("from_results", "out", "show", "suite"):
+                raise ConfigError(
+                    f"{key}: nothing is run with from_results; allowed with it: out, show, suite"
+                )
+        check_show(given.get("show", "answer"))
+        from_results(given)
+        return
+    from harness.sweep.progress import announce
+    from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
+
+    runs = load(words)
+    if runs[0].plan_only or len(runs) > 1:
+        plans = [planned_sweep(run) for run in runs]
+        total = [total_line([estimate for _, estimate in plans])] if len(runs) > 1 else []
+        if runs[0].plan_only:
+            print_all([*("\n".join([*lines, ""]) for lines, _ in plans), *total] if total else plans[0][0])
+            return
+        announce(total)
+    for run in runs:
+        for stage in stages(run):
+            sweep(stage)
+            if len(runs) == 1:
+                refuse_nothing_ran(stage.out)
+            report(stage.out, stage.out, everything=stage.show_all)
+    if given.get("suite") == "all":
+        out = Path(given.get("out", "results"))
+        print_all(index([run.out for run in runs], out, without_answers=True))
+
+
+def run_preset(words: Sequence[str]) -> None:
+    """Run what a preset chooses here within its budget, then judge and report it; raises ConfigError."""
+    from harness.preset.programme import planned_programme
+    from harness.preset.programme_view import programme_lines
+    from harness.preset.request import requested
+    from harness.preset.run import run_programme
+    from harness.sweep.progress import announce
+
+    request = requested(words)
+    programme = planned_programme(request)
+    if request.plan_only:
+        print_all([*programme_lines(programme), "nothing was run: plan=true"])
+        return
+    announce(programme_lines(programme))
+    folders = run_programme(programme)
+    for folder in folders:
+        report(folder, folder)
+    print_all(index(folders, request.out, without_answers=True))
+
+
+def refuse_nothing_ran(folder: Path) -> None:
+    """Raise ConfigError where every cell of a run is unavailable for one and the same reason."""
+    from harness.records import Status
+
+    _, records = load_run(folder)
+    reasons = {record.reason if record.status == Status.UNAVAILABLE else "" for record in records}
+    if len(reasons) == 1 and (reason := reasons.pop()):
+        cells = "the only cell is" if len(records) == 1 else f"all {len(records)} cells are"
+        raise ConfigError(f"nothing was run: {cells} unavailable: {reason}")
