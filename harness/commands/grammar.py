@@ -21,7 +21,7 @@ POSITIVE = "a number above 0"
 
 
 @dataclass(frozen=True)
-class Words:
+class CommandWords:
     """The words of a command: paths, and values by key."""
 
     paths: tuple[Path, ...]
@@ -80,7 +80,7 @@ class Words:
         return value
 
 
-def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | None = None) -> Words:
+def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | None = None) -> CommandWords:
     """Return the words of a command; raises ConfigError.
 
     `keys`: those of KEY=VALUE. `options`: by `--name`, what its value is in words; `--name VALUE` and
@@ -112,7 +112,7 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
         if not value:
             raise ConfigError(f"{label.rstrip()}: expected {expected}")
         values[key], typed[key] = value, label
-    return Words(tuple(paths), values, typed)
+    return CommandWords(tuple(paths), values, typed)
 
 
 class Device(NamedTuple):
@@ -152,7 +152,7 @@ def datasheet(option: str) -> Mapping[str, Any]:
     return read_yaml(CONF / "hardware" / f"{option}.yaml")
 
 
-def peak_FLOP_per_s(words: Words, key: str) -> float:
+def peak_FLOP_per_s(words: CommandWords, key: str) -> float:
     """Return a peak as given, or the dense bf16 peak of a device in conf/hardware; raises ConfigError."""
     from harness.config.run import names
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.claims.load import read_yaml
-from harness.commands.grammar import Words
+from harness.commands.grammar import CommandWords
 from harness.config.validation import ConfigError, unknown
 from harness.config.variants.optimizations import CONF
 from harness.instruments.prices import PriceList, price_lists, refuse_confused
@@ -19,7 +19,7 @@ RATES = "dollars per GPU-hour above 0, as 2.5, 20/node, 1800/month or 14000/node
 HOURS_PER_MONTH = 730.0
 
 
-def prices_of(words: Words) -> tuple[float | None, Sequence[PriceList]]:
+def prices_of(words: CommandWords) -> tuple[float | None, Sequence[PriceList]]:
     """Return the rate in dollars per GPU-hour, or None and the price lists; raises ConfigError."""
     if "rate" in words and "prices" in words:
         raise ConfigError("rate and prices: give one of the two")
@@ -30,7 +30,7 @@ def prices_of(words: Words) -> tuple[float | None, Sequence[PriceList]]:
     return None, lists_of(words.text("prices", ""))
 
 
-def rate_of(words: Words) -> float:
+def rate_of(words: CommandWords) -> float:
     """Return dollars per GPU-hour; raises ConfigError."""
     typed = words.typed["rate"]
     found = RATE.fullmatch(words.values["rate"])

@@ -1,6 +1,6 @@
 """The interconnect_formula suite: step times of models that are too large for this host, calculated.
 
-The baseline is FSDP2 over the workload's link, in bf16. Each time is a pair of bounds, see `comm_model`. The
+The baseline is FSDP2 over the workload's link, in bf16. Each time is a pair of bounds, see `step_bounds`. The
 computation is the step's FLOP over a share of the GPU's peak that the workload states, or over the rate of
 the run which Table III quotes.
 """
@@ -12,20 +12,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
-from suites.interconnect_formula.comm_model import (
+from suites.interconnect_formula.model_size import model_size
+from suites.interconnect_formula.step_bounds import (
     BEST,
     BestAndWorstCase,
-    Cluster,
-    Exchange,
     compute_left,
-    crossing_share,
     step_bounds,
-    step_flop,
     sufficient_rate,
 )
-from suites.interconnect_formula.model_size import model_size
 from suites.interconnect_formula.subject import Subject, Workload, validate_states
 from suites.training.step_time import published_run
+from suites.training.step_time.node_traffic import Cluster, Exchange, crossing_share
+from suites.training.step_time.operators import training_flop
 
 PUBLISHED_TOKENS_PER_GPU = 4 * 1024
 """Four sequences of 1,024 tokens: the defaults of the script that the run's author published. The run's own
@@ -144,7 +142,7 @@ def bounds_readings(metric: str, unit: str, bounds: BestAndWorstCase) -> Iterato
 
 def flop(subject: Subject) -> float:
     """Return the model FLOP of one GPU per micro-batch."""
-    return step_flop(subject.active_parameters, subject.workload.tokens_per_gpu)
+    return float(training_flop(subject.active_parameters, subject.workload.tokens_per_gpu))
 
 
 def compute_bounds(subject: Subject) -> BestAndWorstCase:
@@ -159,5 +157,5 @@ def compute_bounds(subject: Subject) -> BestAndWorstCase:
     published = Exchange(published_run.PARAMETERS, "fsdp", published_run.ELEMENT_B)
     cluster = Cluster(published_run.NODES, published_run.GPUS_PER_NODE)
     left = compute_left(published, cluster, published_run.FAST_B_PER_S, published_run.FAST_STEP_S)
-    share = flop(subject) / step_flop(published_run.PARAMETERS, PUBLISHED_TOKENS_PER_GPU)
+    share = flop(subject) / float(training_flop(published_run.PARAMETERS, PUBLISHED_TOKENS_PER_GPU))
     return BestAndWorstCase(*(seconds * share for seconds in left))

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
-from suites.interconnect_formula.comm_model import Cluster, Exchange
 from suites.training.step_time import published_run
+from suites.training.step_time.node_traffic import Cluster, Exchange
 
 STATE_B = 16
 """Bytes per parameter in mixed precision with Adam: arXiv 1910.02054, section 3.1."""

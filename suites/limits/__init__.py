@@ -22,8 +22,8 @@ from suites.limits.questions.readings import (
     run_readings,
     what_if_readings,
 )
-from suites.limits.step_time import step_time
 from suites.limits.subject import Subject, Workload
+from suites.training.step_time.step import step_time
 
 ROUNDING = 1e-9
 """Relative rounding of sums."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
-from suites.limits.collectives import NodeLinks
+from suites.training.step_time.collectives import NodeLinks
 
 PUBLISHED = OnlyWith("kind", ("published",))
 RUN = OnlyWith("kind", ("run",))

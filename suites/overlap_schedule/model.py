@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from suites.overlap_schedule.subject import Subject, Workload
+from suites.training.step_time.schedules import overlapped_s
 
 
 class OverlapModel(NamedTuple):
@@ -27,7 +28,7 @@ class OverlapModel(NamedTuple):
     @property
     def overlapped_s(self) -> float:
         """Return the longer of both, plus the first chunk of the shorter: a pipeline of two stages."""
-        return self.longer_s + min(self.compute_s, self.communication_s) / self.chunks
+        return float(overlapped_s(self.compute_s, self.communication_s, 1 / self.chunks))
 
     @property
     def speedup(self) -> float:

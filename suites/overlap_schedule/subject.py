@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
+from suites.training.step_time.operators import roofline_s
 
 ELEMENT_B = 2
 """Bytes of an element in bf16 or fp16."""
@@ -90,7 +91,7 @@ class Workload:
         flop = self.rank_flop
         if flop is None or self.peak_FLOP_per_s is None:
             raise Unavailable("compute_s: missing; expected seconds, or FLOP and peak_FLOP_per_s")
-        return flop / (self.peak_FLOP_per_s * (self.compute_share if share is None else share))
+        return float(roofline_s(flop, self.peak_FLOP_per_s, self.compute_share if share is None else share))
 
     @property
     def communication_time_s(self) -> float:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from moved import quick_networks
 from offload_ranks import lasting_ranks
+from shared_ray import shared_ray
 from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run, unavailable
 
@@ -26,20 +27,39 @@ pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
 RANKS = ("dp_size", "source")
 """Fields in which workloads of one kind differ."""
+BATCHES = ("loading", "training")
+"""Kinds of the dataloader suite whose batches a loader makes alike, whatever is done with them."""
+
+
+def kind_of(fields, name):
+    """What an optimization of this name depends on."""
+    if fields.get("kind") in BATCHES and name != "baseline":
+        return str(BATCHES)
+    return str({name: value for name, value in fields.items() if name not in RANKS})
+
+
+def between(variants):
+    """The settings of an optimization that lie between others of it: they differ in numbers alone."""
+    alike, inner = {}, set()
+    for one in variants:
+        others = [(field, value) for field, value in one.settings.items() if type(value) not in (int, float)]
+        alike.setdefault(str((one.module, one.techniques, sorted(others))), []).append(one.name)
+    for _, *middle, _ in (ones for ones in alike.values() if len(ones) > 2):
+        inner.update(middle)
+    return inner
 
 
 def cases(suite):
     """Yield each workload with its optimizations; where one has several settings, each on one workload.
 
     Of workloads that differ in their ranks alone, each optimization has one. Not with `baseline_again`, the
-    baseline under another name.
+    baseline under another name, and not with settings between the first and the last that differ in numbers.
     """
-    run, tried = tiny_run(suite), set()
+    run, tried, inner = tiny_run(suite), set(), between(tiny_run(suite).variants)
     for workload, fields in run.workloads.items():
-        kind = str({name: value for name, value in fields.items() if name not in RANKS})
         for variant in run.variants:
-            optimization = kind, variant.name.partition(".")[0]
-            new = variant.name not in tried or optimization not in tried
+            optimization = kind_of(fields, variant.name), variant.name.partition(".")[0]
+            new = variant.name not in inner and (variant.name not in tried or optimization not in tried)
             if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
                 tried.update((variant.name, optimization))
                 yield pytest.param(suite, workload, variant, id=f"{suite}|{workload}-{variant.name}")
@@ -56,8 +76,8 @@ def skipped_where_unavailable() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def started_once():
-    """Ranks serve cell after cell, networks are measured quickly, and no link is slower on a busy machine."""
-    with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch):
+    """Ranks and Ray serve cell after cell, networks are measured quickly, none is slower on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch), shared_ray(patch):
         quick_networks(patch)
         patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
         patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.limits.collectives import Floats
-from suites.limits.step_time import ParallelLayout
+from suites.training.step_time.collectives import Floats
+from suites.training.step_time.step import ParallelLayout
 
 EXPERT_RANKS = (0, 2, 3, 4, 6)
 """Powers of two of the ranks that share the experts of a mixture."""

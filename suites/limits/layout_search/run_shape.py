@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.limits.collectives import Amount
-from suites.limits.step_time import Model
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Amount
+from suites.training.step_time.step import Model
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6
 WIDTHS = 12

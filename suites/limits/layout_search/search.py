@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.limits.collectives import Floats
 from suites.limits.layout_search.layouts import GRID, LayoutGrid
 from suites.limits.layout_search.run_shape import RunShape, shape_of
 from suites.limits.layout_search.stack import taken
@@ -25,8 +24,9 @@ from suites.limits.layout_search.tries import (
     runs_of,
     whole,
 )
-from suites.limits.step_time import ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Floats
+from suites.training.step_time.step import ParallelLayout, StepTime, step_time
 
 RUNS_AT_ONCE = 64
 """So many runs' layouts fit into a core's cache."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.limits.collectives import Amount
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Amount
 
 
 def stacked(works: Sequence[Workload]) -> Workload:

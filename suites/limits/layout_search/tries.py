@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.limits.collectives import Floats
 from suites.limits.layout_search.layouts import EXPERT_RANKS, LayoutGrid, neighbours, replicas
 from suites.limits.layout_search.run_shape import RunShape, shape_of
 from suites.limits.layout_search.stack import at, taken
-from suites.limits.step_time import ParallelLayout, total_s
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Floats
+from suites.training.step_time.step import ParallelLayout, total_s
 
 MOST_GPUS = 60.0
 """Layouts of more GPUs than this many times the fewest that could do are left out: they use under 1 %."""

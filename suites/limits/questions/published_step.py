@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from harness.records import Unavailable
-from suites.limits.step_time import Model, ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
+from suites.training.step_time.step import Model, ParallelLayout, StepTime, step_time
 
 
 def model_of(given: Workload) -> Model:

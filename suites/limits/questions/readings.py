@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from harness.records import Origin, Reading
-from suites.limits.collectives import Amount
 from suites.limits.layout_search.run_shape import latency_flop
 from suites.limits.layout_search.search import best_run
 from suites.limits.layout_search.stack import stacked
@@ -23,8 +22,9 @@ from suites.limits.questions.uncertainty import (
 )
 from suites.limits.questions.walls import Walls, computes, curves, walls_of
 from suites.limits.questions.what_if import chosen
-from suites.limits.step_time import StepTime
 from suites.limits.subject import Subject, Workload
+from suites.training.step_time.collectives import Amount
+from suites.training.step_time.step import StepTime
 
 FINE_PER_DECADE = 4
 """Points of the drawn curve per factor of ten."""

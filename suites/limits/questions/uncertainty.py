@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from suites.limits.collectives import Floats
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Floats
 
 PER_DECADE = 2
 """Points of a curve per factor of ten, for each draw."""

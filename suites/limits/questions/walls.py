@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.limits.collectives import Floats
 from suites.limits.layout_search.layouts import GRID, LayoutGrid
 from suites.limits.layout_search.search import best_layouts
 from suites.limits.layout_search.stack import taken
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Floats
 
 LEAST, MOST = 24.0, 33.0
 """Powers of ten of the training compute, in FLOP."""

@@ -13,25 +13,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.interconnect_formula.comm_model import (
+from suites.interconnect_formula.step_bounds import (
     BEST,
     WORST,
     Assumption,
     BestAndWorstCase,
+    compute_left,
+    speedup_bounds,
+    step_bounds,
+    step_seconds,
+    sufficient_rate,
+)
+from suites.training.step_time.node_traffic import (
     Cluster,
     Exchange,
     Strategy,
     TrafficPattern,
     communication_seconds,
-    compute_left,
     latency_seconds,
     link_bytes,
-    speedup_bounds,
-    step_bounds,
-    step_flop,
-    step_seconds,
-    sufficient_rate,
 )
+from suites.training.step_time.operators import training_flop
 
 GB = 1e9
 TWO_NODES = Cluster(2, 8)
@@ -82,7 +84,7 @@ def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_values() -> N
 def test_the_run_implies_about_88_tflop_per_s_per_gpu() -> None:
     """Within a tenth: the published figure does not say which of the model's parameters it counted."""
     for compute_s in compute_left(GEMMA_12B, TWO_NODES, INFINIBAND_B_PER_S, STEP_S):
-        with_recomputation = step_flop(12.2e9, TOKENS_PER_GPU) * 8 / 6
+        with_recomputation = training_flop(12.2e9, TOKENS_PER_GPU) * 8 / 6
         assert with_recomputation / compute_s == pytest.approx(88e12, rel=0.1)
 
 
@@ -96,7 +98,7 @@ def test_a_step_too_short_for_its_traffic_is_refused_by_name() -> None:
 
 def test_flop_counted_as_for_gpt_3() -> None:
     """arXiv 2005.14165, table D.1: 174,600 M parameters, 300 B tokens, 3.14e23 FLOP."""
-    assert step_flop(174.6e9, 300e9) == pytest.approx(3.14e23, rel=2e-3)
+    assert training_flop(174.6e9, 300e9) == pytest.approx(3.14e23, rel=2e-3)
 
 
 # Properties.
@@ -213,7 +215,7 @@ def test_a_cluster_of_nothing_is_refused(wrong: tuple[int, int, float]) -> None:
 def test_bounds_agree_with_sums_by_hand() -> None:
     """3 x 7 collectives of 2 ms; 7e9 parameters gathered twice in 1 B and reduced in 4 B."""
     cluster, exchange = Cluster(2, 4, latency_s=2e-3), Exchange(7e9, "fsdp", 1.0, 4.0, units=7)
-    compute_s = step_flop(7e9, 1000) / 1e14
+    compute_s = training_flop(7e9, 1000) / 1e14
     assert compute_s == pytest.approx(0.42)
     step_s = step_bounds(exchange, cluster, 1e9, BestAndWorstCase.same(compute_s))
     assert step_s.at_worst == pytest.approx(0.42 + 0.042 + 7 / 8 * 42)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from suites.limits.collectives import Floats
 from suites.limits.layout_search import search, tries
 from suites.limits.layout_search.layouts import GRID, LayoutGrid
 from suites.limits.layout_search.run_shape import latency_flop, shape_of
@@ -30,8 +29,9 @@ from suites.limits.questions.uncertainty import (
 )
 from suites.limits.questions.walls import FALLEN, LOW, Walls, computes, curves, walls_of
 from suites.limits.questions.what_if import CHOICES, chosen, combinations, method_of
-from suites.limits.step_time import ParallelLayout, step_time
 from suites.limits.subject import Workload
+from suites.training.step_time.collectives import Floats
+from suites.training.step_time.step import ParallelLayout, step_time
 
 RUN = Workload(kind="curve")
 

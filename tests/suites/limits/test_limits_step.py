@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness.config.run import load
 from suites.limits.questions.published_step import layout_of, model_of, published_time, tokens_of, utilization
-from suites.limits.step_time import Model, ParallelLayout, StepTime, step_time
 from suites.limits.subject import Workload
+from suites.training.step_time.step import Model, ParallelLayout, StepTime, step_time
 
 RUN = load(["suite=limits"])[0]
 GPT3 = Workload(**RUN.workloads["gpt3_512"])

@@ -6,14 +6,15 @@ Megatron's cut.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.limits.collectives import (
+from suites.training.step_time.collectives import (
     Amount,
     Floats,
+    NodeLinks,
     Seconds,
     all_reduce_s,
     all_to_all_s,
@@ -21,7 +22,8 @@ from suites.limits.collectives import (
     nothing_s,
     send_s,
 )
-from suites.limits.subject import Workload
+from suites.training.step_time.operators import FORWARD_FLOP, roofline_s, training_flop
+from suites.training.step_time.schedules import bubble_s, overlapped_s
 
 PASSES = 3
 """A matmul's forward and its two backward matmuls."""
@@ -29,8 +31,67 @@ PASSES = 3
 ATTENTION_PASSES = 3.5
 """Attention's backward has 2.5 times the FLOP of its forward: arXiv 2307.08691, section 4."""
 
+ATTENTION_FLOP = 6
+"""Of a step per token, layer, position and hidden element of causal attention: half of 12."""
+
 MATMULS = 4
 """Matmuls of a layer: queries, keys and values; attention's output; the MLP's first and its second."""
+
+
+class StepInputs(Protocol):
+    """What a step's seconds depend on besides its model and its layout: the GPU, its links, bytes."""
+
+    @property
+    def peak_FLOP_per_s(self) -> float:
+        """Return the rate of one GPU's matmuls, dense."""
+
+    @property
+    def memory_B_per_s(self) -> float:
+        """Return the rate of one GPU's memory."""
+
+    @property
+    def efficiency(self) -> float:
+        """Return the share of both rates that a kernel reaches."""
+
+    @property
+    def attention_FLOP_per_s(self) -> float:
+        """Return the rate of one GPU's attention."""
+
+    @property
+    def kernel_s(self) -> float:
+        """Return the seconds of the shortest matmul."""
+
+    @property
+    def links(self) -> NodeLinks:
+        """Return the links between GPUs."""
+
+    @property
+    def overlap(self) -> float:
+        """Return the share of the shorter of computation and communication that the longer hides."""
+
+    @property
+    def weight_B(self) -> float:
+        """Return the bytes of a parameter as matmuls read it."""
+
+    @property
+    def activation_B(self) -> float:
+        """Return the bytes of an element as it is sent."""
+
+    @property
+    def gradient_B(self) -> float:
+        """Return the bytes per parameter of a reduced gradient."""
+
+    @property
+    def gathered_B(self) -> float:
+        """Return the bytes per parameter that are gathered for one update."""
+
+    @property
+    def kept_B(self) -> float:
+        """Return the bytes that a layer keeps per token and hidden element."""
+
+    @property
+    def pointwise_passes(self) -> float:
+        """Return how often the operations between matmuls move them."""
 
 
 class Model(NamedTuple):
@@ -63,7 +124,10 @@ class Model(NamedTuple):
 
     def flop(self, tokens: float) -> float:
         """Return the model FLOP of a step: 6 per parameter and token, and those of causal attention."""
-        return float(tokens * (6 * self.matmul_parameters + 6 * self.layers * self.seq_len * self.hidden))
+        return float(
+            training_flop(self.matmul_parameters, tokens)
+            + tokens * ATTENTION_FLOP * self.layers * self.seq_len * self.hidden
+        )
 
 
 class ParallelLayout(NamedTuple):
@@ -129,12 +193,12 @@ class _MicroBatch(NamedTuple):
         return self.tensor.plus(self.context).plus(self.expert).plus(self.pipeline)
 
 
-def total_s(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> Floats:
+def total_s(given: StepInputs, model: Model, layout: ParallelLayout, tokens: Amount) -> Floats:
     """Return the seconds of a step on `tokens` tokens of all ranks together."""
     return _micro_batch(given, model, layout, tokens).total_s
 
 
-def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> StepTime:
+def step_time(given: StepInputs, model: Model, layout: ParallelLayout, tokens: Amount) -> StepTime:
     """Return the seconds of a step on `tokens` tokens of all ranks together, and of its parts."""
     of, count = _micro_batch(given, model, layout, tokens), layout.micro_batches
     return StepTime(
@@ -152,7 +216,7 @@ def step_time(given: Workload, model: Model, layout: ParallelLayout, tokens: Amo
     )
 
 
-def _micro_batch(given: Workload, model: Model, layout: ParallelLayout, tokens: Amount) -> _MicroBatch:
+def _micro_batch(given: StepInputs, model: Model, layout: ParallelLayout, tokens: Amount) -> _MicroBatch:
     """Return the parts of a micro-batch, and the step that it makes."""
     micro = tokens / (layout.dp * layout.cp * layout.micro_batches)  # tokens of a micro-batch on a rank
     layers = model.layers / layout.pp
@@ -175,43 +239,38 @@ def _micro_batch(given: Workload, model: Model, layout: ParallelLayout, tokens: 
         nothing,
     )
     in_turn, data = parts.in_turn, parts.data
-    micro_s = (
-        _overlapped(given.overlap, matmul_s + attention_s + pointwise_s, in_turn.bytes_s) + in_turn.latency_s
-    )
-    bubble_s = (layout.pp - 1) / layout.virtual_stages * micro_s
-    steady_s = layout.micro_batches * micro_s + bubble_s
-    step_s = _overlapped(given.overlap, steady_s, data.bytes_s) + data.latency_s
-    return parts._replace(bubble_s=bubble_s, total_s=step_s)
+    exposed = 1 - given.overlap
+    busy_s = matmul_s + attention_s + pointwise_s
+    micro_s = overlapped_s(busy_s, in_turn.bytes_s, exposed) + in_turn.latency_s
+    wait_s = bubble_s(layout.pp, layout.virtual_stages, micro_s)
+    steady_s = layout.micro_batches * micro_s + wait_s
+    step_s = overlapped_s(steady_s, data.bytes_s, exposed) + data.latency_s
+    return parts._replace(bubble_s=wait_s, total_s=step_s)
 
 
-def _overlapped(overlap: float, one_s: Floats, other_s: Floats) -> Floats:
-    """Return the seconds of both, where the longer hides a share of the shorter."""
-    return np.maximum(one_s, other_s) + (1 - overlap) * np.minimum(one_s, other_s)
-
-
-def _matmul_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
+def _matmul_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of a layer's matmuls on one micro-batch, forward and backward."""
     active = model.attention_parameters + model.mlp_parameters
     read = model.attention_parameters + model.mlp_parameters * model.sparsity / layout.ep
-    flop_s = 2 * micro * active / layout.tp / given.peak_FLOP_per_s
-    by_rows = (
-        4 * model.hidden
-    ) / layout.rows  # activations that are cut along the rows, and along the columns
+    # activations that are cut along the rows, and along the columns
+    by_rows = (4 * model.hidden) / layout.rows
     by_columns = (model.qkv + model.hidden + model.up + model.intermediate) / layout.columns
     moved_B = read / layout.tp * given.weight_B + micro * (by_rows + by_columns) * given.activation_B
-    busy_s = np.maximum(flop_s, moved_B / given.memory_B_per_s) / given.efficiency
+    flop = FORWARD_FLOP * micro * active / layout.tp
+    busy_s = roofline_s(flop, given.peak_FLOP_per_s, given.efficiency, moved_B, given.memory_B_per_s)
     return PASSES * np.maximum(busy_s, MATMULS * given.kernel_s)
 
 
-def _head_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
+def _head_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Floats:
     """Return the seconds of the language-model head on one micro-batch, which the last stage has."""
     if not model.vocab:
         return np.zeros_like(micro)
-    flop_s = 2 * micro * model.vocab * model.hidden / layout.tp / given.peak_FLOP_per_s
-    return PASSES * np.maximum(flop_s / given.efficiency, given.kernel_s)
+    flop = FORWARD_FLOP * micro * model.vocab * model.hidden / layout.tp
+    busy_s = roofline_s(flop, given.peak_FLOP_per_s, given.efficiency)
+    return PASSES * np.maximum(busy_s, given.kernel_s)
 
 
-def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _tensor_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's sums over tensor-parallel ranks, forward and backward.
 
     Each matmul's outputs are summed over the ranks that cut its inputs; in the backward it is the other way
@@ -226,7 +285,7 @@ def _tensor_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     return Seconds(by_rows.bytes_s, by_rows.latency_s * MATMULS).plus(by_columns.times(MATMULS))
 
 
-def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _context_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's keys and values: gathered twice, their gradients reduced."""
     if not (layout.cp > 1).any():
         return nothing_s(micro)
@@ -234,7 +293,7 @@ def _context_s(given: Workload, model: Model, layout: ParallelLayout, micro: Flo
     return gather_s(size_B, layout.cp, layout.tp, given.links).times(3)
 
 
-def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _expert_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds of a layer's dispatch to experts and back, forward and backward."""
     if not (layout.ep > 1).any():
         return nothing_s(micro)
@@ -242,13 +301,13 @@ def _expert_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floa
     return all_to_all_s(size_B, layout.ep, layout.tp * layout.cp, given.links).times(4)
 
 
-def _pipeline_s(given: Workload, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
+def _pipeline_s(given: StepInputs, model: Model, layout: ParallelLayout, micro: Floats) -> Seconds:
     """Return the seconds in which a rank sends a micro-batch on and its gradient back, per virtual stage."""
     size_B = micro * model.hidden / layout.tp * given.activation_B
     return send_s(size_B, given.links).times(np.where(layout.pp > 1, 2 * layout.virtual_stages, 0.0))
 
 
-def _data_s(given: Workload, model: Model, layout: ParallelLayout) -> Seconds:
+def _data_s(given: StepInputs, model: Model, layout: ParallelLayout) -> Seconds:
     """Return the seconds in which gradients are reduced and parameters gathered, once per step."""
     of_rank = model.layers / layout.pp / layout.tp
     shared = model.attention_parameters * of_rank + model.vocab * model.hidden / layout.tp / layout.pp

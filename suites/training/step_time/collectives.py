@@ -1,8 +1,7 @@
 """Seconds of collectives as arrays: GPUs share a fast link within a node, and a slower one between nodes.
 
-Formulas are those of reduce-scatter and all-gather by halves: first within each node, then between nodes,
-where each
-GPU sends the part that it has. An all-reduce is both in turn.
+Formulas are those of reduce-scatter and all-gather by halves (Thakur et al., IJHPCA 2005): first within each
+node, then between nodes, where each GPU sends the part that it has. An all-reduce is both in turn.
 """
 
 from __future__ import annotations
@@ -44,6 +43,14 @@ class Seconds(NamedTuple):
         return Seconds(self.bytes_s + other.bytes_s, self.latency_s + other.latency_s)
 
 
+def passed_share(parts: Amount) -> Amount:
+    """Return the share of an all-gather's bytes that each of so many ranks or nodes has to receive.
+
+    All but its own part: (parts - 1) / parts, the least of any algorithm, which rings and halving both reach.
+    """
+    return (parts - 1) / parts
+
+
 def nothing_s(like: Floats) -> Seconds:
     """Return the seconds of ranks that exchange nothing."""
     return Seconds(np.zeros_like(like), np.zeros_like(like))
@@ -63,8 +70,8 @@ def gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> 
     """Return the seconds of an all-gather to `size_B` bytes per rank, or of a reduce-scatter from them."""
     near = ranks_in_node(group, inner, links.node_size)
     nodes = group / near
-    within_B = size_B * (near - 1) / near
-    between_B = size_B / near * (nodes - 1) / nodes
+    within_B = size_B * passed_share(near)
+    between_B = size_B / near * passed_share(nodes)
     hops_s = np.log2(near) * links.node_hop_s + np.log2(nodes) * links.network_hop_s
     return Seconds(
         within_B / links.node_B_per_s + between_B / links.network_B_per_s,

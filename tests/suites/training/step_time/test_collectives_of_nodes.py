@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.limits.collectives import (
+from suites.training.step_time.collectives import (
     NodeLinks,
     all_reduce_s,
     all_to_all_s,
@@ -155,8 +155,8 @@ def grid_bytes(widths: list[tuple[int, int]], rows: int, columns: int, tokens: i
 @pytest.mark.parametrize(("rows", "columns"), list(product((1, 2, 4), (1, 2, 4))))
 def test_tensor_parallelism_sums_what_multiplying_the_parts_sums(rows: int, columns: int) -> None:
     """A layer of width 16 with an MLP of 64 on 8 tokens, a GPU per node: all bytes cross one network."""
-    from suites.limits.step_time import Model, ParallelLayout, _tensor_s
     from suites.limits.subject import Workload
+    from suites.training.step_time.step import Model, ParallelLayout, _tensor_s
 
     hidden, tokens = 16, 8
     work = Workload(
