@@ -204,9 +204,16 @@ def test_one_slot_below_the_threshold_pauses_no_port_and_four_do():
     assert admitted(4, 131072.0, incast()).pauses > 0
 
 
-@pytest.mark.parametrize("variant", [name for name in ARMS if not name.startswith("dcqcn")])
-@pytest.mark.parametrize("name", ["incast_16", "incast_16_200g", "stream_16_small"])
-def test_half_the_step_changes_little(variant, name):
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        *(("incast_16", name) for name in ARMS if not name.startswith("dcqcn")),
+        ("incast_16_200g", "receiver_admission.two_128k"),
+        ("stream_16_small", "receiver_admission.one_32k"),
+        ("stream_16_small", "receiver_admission.nccl_default"),
+    ],
+)
+def test_half_the_step_changes_little(name, variant):
     """By 3 % of completion, 5 % of the largest queue and 10 kB; of first order, so as much again is left."""
     workload = Workload(**{**RUN.workloads[name], "message_B": min(RUN.workloads[name]["message_B"], 2e6)})
     ours, fine = (traced(replace(workload, dt_s=dt_s), variant) for dt_s in (1e-7, 0.5e-7))
