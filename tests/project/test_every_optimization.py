@@ -29,11 +29,15 @@ RANKS = ("dp_size", "source")
 """Fields in which workloads of one kind differ."""
 BATCHES = ("loading", "training")
 """Kinds of the dataloader suite whose batches a loader makes alike, whatever is done with them."""
+DEPENDS_ON = {"memory": (), "profiling": ("linked",)}
+"""Fields that change what an optimization of these suites does; baselines show what the others do."""
 
 
-def kind_of(fields, name):
+def kind_of(suite, fields, name):
     """What an optimization of this name depends on."""
-    if fields.get("kind") in BATCHES and name != "baseline":
+    if name != "baseline" and suite in DEPENDS_ON:
+        return str([fields[one] for one in DEPENDS_ON[suite]])
+    if name != "baseline" and suite == "dataloader" and fields["kind"] in BATCHES:
         return str(BATCHES)
     return str({name: value for name, value in fields.items() if name not in RANKS})
 
@@ -58,7 +62,7 @@ def cases(suite):
     run, tried, inner = tiny_run(suite), set(), between(tiny_run(suite).variants)
     for workload, fields in run.workloads.items():
         for variant in run.variants:
-            optimization = kind_of(fields, variant.name), variant.name.partition(".")[0]
+            optimization = kind_of(suite, fields, variant.name), variant.name.partition(".")[0]
             new = variant.name not in inner and (variant.name not in tried or optimization not in tried)
             if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
                 tried.update((variant.name, optimization))
@@ -75,8 +79,13 @@ def skipped_where_unavailable() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def started_once():
-    """Ranks and Ray serve cell after cell, networks are measured quickly, none is slower on a busy machine."""
+def started_once(ranks_forked):
+    """Ranks and Ray serve cell after cell, networks are measured quickly, and no link is slow.
+
+    What forks ranks starts first: a cell ends all processes that were started in it.
+    """
+    if ranks_forked.process is None:
+        ranks_forked.start()
     with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch), shared_ray(patch):
         quick_networks(patch)
         patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
