@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 import pytest
 
+from harness.instruments.distributed.ray_session import LONGEST_PATH_B
 from harness.records import Unavailable
 from harness.sweep.executors.child import kill_by_tmpdir
 from suites.dataloader.batch import (
@@ -43,7 +44,7 @@ from suites.dataloader.disaggregation.calls import answer
 from suites.dataloader.disaggregation.mixture import BLOCK, Mixture
 from suites.dataloader.disaggregation.plan import BalanceSettings, Pieces, plan_steps
 from suites.dataloader.disaggregation.registry import ended, found
-from suites.dataloader.disaggregation.settings import ActorSettings
+from suites.dataloader.disaggregation.settings import ActorSettings, digest_of
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.ranks import worker_processes
 from suites.dataloader.ranks.loader_ranks import LoaderRanks
@@ -333,6 +334,27 @@ def take(loader: Any, steps: int) -> list[PackedBatch]:
     return [next(loader) for _ in range(steps)]
 
 
+class Undisturbed(NamedTuple):
+    """What a loader gives whose actors live."""
+
+    spec: LoaderSpec
+    batches: list[PackedBatch]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    from suites.dataloader.disaggregation.client import DisaggregatedLoader, end_actors
+
+    spec = specification(corpus(tmp_path_factory.mktemp("texts")), mixture=CHANGING, prefetch=1)
+    settings = ActorSettings("undisturbed")
+    loader = DisaggregatedLoader(spec, FIRST, settings, session.address)
+    batches = [
+        one._replace(tokens=one.tokens.copy(), pieces=np.array(one.pieces)) for one in take(loader, 30)
+    ]
+    end_actors(settings, spec)
+    return Undisturbed(spec, batches)
+
+
 def test_batches_are_the_planned_pieces_of_the_texts(opened: Opened, tmp_path: Path) -> None:
     spec = specification(corpus(tmp_path), dp_size=2)
     seen: Counter[tuple[int, ...]] = Counter()
@@ -381,9 +403,9 @@ def test_a_state_continues_bit_for_bit_and_another_specification_is_refused(
         got = next(again)
         assert (got.tokens == expected.tokens).all()
         assert (got.pieces == expected.pieces).all()
-    other = opened(specification(corpus(tmp_path), seed=4), job="other")
-    with pytest.raises(LoaderError, match=r"the state is that of specification .*, not of"):
-        other.load_state_dict(state)
+    other = digest_of(specification(corpus(tmp_path), seed=4), again._settings)
+    with pytest.raises(LoaderError, match=rf"the state is that of specification {other}, not of"):
+        again.load_state_dict(state | {"specification": other})
 
 
 def test_a_job_that_runs_with_another_specification_is_not_joined(opened: Opened, tmp_path: Path) -> None:
@@ -394,20 +416,19 @@ def test_a_job_that_runs_with_another_specification_is_not_joined(opened: Opened
 
 
 def test_source_loaders_and_shadows_that_are_gone_for_good_are_started_again(
-    opened: Opened, tmp_path: Path
+    opened: Opened, undisturbed: Undisturbed
 ) -> None:
     """As after the autoscaler has ended one whose place a shadow had taken, and the planner died."""
     import ray
 
-    spec = specification(corpus(tmp_path))
-    undisturbed, disturbed = opened(spec, job="undisturbed"), opened(spec, loaders=2, shadows=1)
+    disturbed = opened(undisturbed.spec, loaders=2, shadows=1)
     job = disturbed._settings.job
-    for step in range(30):
+    for step, expected in enumerate(undisturbed.batches):
         if step == 10:
             for number in range(3):
                 ended(job, f"loader-{number}")
             ray.kill(found(job, "planner"), no_restart=False)
-        expected, got = next(undisturbed), next(disturbed)
+        got = next(disturbed)
         assert (got.tokens == expected.tokens).all()
         assert (got.pieces == expected.pieces).all()
 
@@ -423,19 +444,17 @@ def test_no_fewer_source_loaders_are_used_than_were_asked_for() -> None:
 
 @pytest.mark.parametrize("shadows", [0, 1])
 def test_no_document_is_lost_or_doubled_when_any_actor_is_killed(
-    shadows: int, opened: Opened, tmp_path: Path
+    shadows: int, opened: Opened, undisturbed: Undisturbed
 ) -> None:
     import ray
 
-    spec = specification(corpus(tmp_path), mixture=CHANGING, prefetch=1)
-    reference = opened(spec, job=f"untouched {shadows}")
-    loader = opened(spec, loaders=2, shadows=shadows, job=f"killed {shadows}")
+    loader = opened(undisturbed.spec, loaders=2, shadows=shadows, job=f"killed {shadows}")
     names = ["loader-0", "planner", "constructor-0", "loader-1"]
-    for step in range(24):
+    for step, expected in enumerate(undisturbed.batches[:24]):
         if step % 6 == 3:
             actor = ray.get_actor(f"killed {shadows}-{names[step // 6]}")
             ray.kill(actor, no_restart=False)
-        got, expected = next(loader), next(reference)
+        got = next(loader)
         assert (got.tokens == expected.tokens).all(), step
         assert (got.pieces == expected.pieces).all(), step
 
@@ -511,15 +530,14 @@ def test_nothing_listens_but_on_the_loopback_address(session: Any) -> None:
     assert all(one.is_loopback for one in listening), listening
 
 
-@pytest.mark.parametrize("length", [1, 100])
-def test_nothing_is_left_after_a_session_that_is_killed(length: int, tmp_path: Path) -> None:
-    """Also where the folder of temporary files is too long for a socket, and its processes are killed."""
+def test_nothing_is_left_after_a_session_that_is_killed(tmp_path: Path) -> None:
+    """Though the folder of temporary files is too long for a socket, and its processes are killed."""
     pytest.importorskip("ray")
     code = (
         "from harness.instruments.distributed.ray_session import RaySession\n"
         "session = RaySession()\nprint('up', flush=True)\ninput()"
     )
-    temporary = tmp_path / ("x" * length)
+    temporary = tmp_path / ("x" * LONGEST_PATH_B)
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
     with subprocess.Popen(
