@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import symmetric_on_rank
 import torch.distributed as dist
 from symmetric_on_rank import CASES, HEAP_B, _module, error
 
@@ -19,6 +20,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "flash_decode": {"batch": 1, "heads": 2, "size": 3},
 }
 """Sizes of the interpreted kernels: the first two still have two tiles per shard."""
+
+EXPERTS = {"TOKENS": 4, "HIDDEN": 9, "LOCAL_EXPERTS": 2}
+"""Those of the exchanges of experts, which share `routed`."""
 
 
 def run(
@@ -34,6 +38,7 @@ def run(
     `folder`: a new one, for the ranks to share a file. `late_s`: how much later each rank begins than the one
     before; less than 0, than the one behind.
     """
+    vars(symmetric_on_rank).update(EXPERTS)
     heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
     module = _module(name, source)
     errors, failure = [], None

@@ -256,7 +256,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_vector_clocks_find_what_reachability_finds(steps: list[Access]):
     count = len(steps)
     reach = numpy.zeros((count, count), dtype=bool)
