@@ -115,7 +115,7 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
     return CommandWords(tuple(paths), values, typed)
 
 
-class Device(NamedTuple):
+class RequestedDevice(NamedTuple):
     """A device that was asked for: one of conf/hardware, or only a size of memory."""
 
     title: str  # in words
@@ -123,7 +123,7 @@ class Device(NamedTuple):
     memory_B: float | None = None  # of a size
 
 
-def device_of(text: str) -> Device:
+def device_of(text: str) -> RequestedDevice:
     """Return a device by its name in conf/hardware or by a size, as 48GB or 44.5GiB; raises ConfigError."""
     from harness.config.run import names
 
@@ -137,12 +137,12 @@ def device_of(text: str) -> Device:
                 f"device={text}: expected a size such as 48GB or 44.5GiB{hint or ','} or one of "
                 f"{', '.join(known)}"
             )
-        return Device(str(datasheet(option)["name"]), option)
+        return RequestedDevice(str(datasheet(option)["name"]), option)
     unit = next(one for one in UNITS_B if one.lower() == size[2].lower())
     memory_B = float(size[1]) * UNITS_B[unit]
     if memory_B < 1:
         raise ConfigError(f"device={text}: expected a size above 0")
-    return Device(f"device of {size[1]} {unit}", "", memory_B)
+    return RequestedDevice(f"device of {size[1]} {unit}", "", memory_B)
 
 
 def datasheet(option: str) -> Mapping[str, Any]:

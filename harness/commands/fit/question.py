@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.commands.fit.recipe import WhatIf, recipe_of, what_ifs_of, with_cells
-from harness.commands.grammar import Device, device_of, read
+from harness.commands.grammar import RequestedDevice, device_of, read
 from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def model_name(path: str) -> str:
     return f"{file.parent.name}/{file.name}".strip("/") if file.name == "config.json" else file.name
 
 
-def hardware_words(device: Device) -> list[str]:
+def hardware_words(device: RequestedDevice) -> list[str]:
     """Return the words of a command that choose a device."""
     if device.memory_B is None:
         return [f"hardware={device.option}"]
