@@ -228,7 +228,7 @@ def _refuse_not_positive(samples: Sequence[float]) -> None:
 
 
 def _trimmed(count: int) -> int:
-    """Return how many samples the interquartile mean leaves out at each end: a quarter; of three, one."""
+    """Return how many samples the interquartile mean leaves out at each end: a quarter, rounded."""
     return (count + 1) // 4
 
 

@@ -27,7 +27,7 @@ def source_of(file: Path, root: Path = ROOT) -> str:
 
 
 def parsed(file: Path, root: Path = ROOT) -> ast.Module:
-    """Return the syntax tree of a module; raises ConfigError, which names the line, where it is no Python."""
+    """Return the syntax tree of a module; raises ConfigError, with the line, where it is not Python."""
     try:
         return ast.parse(source_of(file, root), filename=str(file))
     except SyntaxError as error:

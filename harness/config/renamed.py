@@ -54,7 +54,7 @@ CONF_KEYS = {
 
 
 def present_name(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the one of `allowed` that replaced `name`, None where `name` is no earlier name."""
+    """Return the one of `allowed` that replaced `name`, None where `name` is not an earlier name."""
     tables = (MODEL_FIELDS, SETTINGS, CONF_KEYS, *SUITE_FIELDS.values(), *SUITE_SETTINGS.values())
     known = {table[name] for table in tables if name in table}
     return next((one for one in allowed if one in known), None)

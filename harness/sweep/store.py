@@ -197,7 +197,7 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
 
 
 def _record(line: bytes) -> Record | Any:
-    """Return the record on `line`, or its schema version if that differs; raises where it is no record."""
+    """Return the record on `line`, or its schema version if that differs; raises where it is not a record."""
     data = json.loads(line.decode())
     if data["schema"] != SCHEMA:
         return data["schema"]

@@ -35,7 +35,7 @@ def checked_inputs(
 
 
 def refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    """Raise `Unavailable` where a mapping names something that is no input."""
+    """Raise `Unavailable` where a mapping names something that is not an input."""
     for name in given:
         if name not in known:
             raise Unavailable(f"{what}.{name}: no such input; allowed: {', '.join(known)}")

@@ -45,7 +45,7 @@ def refuse_confused_units(machine: Machine, owner: CostInputs) -> None:
 
 
 def refuse_wrong_throughput(given: Workload) -> None:
-    """Raise `Unavailable` where a throughput is no positive number, or a pair lacks that of its machine."""
+    """Raise `Unavailable` where a throughput is not positive, or a pair lacks that of its machine."""
     if given.tokens_per_s and given.samples_per_s:
         raise Unavailable("samples_per_s: give it or tokens_per_s, not both")
     if given.samples_per_s and not given.sample:

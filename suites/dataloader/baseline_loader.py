@@ -167,4 +167,4 @@ READERS: Mapping[str, RowReader] = {
     "parquet": RowReader(_parquet_rows, _parquet_text),
     "jsonl": RowReader(_json_lines, _json_text),
 }
-"""By format."""
+"""Readers by format."""

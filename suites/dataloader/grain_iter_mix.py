@@ -32,10 +32,10 @@ FORMATS = ("array_record", "parquet")
 """File formats, those that are preferred first."""
 
 PROCESS_B = 190_000_000
-"""Of a worker process without sources; measured, as the next two, on Linux with Grain 0.2.18."""
+"""Memory of a worker process without sources; measured, as the next two, on Linux with Grain 0.2.18."""
 
 THREAD_B = 100_000
-"""Of a reader thread, with its part of what a source needs besides its buffer of documents."""
+"""Memory of a reader thread, with its part of what a source needs besides its buffer of documents."""
 
 TEXT_FACTOR = 3.6
 """Memory of a decoded row group over the bytes of its text; 3.0 with 32 sources, 3.6 with 5."""

@@ -43,7 +43,7 @@ FORMATS = ("parquet", "jsonl")
 NEEDS_RAY = True
 
 LEAST_OBJECT_STORE_B = 2 << 30
-"""Of the Ray session: blocks of hundreds of sources are in it at once. Pages count as they are written."""
+"""Object store of the Ray session: it has blocks of hundreds of sources. Pages count as they are written."""
 
 ROUND_DOCUMENTS = 100_000
 """Documents of a round at most, over all groups."""

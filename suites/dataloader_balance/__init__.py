@@ -128,7 +128,7 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def step_metrics(given: Workload, items: StepItems, load: FloatArray) -> dict[str, float]:
-    """Return the metrics of one step by the loads (G,) of its groups; FLOP and ratios."""
+    """Return the metrics of one step from the loads (G,) of its groups: FLOP and ratios."""
     slowest = float(load.max())
     in_order = loads(items.costs, assign(items.costs, given.groups, "in_order"), given.groups)
     metrics = {

@@ -28,7 +28,7 @@ TCP_DATA_B = FRAME_B - 14 - 20 - 32
 """Payload share of a full frame: without the headers of Ethernet, IP, and TCP with timestamps (RFC 7323)."""
 
 PAYLOAD_SHARE = TCP_DATA_B / FRAME_B
-"""Of a link's rate. Acknowledgments, which share the links, are not deducted."""
+"""Share of a link's rate that carries payload. Acknowledgments, which share the links, are not deducted."""
 
 
 @dataclass(slots=True)

@@ -54,7 +54,10 @@ def cpu_profile() -> Iterator[Any]:
 
 
 def cpu_events(profile: Any) -> list[AllocatorEvent]:
-    """Return the events from the first marked step on. Storages from before it are released as any other."""
+    """Return the events from the first marked step on.
+
+    Storages made before that step are released like any other.
+    """
     require_tried_version()
     nodes = sorted(_nodes(profile.profiler.kineto_results.experimental_event_tree()), key=lambda one: one[0])
     begins_ns = [begin for begin, _, operation, _ in nodes if operation is not None]

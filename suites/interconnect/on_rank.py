@@ -73,7 +73,7 @@ def _drained(backward: Callable[..., Tensor], seen: Trace) -> Callable[..., Tens
 def collectives(state: RankState, key: str) -> list[list[float]]:
     """Repeat the last traced update, asleep where it computed; return when its collectives began and ended.
 
-    In the update's own order and pace: how long gloo takes for a collective depends on which rank is first.
+    Order and pace are the update's, because how long gloo takes depends on which rank is first.
     """
     events = state[_events_of(key)]
     begin = {event[1]: _begin(*event[2:]) for event in events if event[0] == "begin"}

@@ -11,7 +11,7 @@ from suites.interconnect.subject import Subject, Workload
 from suites.interconnect.training_cluster import TrainingCluster
 
 TIMEOUT_S = 300.0
-"""Of a call: NCCL sets up its channels in the first."""
+"""Timeout of a call: NCCL sets up its channels in the first."""
 
 
 class RealCluster(TrainingCluster):

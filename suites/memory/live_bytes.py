@@ -14,7 +14,7 @@ POINTS = 240
 
 
 class LiveBytes(NamedTuple):
-    """Of each kind (in the order of `KINDS`) its live bytes at each point, and where each phase begins.
+    """Live bytes at each point by kind (in the order of `KINDS`), and where each phase begins.
 
     A point is the instant of most live bytes within its share of the step's allocations and releases, so
     that the peak is among them.

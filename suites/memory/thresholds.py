@@ -19,7 +19,7 @@ from suites.training.step import TrainingStep
 
 MOST_RANKS = 4096
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
-"""Of a model whose ranks are searched by dry runs of deepspeed's engine, in case it shards the model."""
+"""Largest model whose ranks are searched by dry runs of deepspeed's engine, where that shards the model."""
 MOST_SEQUENCES = 65_536
 RULE_B_PER_PARAMETER = 40.0
 """The paper's rule, Table I: "~40x parameter count"."""

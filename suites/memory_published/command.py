@@ -10,7 +10,7 @@ from suites.memory_published.subject import Workload
 from suites.training import workload as training
 
 NAME = "published"
-"""Of the workload that the command adds."""
+"""Name of the workload that the command adds."""
 
 
 def command_of(workload: Workload) -> str:

@@ -18,10 +18,10 @@ VOCABULARY_MULTIPLE = 128
 """The default of --make-vocab-size-divisible-by: what the vocabulary's part of each rank is a multiple of."""
 
 TRANSFORMER_ENGINE_WORKSPACE_B = {"hopper": 32 * 2**20 + 1024, "blackwell": 32 * 2**20 + 1024}
-"""By architecture, 4 MiB for others: transformer_engine/pytorch/cpp_extensions/gemm.py."""
+"""Workspace by architecture, 4 MiB for others: transformer_engine/pytorch/cpp_extensions/gemm.py."""
 
 LOGIT_B = 6
-"""Of each logit: in bf16, and an fp32 copy, which the loss overwrites (tensor_parallel/cross_entropy.py)."""
+"""Bytes per logit: bf16, and an fp32 copy, which the loss overwrites (tensor_parallel/cross_entropy.py)."""
 
 
 FIXED: dict[str, Any] = {

@@ -16,7 +16,7 @@ from suites.training.step import TrainingStep
 UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
 
 MEGATRONS = OnlyWith("program", ("megatron",))
-"""Of fields that Megatron-LM's formula alone reads."""
+"""Marks fields that Megatron-LM's formula alone reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ METHODS: dict[str, MemoryFormula] = {
     "formula + activations": lambda subject: with_activations_B(subject.workload, subject.placement),
     "fake_step": fake_step_B,
 }
-"""By name, from the coarsest on."""
+"""Estimates by name, the coarsest first."""
 
 
 def estimates_B(subject: Subject) -> Iterator[tuple[str, float | None, str]]:

@@ -22,7 +22,7 @@ ENOUGH_S = 0.5
 """How long these take together, where one does not take longer."""
 
 LEAST_ROUNDS = 3
-"""In which numbers of chunks are compared, however long a run takes."""
+"""Rounds in which numbers of chunks are compared at least, however long a run takes."""
 
 MEDIANS = 8
 AGREE = 0.03

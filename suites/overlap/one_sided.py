@@ -24,7 +24,7 @@ from torch import Tensor
 from suites.overlap.symmetric.heap import SignalTimeout
 
 HEADER = struct.Struct("<iiqq")
-"""Of a message: the buffer's number, the signal's, the first byte and how many."""
+"""Header of a message: number of the buffer, number of the signal, first byte, count of bytes."""
 
 TIMEOUT_S = 60.0
 

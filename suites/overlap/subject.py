@@ -20,7 +20,7 @@ IN_MEMORY = ("all_gather", "flash_decode")
 """Operations between processes that share memory."""
 
 DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64
-"""Of flash-decode's queries."""
+"""Shape of flash-decode's queries."""
 
 EXPERTS = ("ag_moe", "dispatch", "combine")
 

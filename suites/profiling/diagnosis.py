@@ -29,7 +29,7 @@ LEAST_SHARE = 0.03
 """A difference below this share of the step is not named."""
 
 ERROR_RATE = 0.01
-"""In so many recordings with nothing injected at most one gets a name."""
+"""Share of recordings with nothing injected in which a loss is named, at most."""
 
 EXPLAINS = 0.5
 """A counter explains longer computing if it grew by at least this share of it."""

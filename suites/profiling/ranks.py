@@ -29,7 +29,7 @@ ALONE = {"OMP_NUM_THREADS": "1"}
 
 
 class RankRecord(NamedTuple):
-    """A rank's accounts of steps without and with what is injected, by pair; its telemetry's means."""
+    """A rank's recorded steps, in pairs without and with an injected loss, and the means of its telemetry."""
 
     without: list[StepAccount]
     injected: list[StepAccount]
@@ -37,7 +37,7 @@ class RankRecord(NamedTuple):
 
     @property
     def accounts(self) -> list[StepAccount]:
-        """Return those of all steps."""
+        """Return the accounts of all steps."""
         return [*self.without, *self.injected]
 
 

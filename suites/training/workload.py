@@ -13,7 +13,7 @@ from suites.training.models.model import ModelShape, llama
 from suites.training.offload.host_memory import HostMemory
 
 TextVocabulary = Annotated[int, Bounds(at_least=8)]
-"""Of workloads that learn from text: in it each word is followed by one of four, see data.py."""
+"""Vocabulary size of workloads that learn from text, where one of four words follows each word (data.py)."""
 
 HiddenSize = Annotated[int, Bounds(at_least=1, multiple_of="num_attention_heads")]
 AttentionHeads = Annotated[int, Bounds(at_least=1, multiple_of="num_key_value_heads")]

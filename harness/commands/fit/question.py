@@ -32,7 +32,7 @@ TOKEN_BY_TOKEN = frozenset(["falcon_mamba", "jamba", "mamba", "recurrent_gemma",
 """Architectures whose code in transformers has a loop over tokens."""
 
 MOST_TOKENS = 128
-"""Of such a sequence: a dry run of 24 layers then takes 10 s, and the answer needs several."""
+"""Tokens of such a sequence at most: a dry run of 24 layers then takes 10 s, and the answer needs several."""
 
 DEFAULT_DEVICE = "h100_80gb"
 """It also gives the architecture where `device` is a size."""

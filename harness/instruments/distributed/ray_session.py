@@ -18,13 +18,13 @@ TOKEN = "RAY_AUTH_TOKEN"
 """Environment variable without which nobody joins; ranks that this process starts inherit it."""
 
 OBJECT_STORE_B = 128 << 20
-"""Of the shared memory that batches pass through; pages are used as they are written."""
+"""Size of the shared memory that batches pass through; pages are used as they are written."""
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable: with "0", Ray listens on the loopback address alone."""
 
 LONGEST_PATH_B = 25
-"""Of the folder in which Ray's is: a socket's path has 107 bytes at most (unix(7)), Ray adds about 80."""
+"""Longest path of Ray's parent folder: a socket's path has at most 107 bytes (unix(7)), Ray adds about 80."""
 
 REACH_S = 10.0
 """How long a cluster may take to accept a connection."""
@@ -47,7 +47,7 @@ RETURNED = {
 """Environment of processes that load data, Ray's and others: they return memory that they use no more."""
 
 NAMESPACE = "harness"
-"""Of the names of actors."""
+"""Ray namespace of the actors' names."""
 
 
 class RayError(RuntimeError):

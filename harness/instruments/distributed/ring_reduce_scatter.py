@@ -18,7 +18,7 @@ METHODS = ("reduce_scatter_single", "_reduce_scatter_base")
 """Methods of torch.distributed.ProcessGroup through which FSDP2 and deepspeed reduce to shares."""
 
 TAG = 0x52696E67
-"""Of its messages, so that none is taken for a user's."""
+"""Tag of the ring's messages, so that none is taken for a user's."""
 
 
 class RingWork(dist.Work):

@@ -19,7 +19,7 @@ from harness.instruments.memory.bf16_products import fast_bf16_products
 
 MOST_FLOP = 2e11
 LARGEST_B = 256 * 1024**2
-"""Of a call's arguments. Calls that are larger, or compute more, are not run and count as taking nothing:
+"""Largest arguments of a call that is run. Calls that are larger, or compute more, count as taking nothing:
 what oneDNN takes is some MB per thread, whatever the size."""
 
 NARROW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})

@@ -25,7 +25,7 @@ LEAST_SHARE = 0.03
 """A difference below this share of the step is not named."""
 
 ERROR_RATE = 0.01
-"""In so many traces without a cause at most one is named."""
+"""Share of traces without a cause in which one is named, at most."""
 
 OWN = (State.COMPUTING, State.COPYING, State.PREPARING, State.CALLING, State.WAITING_FOR_DATA)
 """States in which one rank can be slower than the others by itself."""

@@ -17,7 +17,7 @@ from harness.report.tables.tables import percent, show
 from harness.units import counted, human
 
 NAMED = 3
-"""So many of those that pay, or are undecided, are named."""
+"""Variants that are named at most, of those that pay and of those that are undecided."""
 
 
 def answer(data: ReportData) -> list[str]:
@@ -227,7 +227,8 @@ def _none_pays(
 def _accuracy(data: ReportData) -> list[str]:
     """Return how far off the estimates are of a report about estimates.
 
-    Where it says how far off they may be, of each method how many are within that, its headline first.
+    Where the report gives an error that is small enough, each method has a sentence with how many cells are
+    within it; the headline method comes first.
     """
     for block in data.blocks:
         if block.kind == "errors":

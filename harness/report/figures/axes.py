@@ -30,7 +30,7 @@ LETTER = 0.6
 """Width of a letter over the size of its font, on the wide side: fonts differ between machines."""
 
 TITLE_LETTERS = 72
-"""Letters of a line of an x axis's title; of more, its ends could be cut off."""
+"""Letters per line of an x axis's title; the ends of longer lines could be cut off."""
 
 
 def tick_text(value: float, unit: str) -> str:

@@ -18,7 +18,7 @@ from harness.units import times
 
 ROW = 28
 MOST_ROWS = 40
-"""So many rows are drawn; a table has them all."""
+"""Rows that are drawn at most; a table has them all."""
 
 BETTER, WORSE, NEITHER = 0, 1, 6
 """Series whose colour a row has."""

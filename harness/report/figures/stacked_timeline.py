@@ -90,7 +90,7 @@ def _explained(record: Record, beginning: str) -> str:
 
 
 def _phases(record: Record, metric: str) -> dict[str, float]:
-    """Return where each phase begins that has room for its name."""
+    """Return where each phase begins, of those phases that are wide enough for their names."""
     begins = {
         one.metric.removeprefix(f"{metric}/"): one.samples[0]
         for one in record.measurements

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 WIDTH = 820
-"""Of every figure, in user units (px)."""
+"""Width of every figure in user units (px)."""
 
 FONT = 13
 SMALL = 12
@@ -44,7 +44,7 @@ DASHES: Sequence[tuple[float, ...]] = ((), (7, 3), (2, 2.5), (9, 2.5, 2, 2.5), (
 """Patterns of lines, for the same readers."""
 
 MOST_LINES = 6
-"""So many lines are drawn in one figure."""
+"""Lines that one figure draws at most."""
 
 SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"

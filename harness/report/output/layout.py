@@ -12,7 +12,7 @@ from harness.report.report_data import ReportData
 from harness.report.tables.tidy import TidyTable, tidy
 
 SHOWN = 3
-"""So many blocks are in view where conf/report/ marks none."""
+"""Blocks in view where conf/report/ marks none."""
 
 
 class Part(NamedTuple):

@@ -10,10 +10,10 @@ from harness.report.tables.tables import ABSENT, Table, TableCell
 from harness.units import counted
 
 COLUMNS = 7
-"""So many columns of a table are shown at once."""
+"""Columns of a table that are shown at once."""
 
 ROWS = 15
-"""So many rows of a longer table are shown at once."""
+"""Rows of a longer table that are shown at once."""
 
 ALIKE = 3
 """From so many rows on, a column that is the same in all of them becomes a sentence."""

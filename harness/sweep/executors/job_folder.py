@@ -85,7 +85,7 @@ class JobFolder:
         return self.path.with_name(array_of(self.name))
 
     def spec(self) -> JobSpec | None:
-        """Return what it runs; None where that was not written, so that it was not submitted either."""
+        """Return what the job runs; None where that was not written, so that no job was submitted."""
         try:
             data = json.loads((self.path / JOB).read_text())
             return JobSpec(
@@ -98,7 +98,7 @@ class JobFolder:
             return None
 
     def claim(self, by: str, environment: Environment) -> bool:
-        """Write who runs it; return whether this was the first claim. Raises OSError."""
+        """Write which job runs this folder; return whether this was the first claim. Raises OSError."""
         return write_once(self.path / CLAIM, {"by": by, "environment": environment.to_dict()})
 
     def forbid(self) -> bool:
@@ -106,7 +106,7 @@ class JobFolder:
         return write_once(self.path / CLAIM, {"by": NOBODY}) or self.is_forbidden
 
     def claimed(self) -> JobClaim | None:
-        """Return who runs it; None where no job has begun yet."""
+        """Return the job that runs this folder; None where none has begun yet."""
         try:
             data = json.loads((self.path / CLAIM).read_text())
             return JobClaim(data["by"], from_dict(data["environment"]))

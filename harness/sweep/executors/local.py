@@ -26,7 +26,7 @@ TEMPORARY = ".tmp"
 GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Device files of GPUs: NVIDIA's, AMD's, and those under Windows."""
 MOST_TEMPLATES = 3
-"""Of one suite in one sweep; after that its children are started by themselves."""
+"""Templates that one suite gets in a sweep; after that its children are started by themselves."""
 
 
 class LocalExecutor:

@@ -22,7 +22,7 @@ from harness.sweep.executors.submitted_job import JobEnd
 
 ROOT = Path(__file__).parents[3]
 OUT_OF_MEMORY = "running low on memory"
-"""In what Ray reports of a worker that it ended for memory."""
+"""Text in Ray's report on a worker that it ended for memory."""
 
 NODE_LOST_S = 25.0
 """How long after a worker's death Ray may report that its node is lost: after five health checks of 3 s."""

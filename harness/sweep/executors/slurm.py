@@ -29,10 +29,10 @@ NODE_ADDRESS = (
     "| grep -o ' NodeAddr=[^ ]*' | cut -d= -f2"
 )
 FIRST_PORT, PORTS = 20_000, 10_000
-"""Of where ranks meet: below the ephemeral ports of Linux, different for jobs that share a node."""
+"""Ports where ranks meet: below Linux's ephemeral ports, different for jobs that share a node."""
 
 FOLDERS = re.compile(r"[^\s='\"]*/")
-"""In a command: all of a path, or of an image's address, but its last part."""
+"""Matches all but the last part of a path, or of an image's address, in a command."""
 
 
 class SlurmQueue:

@@ -49,7 +49,7 @@ class SubmittedJob:
 
     @property
     def by(self) -> str:
-        """Return who claimed it: "" before it began."""
+        """Return which job claimed the folder; "" before one began."""
         return "" if self.claim is None else self.claim.by
 
     @property

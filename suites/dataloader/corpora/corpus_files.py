@@ -35,7 +35,7 @@ class WrittenAs(NamedTuple):
 
 
 EXTENSIONS = {"text": "txt", "jpeg": "jpg", "png": "png"}
-"""Of a tar shard's members, by kind of content."""
+"""File extensions of a tar shard's members, by kind of content."""
 
 
 def _jsonl(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
@@ -84,4 +84,4 @@ WRITTEN_AS = {
     "webdataset": WrittenAs("tar", _webdataset, ("text", "image")),
     "mds": WrittenAs("mds", _mds),
 }
-"""By format. Of "mds", a file is a folder with an index and shards of its own."""
+"""How each format is written. An "mds" file is a folder with an index and shards of its own."""

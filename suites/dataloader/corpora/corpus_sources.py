@@ -27,7 +27,7 @@ from suites.dataloader.corpora.installed_files import (
 )
 
 TEXT_SOURCES = 306
-"""As many as the paper's data set navit_data has."""
+"""Number of sources of the paper's data set navit_data."""
 
 FEWEST_DOCUMENTS = 4
 """A source of text has at least as many documents."""
@@ -164,7 +164,7 @@ def _described(
 
 
 def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int, largest_B: int | None) -> str:
-    """Return a digest of paths, sizes and times of all files, and of what is asked for."""
+    """Return a digest of the files' paths, sizes and times, and of the requested count and largest size."""
     total = hashlib.sha256(f"text 1 {count} {largest_B} {FEWEST_DOCUMENTS}".encode())
     for name in sorted(groups):
         for entry in groups[name]:

@@ -154,7 +154,7 @@ def content_of(path: str, largest_B: int) -> bytes:
 
 
 def usable(path: str, content: str) -> tuple[bytes, str]:
-    """Return the file's content, and why it is no document."""
+    """Return the file's content, and why it is not a document."""
     limit_B = LARGEST_DOCUMENT_B if content == "text" else LARGEST_IMAGE_B
     try:
         data = content_of(path, limit_B)

@@ -21,7 +21,7 @@ CALL_B = 8 << 20
 """Bytes of one call's batches, of more than one step, at most: small steps share what a call costs."""
 
 STORE_SHARE = 0.5
-"""Of the object store of a Ray that is started here, for the batches of all ranks' calls."""
+"""Share of the object store, where Ray is started here, for the batches of all ranks' calls."""
 
 
 class DisaggregatedLoader(Iterator[PackedBatch]):

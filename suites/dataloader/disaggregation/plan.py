@@ -14,10 +14,10 @@ from suites.dataloader.disaggregation.mixture import Mixture
 from suites.training.balance.balance import AssignmentMethod, assign
 
 Wanted = Mapping[int, tuple[int, int]]
-"""Of each source the first document and how many; documents count over all epochs."""
+"""First document and number of documents per source; documents count over all epochs."""
 
 Lengths = Mapping[int, NDArray[np.int64]]
-"""Of each source the tokens of the documents wanted; 0 for a bad one, which is left out."""
+"""Tokens of each wanted document, per source; 0 for a bad one, which is left out."""
 
 
 class Pieces(NamedTuple):

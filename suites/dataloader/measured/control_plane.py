@@ -27,7 +27,7 @@ SOURCES = 306
 STEPS = 10
 
 MEAN_LOG, SPREAD_LOG = 8.0, 1.2
-"""Of the logarithm of a document's tokens: a median of 3,000."""
+"""Mean and spread of the logarithm of a document's tokens: a median of 3,000."""
 
 
 class UnreadPlanner(Planner):

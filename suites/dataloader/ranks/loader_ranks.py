@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 ON_RANK = "suites.dataloader.ranks.on_rank"
 
 TIMEOUT_S = 400.0
-"""Of one call on the ranks."""
+"""Timeout of one call on the ranks."""
 
 ENDED_WITHIN_S = 10.0
 """Processes of a loader that live longer than its ranks by this are killed."""

@@ -13,7 +13,7 @@ LEAST_APART_S = 0.5
 """Seconds between two samples at least."""
 
 SHARE = 0.02
-"""Of one core, at most: the kernel walks all pages of a process, which takes seconds for many gigabytes."""
+"""Share of one core that sampling may take: the kernel walks all pages of a process, for seconds if large."""
 
 
 class MemorySampler(Generic[T]):

@@ -159,7 +159,7 @@ FORMATS = {
     "array_record": FileFormat(_count_records, _array_record),
     "webdataset": FileFormat(_count_members, _webdataset),
 }
-"""By `Source.format`. "mds" is read by its own library alone."""
+"""Readers by `Source.format`. "mds" is read by its own library alone."""
 
 SPOOLED = {**FORMATS, "parquet": FileFormat(count_rows, spooled)}
 """The same, with as little memory per reader as can be."""

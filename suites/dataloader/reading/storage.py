@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BUFFER_B = 64 << 10
-"""Of each open file: hundreds are open at once."""
+"""Buffer of each open file: hundreds are open at once."""
 
 
 def library(name: str) -> Any:

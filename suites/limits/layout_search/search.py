@@ -29,7 +29,7 @@ from suites.training.step_time.collectives import Floats
 from suites.training.step_time.step import ParallelLayout, StepTime, step_time
 
 RUNS_AT_ONCE = 64
-"""So many runs' layouts fit into a core's cache."""
+"""Runs whose layouts fit into a core's cache together."""
 
 GROWTH = 1.005
 """By how much data parallelism grows at least where a run does not finish: GPUs are found within 0.5 %."""
@@ -41,7 +41,7 @@ STEPS = (1.0, 0.5, 0.25, 1.0, 0.5, 0.25)
 """Powers of two between a layout and its neighbours, in turn."""
 
 NEIGHBOURS = 16
-"""So many of them are tried on fewer GPUs."""
+"""Neighbours that are tried on fewer GPUs."""
 
 FEWER = 0.98
 """Share of the GPUs that seem to suffice with which a neighbour begins."""

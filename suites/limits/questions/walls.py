@@ -28,7 +28,7 @@ TRIES = 4
 """Training computes that are tried between two points of a curve to find a wall between them."""
 
 INSIDE = (0.15, 0.85)
-"""Where between both ends one is tried: a share of their distance on a logarithmic axis."""
+"""Where one is tried between the two points, as a share of their distance on a logarithmic axis."""
 
 
 class Walls(NamedTuple):

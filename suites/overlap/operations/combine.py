@@ -38,7 +38,7 @@ class Combine(RoutedShare):
         return float(rows * self.workload.n * self.y.itemsize)
 
     def compute(self) -> None:
-        """Multiply all rows and add the own tokens', without communication."""
+        """Multiply all rows and add those of this rank's own tokens, without communication."""
         self.y.zero_()
         for peer in self.peers():
             self._product(peer, self.part(self.from_source(peer), 1))

@@ -15,7 +15,7 @@ from suites.profiling.injection import competing_process
 from suites.profiling.subject import Injection
 
 PERIOD_S = 0.01
-"""Of a competing load: short, so that a step spans many."""
+"""Period of a competing load: short, so that a step spans many."""
 
 Toggle = Callable[[bool], None]
 """Turns what is injected on or off."""

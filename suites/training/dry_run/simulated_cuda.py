@@ -25,7 +25,7 @@ BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
 Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna"]
-"""Of a GPU; cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
+"""A GPU's architecture. cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
 
 CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
     "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,

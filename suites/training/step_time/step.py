@@ -32,7 +32,7 @@ ATTENTION_PASSES = 3.5
 """Attention's backward has 2.5 times the FLOP of its forward: arXiv 2307.08691, section 4."""
 
 ATTENTION_FLOP = 6
-"""Of a step per token, layer, position and hidden element of causal attention: half of 12."""
+"""FLOP of causal attention in a step, per token, layer, position and hidden element: half of 12."""
 
 MATMULS = 4
 """Matmuls of a layer: queries, keys and values; attention's output; the MLP's first and its second."""

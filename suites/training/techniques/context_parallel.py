@@ -208,7 +208,7 @@ class ContextParallelModel(nn.Module):
         self.model, self.group = model, group
 
     def ends(self) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the model's ends."""
+        """Return the model's token embedding, last norm and output layer."""
         return self.model.ends()
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:

@@ -283,7 +283,7 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
 def mesh_of(settings: Settings, parameter: nn.Parameter) -> DeviceMesh:
     """Return the ranks to shard over: all, or those of one column of tensor parallelism's mesh.
 
-    With `shard_within` it has rows of so many neighbours.
+    With `shard_within` its rows have that many neighbouring ranks.
     """
     device_type = parameter.device.type
     if isinstance(parameter, DTensor):

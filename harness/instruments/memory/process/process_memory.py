@@ -20,7 +20,7 @@ from harness.records import Unavailable
 PROC = Path("/proc")
 KIB = 1024
 BLOCK_B = 512
-"""Of st_blocks, stat(2)."""
+"""Unit of st_blocks, see stat(2)."""
 
 SHARED_MEMORY = ("/dev/shm/", "/memfd:")
 DELETED = " (deleted)"

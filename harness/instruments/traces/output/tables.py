@@ -7,7 +7,7 @@ from harness.instruments.traces.output.page import PageTable
 from harness.instruments.traces.segments import STATE_NAMES, State
 
 ROWS = 15
-"""So many rows of work are shown."""
+"""Rows of work that are shown."""
 
 
 def tables(of: Breakdown) -> list[PageTable]:

@@ -10,7 +10,7 @@ from harness.instruments.traces.reading.error import TraceError
 from harness.instruments.traces.reading.trace import STEP, EventKind, RankTrace
 
 TOLERANCE_ns = 1000
-"""By so much a step may begin before the last one has ended: the resolution of older traces."""
+"""How long before the end of a step the next may begin: the resolution of older traces."""
 
 
 class Step(NamedTuple):
