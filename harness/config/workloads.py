@@ -101,7 +101,7 @@ def check_names(suite: Mapping[str, Any]) -> None:
 def from_file(suite: Mapping[str, Any], device_memory_B: float) -> dict[str, Mapping[str, Any]]:
     """Return the workload that `suite.workload_from` describes, completed from `suite.hf_defaults`.
 
-    Of what the file gives, it has the fields that the suite's Workload declares.
+    It takes from the file the fields that the suite's Workload declares.
     """
     path, fields = suite["workload_from"], suite["fields"]
     if not suite["hf_defaults"]:

@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 class Controller(NamedTuple):
-    """A controller by the kernel's name, and what it is in an error's text: a `title` of groups, a `use`."""
+    """A controller's name in the kernel, and its words for errors: `title` of its groups, `use` of them."""
 
     name: str
     title: str

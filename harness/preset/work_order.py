@@ -1,7 +1,7 @@
 """What to run first in a limited time: workloads by the claims settled per minute, and the budget. Pure.
 
-A claim is settled whole or not at all, so what it needs is taken together. Of two works for one claim the one
-that other claims share comes first.
+A claim is settled whole or not at all, so what it needs is taken together. Of two works that serve one claim,
+the one that also serves other claims comes first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Task(NamedTuple):
 
 
 class WorkStep(NamedTuple):
-    """A work in its place, with the claims that it settles there, and those to which it adds values."""
+    """A work in the order, with the claims that it settles there, and those to which it adds values."""
 
     work: Task
     settles: tuple[str, ...]
@@ -87,7 +87,7 @@ def _missing(
 
 
 def _worth(work: Task, targets: Sequence[ClaimTarget], order: Sequence[Task]) -> tuple[float, float]:
-    """Return what the work gains per second, of claims that are not settled and of all."""
+    """Return the work's gain per second: for claims that are not settled, and for all."""
     settling, adding = gain(work, targets, done_by(order))
     return settling / max(work.seconds, 1.0), adding / max(work.seconds, 1.0)
 

@@ -63,7 +63,7 @@ def loss_as_waiting(ranks: int) -> float:
 def step_ends_s(
     schedule: Sequence[Dwell], begin_s: float, work_s: Sequence[float], communication_s: float, count: int
 ) -> list[float]:
-    """Return when each of `count` steps ends that begin at `begin_s`; the last dwell lasts for ever."""
+    """Return when each of `count` steps from `begin_s` on ends; the last dwell lasts for ever."""
     ends_s = []
     for _ in range(count):
         arrived_s = max(computed_s(schedule, rank, begin_s, work) for rank, work in enumerate(work_s))

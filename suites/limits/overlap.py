@@ -1,4 +1,4 @@
-"""Communication hides behind computation, or computation behind it, as far as both last."""
+"""Overlap communication with computation, as much of the shorter of both as `overlap` says."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def peak_of_rank(workload: Workload) -> MegatronPeak:
 def peak_of_stage(workload: Workload, stage: int) -> MegatronPeak:
     """Return the peak of one rank of a stage: where the loss is computed, or one layer's backward pass.
 
-    Of other parts than the loss it has what one backward pass makes: what is recomputed, and gradients of the
+    Apart from the loss, it counts what one backward pass makes: what is recomputed, and gradients of the
     layer's result and of the MLP's inner results.
     """
     waiting = passes_in_flight(workload, stage)

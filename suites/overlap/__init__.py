@@ -197,7 +197,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
     """Return max(computation, communication) and the first chunk of the shorter of the two.
 
-    Of a rank's computation there are `ranks` times `chunks`; of what it sends, `ranks` - 1 times as many.
+    A rank computes `ranks` times `chunks` chunks and sends `ranks` - 1 times `chunks`.
     """
     if computed_s < sent_s:
         return sent_s + computed_s / (ranks * chunks)

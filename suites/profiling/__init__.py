@@ -107,8 +107,8 @@ def key_of(subject: Subject) -> str:
 def check(session: Session) -> None:
     """Compare the losses and gradients of the ranks with plain PyTorch's, once for each step.
 
-    On GPUs one layer alone: two more models of the step's size would not fit into memory with it. Raises
-    `WrongResult`. Of a trace there is nothing to compare.
+    On GPUs only one layer is compared: two more models of the step's size would not fit into memory. Raises
+    `WrongResult`. A trace has nothing to compare.
     """
     if isinstance(session, TracedElsewhere):
         return

@@ -30,7 +30,7 @@ def chain(vocab_size: int, seed: int) -> Tensor:
 
 
 def _with_repeats(follow: Tensor) -> Tensor:
-    """Return the words that one word follows twice."""
+    """Return the words that have the same follower twice."""
     ordered = follow.sort(dim=1).values
     return (ordered[:, 1:] == ordered[:, :-1]).any(dim=1).nonzero().flatten()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.records import Record
 
     Records = Mapping[tuple[str, str], Record]
-    """By workload and variant."""
+    """Records by workload and variant."""
 
 USAGE = """\
 python -m harness.fit model=PATH [KEY=VALUE ...]   does this training step fit, and which micro-batch at most?

@@ -85,7 +85,7 @@ def parameters(count: float) -> str:
 
 
 def techniques(record: Record) -> str:
-    """Return the techniques of a record with their settings; an optimizer by its name alone is none."""
+    """Return the techniques of a record with their settings, without the optimizer's name."""
     given = record.cell.config.get("techniques", ())
     named = [title_of(((one, own),)) for one, own in given if (one, *own) != ("optimizer", "name")]
     return ", ".join(named) or "none, plain PyTorch"

@@ -64,7 +64,7 @@ def read_workload_file(path: str | Path) -> dict[str, Any]:
 def _read(file: Path) -> tuple[dict[str, Any], str]:
     """Return the config of the language model in the config.json `file`, or in that folder, and its origin.
 
-    Of a model with more than text it is the `text_config`. Sizes that the file has are checked; those that it
+    For a multimodal model it is the `text_config`. Sizes that the file has are checked; those that it
     leaves out are the defaults of transformers' config class. Raises ValueError with one line that names the
     file, what is wrong and what is allowed.
     """

@@ -15,7 +15,7 @@ from torch import nn
 def choose_accelerator(device_type: str | None = None) -> None:
     """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
 
-    By itself it takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
+    By default deepspeed takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
     """
     device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
     os.environ["DS_ACCELERATOR"] = device_type

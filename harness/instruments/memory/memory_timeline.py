@@ -48,7 +48,7 @@ class Timeline(NamedTuple):
     that was resized in the run is another one from then on. Of several that one operation releases, the
     oldest is the first: in a run their order can depend on addresses (autocast's copies of weights).
 
-    Of set-up there is what is still live at its end: scripts build models on the host or without data
+    Set-up contributes what is still live at its end: scripts build models on the host or without data
     (`device="meta"`), and put their shards on the device.
     """
 

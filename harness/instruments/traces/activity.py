@@ -121,7 +121,7 @@ class Activity:
 
     @cached_property
     def host_event(self) -> Ints:
-        """Return a kernel's launch, and for events of the host themselves; -1 unknown. [event]"""
+        """Return each event's host event: a kernel's launch, a host event itself; -1 unknown. [event]"""
         trace = self.trace
         on_device = trace.of_kind(EventKind.KERNEL, EventKind.COPY)
         return np.where(on_device, trace.launch_of, np.arange(len(trace)))

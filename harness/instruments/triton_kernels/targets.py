@@ -66,7 +66,7 @@ def usage(compilation: Compilation, target: str) -> Usage:
 
 
 def assembly(compilation: Compilation, target: str) -> str:
-    """Compile for one of TARGETS and return its assembly: PTX, or AMD's; raises as `usage` does."""
+    """Compile for one of TARGETS and return its assembly, PTX or AMD's; raises what `usage` raises."""
     if target not in TARGETS:
         raise ValueError(f"target {target!r} is unknown; known are {', '.join(TARGETS)}")
     compiled = _compile(compilation, target)

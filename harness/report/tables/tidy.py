@@ -16,7 +16,7 @@ ROWS = 15
 """Rows of a longer table that are shown at once."""
 
 ALIKE = 3
-"""From so many rows on, a column that is the same in all of them becomes a sentence."""
+"""Rows from which on a column that is the same in all of them becomes a sentence."""
 
 NEEDS_GPU = re.compile(r"\bGPUs?\b|\bCUDA\b", re.IGNORECASE)
 _NOTE = re.compile(r" \[(\d+)\]")
@@ -36,7 +36,7 @@ class TidyTable(NamedTuple):
 
 
 def tidy(table: Table) -> TidyTable:
-    """Return the table without what has no value; if too wide, transposed or with its last columns hidden."""
+    """Return the table without empty rows and columns; if too wide, transposed or with last columns hidden."""
     made, left_out = trimmed(table)
     rows = made.rows
     if len(made.header) > COLUMNS and heads_of(rows) == 1 and 0 < len(rows) < COLUMNS:

@@ -121,7 +121,7 @@ def product_seconds(
 ) -> dict[str, float]:
     """Return how long each cell's bf16 products take at least, with every core at the probe's rate.
 
-    `per_turn`: those of the longest turn of an interleaved cell, which is what its limit holds for.
+    `per_turn`: seconds of the longest turn of an interleaved cell, since the limit applies to a turn.
     """
     seconds = {}
     for group in groups:

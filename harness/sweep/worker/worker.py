@@ -131,7 +131,8 @@ def _open_output(output: int, cell: Cell) -> None:
 def die_with_parent(lifeline: int) -> None:
     """Make the kernel kill this process's group once the parent's end of the pipe `lifeline` closes.
 
-    It works while the process hangs in C, and for what it started. Linux only: fcntl(2), F_SETSIG.
+    This works even while the process hangs in C, and covers the processes it started. Linux only: fcntl(2),
+    F_SETSIG.
     """
     os.set_inheritable(lifeline, False)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())

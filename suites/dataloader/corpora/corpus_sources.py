@@ -54,7 +54,7 @@ class Documents(Protocol):
 
 @dataclass(frozen=True)
 class FileDocuments:
-    """Documents that are files. `left_out`: files that are none, by reason."""
+    """Documents that are files. `left_out`: number of files that are not used, by reason."""
 
     names: tuple[str, ...]
     files: tuple[tuple[str, ...], ...]

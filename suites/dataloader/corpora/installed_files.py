@@ -34,7 +34,7 @@ KINDS = {
         for one in ("py", "pyi", "pyx", "rst", "json", "css", "xml", "svg", "tex", "sh", "lua", "proto")
     },
 }
-"""By kind of file, its suffixes; man pages, licenses, changelogs and readme files are found by name."""
+"""Suffixes by kind of file; man pages, licenses, changelogs and readme files are found by name."""
 
 IMAGES = {"jpeg": "jpg jpeg", "png": "png"}
 

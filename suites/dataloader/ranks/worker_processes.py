@@ -32,7 +32,7 @@ def refuse_formats(spec: LoaderSpec, formats: Collection[str], loader: str) -> N
 
 
 def constant_mixture(spec: LoaderSpec, library: str) -> list[tuple[Source, float]]:
-    """Return the sources that have a weight, each with it.
+    """Return the sources that have a weight, with their weights.
 
     Raises `Unavailable` where weights change over steps, which the library's own mixing cannot do, and
     `LoaderError` where they are invalid.

@@ -71,7 +71,7 @@ def check_step(session: Session) -> None:
 def check_gradients(session: Session, expected: BaselineSteps, relative: float) -> tuple[float, str]:
     """Return the largest error of a gradient, and what was compared; raises `WrongResult`.
 
-    Of a step that releases its gradients the techniques are checked at a small size, where losses show them.
+    If the step releases its gradients, its techniques are checked by the losses of a small model.
     """
     try:
         gradients = session.trainer.gradients()
@@ -87,8 +87,8 @@ def compared_gradients(
 ) -> tuple[float, str, str]:
     """Return the largest error of a gradient, of which parameter, and what was compared.
 
-    Of a config's model in bf16 all gradients together are compared: where an activation has a kink, a
-    rounding changes small ones by more than their own tolerance. With experts none is.
+    In bf16 the gradients of a config's model are compared all together: where an activation has a kink, a
+    rounding changes small ones by more than their own tolerance. With experts no gradient is compared.
     """
     every = "every gradient of the first step"
     if subject.workload.hf_config is None:

@@ -36,8 +36,8 @@ def pointwise_forward(x, y, result, elements, BLOCK: tl.constexpr):
 def pointwise_backward(x, y, gradient, x_gradient, y_gradient, elements, BLOCK: tl.constexpr):
     """Compute the gradients of x and y, which follow from those of h and t.
 
-    With a = tanh(x), b = sigmoid(y), t = a b + x and r the result, that of h is -g h r^3; of t, that times y.
-    Of x, that of t times 1 + b (1 - a^2); of y, that of h times t plus that of t times a b (1 - b).
+    Let a = tanh(x), b = sigmoid(y), t = a b + x, r the result and g its gradient. Then dh = -g h r^3,
+    dt = dh y, dx = dt (1 + b (1 - a^2)), dy = dh t + dt a b (1 - b).
     """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < elements

@@ -70,7 +70,7 @@ def rms_norm_backward(
 ):  # fmt: skip
     """Compute the gradients of x and weight.
 
-    With n = x inverse, of x: inverse (g weight - n mean(g weight n)). Of weight: the sum of g n. A program
+    With n = x inverse, dx = inverse (g weight - n mean(g weight n)), and dweight is the sum of g n. A program
     takes rows at a stride, ROWS full rows at once, and keeps one row of sums.
     """
     column = tl.arange(0, BLOCK)[None, :]

@@ -37,7 +37,7 @@ DATA_SHEETS = {
     "AMD Instinct MI300X": Nominal(5.3e12, 448e9),
     "AMD Instinct MI355X": Nominal(8.0e12, 537.6e9),
 }
-"""By `device_name`, as conf/hardware has them with their sources."""
+"""Nominal rates by `device_name`; conf/hardware has the same with their sources."""
 
 PORTS_B_PER_S = (12.5e9, 25e9, 50e9, 100e9)
 """Network ports of 100, 200, 400 and 800 Gbit/s."""

@@ -18,7 +18,7 @@ PERIOD_S = 0.01
 """Period of a competing load: short, so that a step spans many."""
 
 Toggle = Callable[[bool], None]
-"""Turns what is injected on or off."""
+"""Turns an injected loss on or off."""
 
 
 class InjectedRanks(Protocol):
@@ -34,7 +34,7 @@ class InjectedRanks(Protocol):
 
 @contextmanager
 def injector(ranks: InjectedRanks, injection: Injection | None) -> Iterator[tuple[Toggle, int]]:
-    """Give the switch of what is injected from outside, and the id of a competing process, else 0.
+    """Give the switch of a loss injected from outside, and the id of a competing process, else 0.
 
     It is off at first and at the end. A rank's own sleeps are switched on the rank.
     """

@@ -31,8 +31,8 @@ CALIBRATIONS = 3
 def calibrated(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
     """Return what the injection is measured by, from before the recordings.
 
-    Of a quota the kernel's count over the seconds that it holds a process back which always wants to run, of
-    a link the seconds by which it lengthens what a step sends; 0 where the injector has a clock of its own.
+    For a quota: the kernel's count over the seconds for which it holds back a process that always wants to
+    run. For a link: the seconds by which it lengthens what a step sends. Else 0: the injector has a clock.
     Raises `Unavailable`.
     """
     if injection is None or injection.kind in ("data_wait", "launch_sleep"):

@@ -90,8 +90,8 @@ class DryRun(NamedTuple):
     `reserved_B`: what CUDA's caching allocator reserves at most on a device without limit, from the end of
     set-up to that of the second step; None for other devices. `allocated_B`: the most bytes that its blocks
     in use have then, which `max_memory_allocated` reports; a block can be larger than the tensor in it
-    (CUDACachingAllocator.cpp, should_split). Of the ranks that were run, it is the one that takes the most:
-    of reserved bytes where there are any.
+    (CUDACachingAllocator.cpp, should_split). Of the ranks that were run, it is the one with the
+    highest peak, of reserved bytes where there are any.
     """
 
     peak_B: int

@@ -144,7 +144,7 @@ def rms_norm(
 ) -> Tensor:
     """Apply one kernel that keeps its input and one number per row, in fp32 under autocast.
 
-    Of a compiled step Inductor takes the kernel apart.
+    In a compiled step Inductor takes the kernel apart.
     """
     if torch.is_autocast_enabled("cpu"):
         input, weight = _widen(input), _widen(weight)

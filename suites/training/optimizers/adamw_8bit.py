@@ -27,7 +27,7 @@ LEAST = 4096
 class Moment:
     """One moment of a parameter of `like`'s elements, (E), zero at first.
 
-    `tensors`: indices into the table (uint8) and one fp32 maximum per block; a small one's fp32 elements.
+    `tensors`: indices into the table (uint8) and one fp32 maximum per block; fp32 elements if it is small.
     """
 
     def __init__(self, like: Tensor, signed: bool) -> None:

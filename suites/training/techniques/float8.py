@@ -33,7 +33,7 @@ EXCLUDES = {
 }
 
 TOLERANCE = 2e-2
-"""Share of the first loss: e4m3 has 4 bits of significand, e5m2 3."""
+"""Allowed error as a share of the first loss: e4m3 has 4 bits of significand, e5m2 3."""
 
 MULTIPLE = 16
 """Sizes of a float8 product on CUDA are multiples of it (torch._scaled_mm)."""

@@ -40,7 +40,7 @@ EXCLUDES = {
 }
 
 LEARNING_RATE = 9e-3
-"""Where the workload leaves it to the optimizer (arXiv 2303.16199, section 4.1): gates are zero at first."""
+"""Learning rate, unless the workload sets one (arXiv 2303.16199, section 4.1): gates are zero at first."""
 
 NORMS = nn.RMSNorm, nn.LayerNorm, RMSNormBy
 

@@ -5,9 +5,9 @@ flows start together and share links max-min fair; there is no latency, no queue
 
 All flows of a collective have the same bytes, B, and so have its rings on each hop. Then the last completion
 is that of the fullest link, max over links of load / capacity: at the start the least rate is x = min of
-capacity / crossings, on that link. No rate is ever less, because links only lose flows; and what crosses that
-link has rate x until it ends, at B / x. So no steps are needed, and it does not matter whether rings are in
-lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a check.
+capacity / crossings, on that link. No rate falls below x, because links only lose flows; and flows across
+that link keep rate x until they end, at B / x. So no steps are needed, and it does not matter whether rings
+are in lockstep or queue pairs of a ring wait for one another. `stepped_s` steps, as a check.
 
 Where whole messages of a ring take more queue pairs in turn than messages are in flight, they go in turns:
 first over the first queue pairs of all connections, then over the next. Each turn lasts as its fullest link,
