@@ -36,7 +36,7 @@ class TidyTable(NamedTuple):
 
 
 def tidy(table: Table) -> TidyTable:
-    """Return the table without empty rows and columns; if too wide, transposed or with last columns hidden."""
+    """Return the table without empty rows and columns, transposed or with last columns hidden if too wide."""
     made, left_out = trimmed(table)
     rows = made.rows
     if len(made.header) > COLUMNS and heads_of(rows) == 1 and 0 < len(rows) < COLUMNS:
