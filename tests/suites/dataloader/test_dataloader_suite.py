@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from places import PYTHONPATH
 
 import suites.dataloader as suite
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
@@ -231,7 +232,7 @@ def explicit(model, tokens):
 @pytest.fixture(scope="module")
 def four():
     with RankPool(
-        [RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": "tests"})] * 4, "127.0.0.1"
+        [RankLocation((), {"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})] * 4, "127.0.0.1"
     ) as pool:
         yield pool
 

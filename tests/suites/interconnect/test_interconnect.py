@@ -153,9 +153,9 @@ def test_a_variant_that_does_not_learn_is_caught(cluster):
     ],
 )
 def test_a_wrong_variant_is_caught(cluster, opened, settings, reason):
-    cluster.pool.call("tests.wrong_on_ranks:spoil", **settings)
+    cluster.pool.call("wrong_on_ranks:spoil", **settings)
     try:
         with pytest.raises(WrongResult, match=reason):
             interconnect.check(opened(baseline("ddp")))
     finally:
-        cluster.pool.call("tests.wrong_on_ranks:mend")
+        cluster.pool.call("wrong_on_ranks:mend")

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from marked import wait_for
+from places import PYTHONPATH
 
 from harness.config.run import load
 from harness.instruments.control_group import group_places
@@ -63,8 +64,9 @@ needs_cgroup = pytest.mark.usefixtures("_needs_cgroup")
 
 
 def rank():
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    return RankPool([RankLocation(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": path})], "127.0.0.1")
+    return RankPool(
+        [RankLocation(environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHONPATH})], "127.0.0.1"
+    )
 
 
 def given(subject, folder=""):

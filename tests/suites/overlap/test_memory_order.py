@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,17 +14,17 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_mutants import CHANGES, called, difference, in_kernels, mutants, source_of
+from places import PYTHONPATH
 from symmetric_on_rank import CASES
 from triton.runtime.interpreter import InterpreterBuilder
 
-from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool, RankTimeout
 from harness.records import Unavailable
 from suites.overlap.symmetric.heap import Heaps, SymmetricHeap
 from suites.overlap.symmetric.memory_order import MemoryOrder
 from suites.overlap.symmetric.memory_trace import HOST, SPACE_B, Access, traced
 
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 RANKS = 3
 LATE_S = (0.05, -0.05)
 DATA, FLAG, OTHER = 0, 64, 128  # places in rank 0's heap

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from places import PYTHONPATH
 
-from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.instruments.network.topology import FRAME_B, Link, Topology, TopologyError
 from harness.records import Unavailable, WrongResult
@@ -18,7 +17,7 @@ from suites.overlap.cluster import shaped_links, topology_of
 from suites.overlap.operations.common import RankShare
 from suites.overlap.subject import Subject, Workload
 
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"
 SYMMETRIC = {"seed": 0, "algorithm": "symmetric"}
 

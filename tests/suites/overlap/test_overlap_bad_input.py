@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from marked import network_namespaces, wait_for
 from moved import needs_namespaces
+from places import PYTHONPATH
 
-from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.config.validation import ConfigError
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
@@ -19,7 +19,7 @@ from suites.overlap.cluster import OverlapCluster
 from suites.overlap.subject import Workload
 from suites.overlap.symmetric import heap
 
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"
 TIMEOUT_S = 1.0
 

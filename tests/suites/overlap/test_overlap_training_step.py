@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from places import PYTHONPATH
 
-from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from harness.records import Unavailable
 from suites import overlap
 from suites.overlap.subject import Subject, Workload
 
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 ON_RANK = "suites.overlap.on_rank"
 TOLERANCE = 1e-4
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import triton.language as tl
+from places import PYTHONPATH
 from symmetric_on_rank import CASES, error
 
-from harness.config.code_fingerprint import ROOT
 from harness.instruments.distributed.rank_pool import RankFailed, RankLocation, RankPool
 from harness.records import Unavailable
 from suites.overlap.symmetric import ag_gemm, flash_decode, gemm_rs, moe_combine, moe_dispatch
@@ -19,7 +18,7 @@ from suites.overlap.symmetric import low_latency_allgather as low_latency
 from suites.overlap.symmetric.gpu_heap import gpu_heaps
 from suites.overlap.symmetric.heap import HeapFull, Heaps, SymmetricHeap
 
-ENVIRONMENT = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
 MODULES = (ag_gemm, gemm_rs, moe_dispatch, moe_combine, low_latency, flash_decode)
 
 

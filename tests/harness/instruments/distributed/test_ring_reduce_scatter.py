@@ -10,7 +10,7 @@ from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
 from suites.interconnect.emulated_cluster import started
 
-ON_RANK = "tests.ring_on_rank"
+ON_RANK = "ring_on_rank"
 ELEMENTS, TIMES = 1 << 18, 4
 HEADS = 0.05
 """Share of a frame that is head, acknowledgement or store traffic, at most."""
