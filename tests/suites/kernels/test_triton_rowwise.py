@@ -1,7 +1,7 @@
 """Triton's row-wise and pointwise kernels, interpreted: forward and every gradient against float64 PyTorch.
 
-An error is |ours - float64| over the largest |float64| of the same tensor, or over the terms of a norm's
-gradient where those cancel (one column). And what the kernels take of five GPUs, by their compilers.
+An error is |ours - float64| over the largest |float64| of the same tensor, or over the terms of a gradient
+where those cancel (a norm of one column, a softmax of one 1 and else zeros). And what the kernels take of five GPUs, by their compilers.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def results(function: Any, inputs: tuple[Tensor, ...], upstream: Tensor) -> list
 
 
 def cancelling(name: str, inputs: tuple[Tensor, ...], upstream: Tensor) -> float:
-    """Return how large the terms of a norm's gradients are; 0 for other operations."""
+    """Return how large the terms are whose difference a gradient is; 0 for operations without such."""
+    if name == "softmax":
+        return float((torch.softmax(inputs[0], -1) * upstream).abs().max())
     if name not in ("rms_norm", "layer_norm"):
         return 0.0
     x = inputs[0] - inputs[0].mean(-1, keepdim=True) if name == "layer_norm" else inputs[0]
