@@ -81,18 +81,6 @@ def compute_left(
     return BestAndWorstCase(step_s, step_s - communication_s)
 
 
-def speedup_bounds(
-    exchange: Exchange, cluster: Cluster, slow_B_per_s: float, fast_B_per_s: float, fast_step_s: float
-) -> BestAndWorstCase:
-    """Return the speed-up of the fast link over the slow one, given one step measured on the fast link.
-
-    In the best case a slow link costs least, so `at_best` is the smaller speed-up.
-    """
-    compute_s = compute_left(exchange, cluster, fast_B_per_s, fast_step_s)
-    slow_s = step_bounds(exchange, cluster, slow_B_per_s, compute_s)
-    return BestAndWorstCase(slow_s.at_best / fast_step_s, slow_s.at_worst / fast_step_s)
-
-
 def sufficient_rate(
     exchange: Exchange,
     cluster: Cluster,

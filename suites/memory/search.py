@@ -24,20 +24,6 @@ class Crossing(NamedTuple):
     how: str
 
 
-def fewest_ranks(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
-    """Return the N up to `upper` at which one rank's peak fits in `capacity_B` and at N - 1 does not, or 1.
-
-    `peak_at(N)`: bytes of one of N ranks. Guesses follow a + b/N, which approximates sharding over N ranks.
-    None where `upper` ranks do not fit. Assumes that more ranks fit where N do.
-    """
-    return fewest_of(peak_at, capacity_B, range(1, upper + 1))
-
-
-def fewest_power_of_two(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
-    """Return the fewest ranks that fit among 1, 2, 4, … up to `upper`: half as many do not fit."""
-    return fewest_of(peak_at, capacity_B, [2**power for power in range(upper.bit_length())])
-
-
 def fewest_of(
     peak_at: Callable[[int], float],
     capacity_B: float,

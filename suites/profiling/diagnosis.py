@@ -86,11 +86,6 @@ class Recording(NamedTuple):
         """Return the time of a step with what is injected, as the mean over ranks."""
         return float(np.mean([middle(step_times_s(rank)[1::2]) for rank in self.found.ranks]))
 
-    @property
-    def plain_step_s(self) -> float:
-        """Return the time of a step without it, as the mean over ranks."""
-        return float(np.mean([middle(step_times_s(rank)[0::2]) for rank in self.found.ranks]))
-
     def rise_s(self, name: str, rank: int) -> float:
         """Return by how many seconds per step the states of a loss grew."""
         return middle(self.differences_s(name, rank))

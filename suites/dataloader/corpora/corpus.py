@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from suites.dataloader.corpora.corpus_sources import (
     Documents,
     FileDocuments,
     cache_folder,
-    installed_images,
     sources_of_text,
 )
 from suites.dataloader.corpora.generated_text import GeneratedDocuments, generated
@@ -38,8 +36,6 @@ __all__ = [
     "Root",
     "cache_folder",
     "generated",
-    "images",
-    "installed_images",
     "load",
     "sources_of_text",
     "write",
@@ -81,7 +77,7 @@ def write(
     _refuse(format, documents, given)
     root = Path(folder) if folder is not None else cache_folder()
     key = records.digest([INDEX_VERSION, format, documents.digest, list(documents.names), given._asdict()])
-    target = root / f"{documents.content}-{format}-{key}"
+    target = root / f"text-{format}-{key}"
     if not target.is_dir():
         root.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=root))
@@ -92,14 +88,6 @@ def write(
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return load(target)
-
-
-def images(folder: str | Path | None, format: str, roots: Sequence[Root] | None = None) -> Corpus:
-    """Return the installed packages' JPEG and PNG files as a corpus, one source per package and kind.
-
-    Formats: webdataset, or parquet with a column `image` of bytes. Raises `Unavailable` where there is none.
-    """
-    return write(folder, format, installed_images(roots))
 
 
 def load(folder: str | Path) -> Corpus:
@@ -123,9 +111,6 @@ def load(folder: str | Path) -> Corpus:
 def _refuse(format: str, documents: Documents, settings: CorpusSettings) -> None:
     if format not in WRITTEN_AS:
         raise ValueError(f"format {format!r} is not one of {', '.join(WRITTEN_AS)}")
-    if documents.content not in WRITTEN_AS[format].contents:
-        able = [name for name, one in WRITTEN_AS.items() if documents.content in one.contents]
-        raise ValueError(f"format {format} does not take {documents.content}s: {', '.join(able)} do")
     if settings.files_per_source < 1 or settings.row_group_rows < 0:
         raise ValueError("files_per_source is at least 1, row_group_rows at least 0")
 
@@ -134,20 +119,19 @@ def _write_sources(
     folder: Path, format: str, documents: Documents, settings: CorpusSettings
 ) -> list[dict[str, Any]]:
     """Write all sources and return their entries of the index."""
-    suffix, write_file, _ = WRITTEN_AS[format]
+    suffix, write_file = WRITTEN_AS[format]
     entries = []
     for source, name in enumerate(documents.names):
         sizes_B = documents.sizes_B(source)
         order = list(range(len(sizes_B)))
         random.Random(f"{settings.seed} {name}").shuffle(order)
-        kind = "text" if documents.content == "text" else name.rpartition("/")[2]
         count = min(settings.files_per_source, len(order))
         stem = f"{source:04d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}"
         files = {}
         for number in range(count):
             part = order[number * len(order) // count : (number + 1) * len(order) // count]
             path = folder / (f"{stem}.{suffix}" if count == 1 else f"{stem}-{number:03d}.{suffix}")
-            write_file(path, (documents.document(source, one) for one in part), settings, kind)
+            write_file(path, (documents.document(source, one) for one in part), settings)
             files[path.name] = path.stat().st_size if path.is_file() else None
         entries.append(
             {
@@ -167,7 +151,6 @@ def _write_index(
     index = {
         "index_version": INDEX_VERSION,
         "digest": documents.digest,
-        "content": documents.content,
         "settings": settings._asdict(),
         "left_out": dict(getattr(documents, "left_out", {})),
         "sources": entries,

@@ -27,33 +27,27 @@ class CorpusSettings(NamedTuple):
 
 
 class WrittenAs(NamedTuple):
-    """`suffix` of a file's name, the function that writes one, and the contents that it takes."""
+    """The suffix of a file's name, and the function that writes one."""
 
     suffix: str
-    write: Callable[[Path, Iterable[bytes], CorpusSettings, str], None]
-    contents: tuple[str, ...] = ("text",)
+    write: Callable[[Path, Iterable[bytes], CorpusSettings], None]
 
 
-EXTENSIONS = {"text": "txt", "jpeg": "jpg", "png": "png"}
-"""File extensions of a tar shard's members, by kind of content."""
-
-
-def _jsonl(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+def _jsonl(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for one in documents:
             file.write(json.dumps({"text": one.decode()}, ensure_ascii=False) + "\n")
 
 
-def _parquet(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+def _parquet(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
     arrow, parquet = library("pyarrow"), library("pyarrow.parquet")
-    name, column = ("text", arrow.string()) if kind == "text" else ("image", arrow.binary())
-    table = arrow.table({name: arrow.array(list(documents), column)})
+    table = arrow.table({"text": arrow.array(list(documents), arrow.string())})
     parquet.write_table(
         table, path, row_group_size=settings.row_group_rows or None, compression=settings.compression
     )
 
 
-def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
     module = library("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(path), "group_size:1")  # as Grain's documents advise
     for one in documents:
@@ -61,16 +55,16 @@ def _array_record(path: Path, documents: Iterable[bytes], settings: CorpusSettin
     writer.close()
 
 
-def _webdataset(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+def _webdataset(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, one in enumerate(documents):
-            member = tarfile.TarInfo(f"{number:08d}.{EXTENSIONS[kind]}")
+            member = tarfile.TarInfo(f"{number:08d}.txt")
             member.size = len(one)
             archive.addfile(member, io.BytesIO(one))
             archive.members.clear()  # type: ignore[attr-defined] # it would keep all
 
 
-def _mds(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind: str) -> None:
+def _mds(path: Path, documents: Iterable[bytes], settings: CorpusSettings) -> None:
     streaming = library("streaming")
     with streaming.MDSWriter(out=str(path), columns={"text": "str"}) as writer:
         for one in documents:
@@ -79,9 +73,9 @@ def _mds(path: Path, documents: Iterable[bytes], settings: CorpusSettings, kind:
 
 WRITTEN_AS = {
     "jsonl": WrittenAs("jsonl", _jsonl),
-    "parquet": WrittenAs("parquet", _parquet, ("text", "image")),
+    "parquet": WrittenAs("parquet", _parquet),
     "array_record": WrittenAs("array_record", _array_record),
-    "webdataset": WrittenAs("tar", _webdataset, ("text", "image")),
+    "webdataset": WrittenAs("tar", _webdataset),
     "mds": WrittenAs("mds", _mds),
 }
 """How each format is written. An "mds" file is a folder with an index and shards of its own."""

@@ -14,15 +14,11 @@ from typing import Protocol
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError
 from suites.dataloader.corpora.installed_files import (
-    LARGEST_DOCUMENT_B,
-    LARGEST_IMAGE_B,
     FileEntry,
     Root,
     content_of,
     default_roots,
     grouped,
-    kind_of_image,
-    kind_of_text,
     usable,
 )
 
@@ -34,10 +30,7 @@ FEWEST_DOCUMENTS = 4
 
 
 class Documents(Protocol):
-    """Documents of several sources, by number. `digest` identifies them all; `content`: "text" or "image"."""
-
-    @property
-    def content(self) -> str: ...  # noqa: D102
+    """Documents of several sources, by number. `digest` identifies them all."""
 
     @property
     def digest(self) -> str: ...  # noqa: D102
@@ -60,7 +53,6 @@ class FileDocuments:
     files: tuple[tuple[str, ...], ...]
     file_sizes_B: tuple[tuple[int, ...], ...]
     digest: str
-    content: str = "text"
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def sizes_B(self, source: int) -> Sequence[int]:
@@ -70,7 +62,7 @@ class FileDocuments:
     def document(self, source: int, number: int) -> bytes:
         """Return the content of one file; raises `LoaderError` where its size has changed since."""
         path = self.files[source][number]
-        data = content_of(path, LARGEST_IMAGE_B)
+        data = content_of(path)
         if len(data) != self.file_sizes_B[source][number]:
             name = self.names[source]
             raise LoaderError(f"source {name}, file {path}: it has changed since it was described")
@@ -98,7 +90,7 @@ def sources_of_text(
     Raises `Unavailable`, with the number found, where there are fewer pairs.
     """
     given = default_roots() if roots is None else tuple(roots)
-    groups, left_out = grouped(given, kind_of_text, LARGEST_DOCUMENT_B)
+    groups, left_out = grouped(given)
     kept = (cache or cache_folder()) / f"text-{_fingerprint(groups, count, largest_B)}.json"
     if kept.is_file():
         return _stored(kept)
@@ -117,32 +109,13 @@ def sources_of_text(
             f"{len(found)} of {count} sources of text found in {folders}: a source is a package's files of "
             f"one kind, at least {FEWEST_DOCUMENTS}; install more packages or ask for fewer sources"
         )
-    documents = _file_documents(found, total.hexdigest(), "text", left_out)
+    documents = _file_documents(found, total.hexdigest(), left_out)
     _store(kept, documents)
     return documents
 
 
-def installed_images(roots: Sequence[Root] | None = None) -> FileDocuments:
-    """Return the JPEG and PNG files of the packages as sources, one per package and kind.
-
-    Raises `Unavailable` where there is none.
-    """
-    given = default_roots() if roots is None else tuple(roots)
-    groups, left_out = grouped(given, kind_of_image, LARGEST_IMAGE_B)
-    found: dict[str, tuple[list[str], list[int]]] = {}
-    total = hashlib.sha256()
-    for name in sorted(groups):
-        files, sizes_B, digest = _described(groups[name], left_out, None, "image")
-        if files:
-            found[name] = (files, sizes_B)
-            total.update(name.encode() + b"\0" + digest)
-    if not found:
-        raise Unavailable(f"no JPEG or PNG file found in {', '.join(one.folder for one in given)}")
-    return _file_documents(found, total.hexdigest(), "image", left_out)
-
-
 def _described(
-    entries: Sequence[FileEntry], left_out: Counter[str], largest_B: int | None, content: str = "text"
+    entries: Sequence[FileEntry], left_out: Counter[str], largest_B: int | None
 ) -> tuple[list[str], list[int], bytes]:
     """Return the files that are documents, their sizes, and a digest of sizes and contents."""
     files: list[str] = []
@@ -152,7 +125,7 @@ def _described(
     for entry in entries:
         if largest_B is not None and text_B >= largest_B:
             break
-        data, reason = usable(entry.path, content)
+        data, reason = usable(entry.path)
         if reason:
             left_out[reason] += 1
             continue
@@ -174,14 +147,13 @@ def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int, largest_
 
 
 def _file_documents(
-    found: Mapping[str, tuple[list[str], list[int]]], digest: str, content: str, left_out: Mapping[str, int]
+    found: Mapping[str, tuple[list[str], list[int]]], digest: str, left_out: Mapping[str, int]
 ) -> FileDocuments:
     return FileDocuments(
         tuple(found),
         tuple(tuple(files) for files, _ in found.values()),
         tuple(tuple(sizes_B) for _, sizes_B in found.values()),
         digest,
-        content,
         dict(left_out),
     )
 

@@ -23,7 +23,6 @@ class GeneratedDocuments:
     names: tuple[str, ...]
     sizes: tuple[NDArray[np.int32], ...]
     pool: bytes = field(repr=False)
-    content: str = "text"
 
     @cached_property
     def digest(self) -> str:

@@ -8,14 +8,11 @@ import re
 import sysconfig
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 LARGEST_DOCUMENT_B = 1 << 20
 """Text files above this size are left out."""
-
-LARGEST_IMAGE_B = 16 << 20
-"""Image files above this size are left out."""
 
 KINDS = {
     "header": "h hh hpp hxx cuh inl",
@@ -36,11 +33,7 @@ KINDS = {
 }
 """Suffixes by kind of file; man pages, licenses, changelogs and readme files are found by name."""
 
-IMAGES = {"jpeg": "jpg jpeg", "png": "png"}
-
 _BY_SUFFIX = {suffix: kind for kind, suffixes in KINDS.items() for suffix in suffixes.split()}
-_BY_IMAGE_SUFFIX = {suffix: kind for kind, suffixes in IMAGES.items() for suffix in suffixes.split()}
-_KindOf = Callable[[str], str]
 
 NAMED = (
     (re.compile(r"(licen[cs]e|copying|copyright|notice|authors)"), "license"),
@@ -85,17 +78,17 @@ def default_roots() -> tuple[Root, ...]:
 
 
 def grouped(
-    roots: Sequence[Root], kind_of: _KindOf, largest_B: int
+    roots: Sequence[Root],
 ) -> tuple[dict[str, list[FileEntry]], Counter[str]]:
     """Return the files by the name of their source, in the order of their paths."""
     groups: defaultdict[str, list[FileEntry]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for root in roots:
         for entry in _walk(root.folder):
-            kind = kind_of(os.path.basename(entry.path))
+            kind = kind_of_text(os.path.basename(entry.path))
             if not kind:
                 left_out["of another kind"] += 1
-            elif entry.size_B > largest_B:
+            elif entry.size_B > LARGEST_DOCUMENT_B:
                 left_out["too large"] += 1
             else:
                 groups[f"{_package(root, entry.path)}/{kind}"].append(entry)
@@ -135,30 +128,24 @@ def kind_of_text(name: str) -> str:
     return next(named, _BY_SUFFIX.get(suffix, ""))
 
 
-def kind_of_image(name: str) -> str:
-    """Return the kind of image that a file of this name has, "" for none."""
-    return _BY_IMAGE_SUFFIX.get(_suffix(name.lower()), "")
-
-
 def _suffix(name: str) -> str:
     return name.rpartition(".")[2] if "." in name else ""
 
 
-def content_of(path: str, largest_B: int) -> bytes:
+def content_of(path: str) -> bytes:
     """Return a file's bytes, unpacked where it ends in .gz, one more than the limit where it is larger."""
     if path.endswith(".gz"):
         with gzip.open(path) as packed:
-            return packed.read(largest_B + 1)
+            return packed.read(LARGEST_DOCUMENT_B + 1)
     with open(path, "rb") as file:
-        return file.read(largest_B + 1)
+        return file.read(LARGEST_DOCUMENT_B + 1)
 
 
-def usable(path: str, content: str) -> tuple[bytes, str]:
+def usable(path: str) -> tuple[bytes, str]:
     """Return the file's content, and why it is not a document."""
-    limit_B = LARGEST_DOCUMENT_B if content == "text" else LARGEST_IMAGE_B
     try:
-        data = content_of(path, limit_B)
-        if content == "text" and len(data) <= limit_B:
+        data = content_of(path)
+        if len(data) <= LARGEST_DOCUMENT_B:
             data.decode()
     except UnicodeDecodeError:
         return b"", "not UTF-8"
@@ -166,4 +153,4 @@ def usable(path: str, content: str) -> tuple[bytes, str]:
         return b"", "not readable"
     if not data:
         return b"", "empty"
-    return data, "too large" if len(data) > limit_B else ""
+    return data, "too large" if len(data) > LARGEST_DOCUMENT_B else ""

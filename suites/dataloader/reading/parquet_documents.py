@@ -30,7 +30,7 @@ Others use it again: returned memory comes back by page faults, which cost more 
 """
 
 TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
-COLUMNS = ("text", "image")
+COLUMN = "text"
 
 
 @contextmanager
@@ -132,13 +132,12 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 
 def _text_column(schema: Any) -> str:
-    for name in COLUMNS:
-        if name in schema.names:
-            kind = str(schema.field(name).type)
-            if kind not in TEXT_TYPES:
-                raise UnreadableFile(f"its column {name} has type {kind}, not one of {', '.join(TEXT_TYPES)}")
-            return name
-    raise UnreadableFile(f"it has the columns {', '.join(schema.names)}, none of {', '.join(COLUMNS)}")
+    if COLUMN not in schema.names:
+        raise UnreadableFile(f"it has no column {COLUMN}, but {', '.join(schema.names)}")
+    kind = str(schema.field(COLUMN).type)
+    if kind not in TEXT_TYPES:
+        raise UnreadableFile(f"its column {COLUMN} has type {kind}, not one of {', '.join(TEXT_TYPES)}")
+    return COLUMN
 
 
 def _row_group(file: Any, group: int, column: str, skip: int) -> Iterator[bytes | CorruptSample]:

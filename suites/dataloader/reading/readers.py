@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from suites.dataloader.batch import LoaderError, LoaderSpec, Source, Tokens, tokenize
 from suites.dataloader.reading.formats import FORMATS, SPOOLED, FileFormat
-from suites.dataloader.reading.storage import CorruptSample, UnreadableFile, library, one_line
+from suites.dataloader.reading.storage import CorruptSample, UnreadableFile, one_line
 
 Decoded = TypeVar("Decoded")
 
@@ -25,14 +19,6 @@ class BadSample(NamedTuple):
     sample: int
     file: str
     reason: str
-
-
-class ReaderMemory(NamedTuple):
-    """Memory that open readers hold: growth of the process' proportional set size, and Arrow's own count."""
-
-    readers: int
-    pss_B: int
-    arrow_B: int
 
 
 def read(
@@ -54,45 +40,6 @@ def read_text(
 ) -> Iterator[bytes | BadSample]:
     """Return the documents' text as UTF-8, checked, as `read` does: half of the memory of its tokens."""
     return _decoded(source, _numbered(source, spec, first, spool), _utf8)
-
-
-def read_bytes(source: Source, spec: LoaderSpec, first: int = 0) -> Iterator[bytes | BadSample]:
-    """Return the documents' bytes, as `read` does; they may be images or text of any encoding."""
-    return _decoded(source, _numbered(source, spec, first), bytes)
-
-
-def read_images(source: Source, spec: LoaderSpec, first: int = 0) -> Iterator[NDArray[np.uint8] | BadSample]:
-    """Return the source's images (height, width, 3), in the order of `read`; raises as `read` does."""
-    return _decoded(source, _numbered(source, spec, first), decode_image)
-
-
-def decode_image(data: bytes) -> NDArray[np.uint8]:
-    """Return a JPEG or PNG image as RGB (height, width, 3).
-
-    Raises `CorruptSample` where it cannot be decoded, `Unavailable` where Pillow is missing.
-    """
-    pillow = library("PIL.Image")
-    try:
-        with pillow.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-            return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, pillow.DecompressionBombError) as error:
-        raise CorruptSample(f"the image is corrupt: {one_line(error)}") from None
-
-
-def memory_of_readers(
-    sources: Sequence[Source], spec: LoaderSpec, documents: int = 1, spool: bool = False
-) -> ReaderMemory:
-    """Return what a reader of each source holds after `documents` documents, all open at once."""
-    import psutil
-
-    process = psutil.Process()
-    next(read(sources[0], spec, spool=spool))  # what is loaded once belongs to no reader
-    before_B, arrow_before_B = process.memory_full_info().pss, _arrow_B()
-    readers = [read(source, spec, spool=spool) for source in sources]
-    for reader, source in zip(readers, sources, strict=True):
-        for _ in range(min(documents, source.samples)):
-            next(reader)
-    return ReaderMemory(len(readers), process.memory_full_info().pss - before_B, _arrow_B() - arrow_before_B)
 
 
 class _Numbered(NamedTuple):
@@ -167,8 +114,3 @@ def _utf8(data: bytes) -> bytes:
     except UnicodeDecodeError as error:
         raise CorruptSample(f"the text is not UTF-8: {error.reason} at byte {error.start}") from None
     return data
-
-
-def _arrow_B() -> int:
-    arrow: Any = sys.modules.get("pyarrow")
-    return int(arrow.total_allocated_bytes()) if arrow else 0

@@ -9,5 +9,4 @@ PARAMETERS = 12.2e9  # Gemma 3 12B
 ELEMENT_B = 2  # bf16
 NODES, GPUS_PER_NODE = 2, 8
 FAST_B_PER_S, FAST_STEP_S = 400e9, 4.4
-SLOW_B_PER_S = 1.25e9
 """Zhu, "Network and Storage Benchmarks for LLM Training on the Cloud", 2025, which Table III quotes."""

@@ -21,7 +21,6 @@ from suites.dataloader.corpora.corpus import (
     Corpus,
     CorpusSettings,
     generated,
-    images,
     load,
     sources_of_text,
     write,
@@ -31,12 +30,7 @@ from suites.dataloader.corpora.installed_files import LARGEST_DOCUMENT_B, Root, 
 from suites.dataloader.reading import storage
 from suites.dataloader.reading.readers import (
     BadSample,
-    CorruptSample,
-    decode_image,
-    memory_of_readers,
     read,
-    read_bytes,
-    read_images,
 )
 
 TEXTS = ["a", "two\nlines\r\n", 'a "quoted" \\ text', "é 漢字 \u2028 \U0001f600", "\0 \x1f", "x" * 70_000]
@@ -401,7 +395,7 @@ def test_a_null_is_a_bad_sample_and_other_columns_are_refused(tmp_path):
     with pytest.raises(LoaderError, match=r"its column text has type int64, not one of string"):
         numbered(path, "parquet", 2)
     parquet.write_table(arrow.table({"body": ["x"]}), path)
-    with pytest.raises(LoaderError, match=r"it has the columns body, none of text, image$"):
+    with pytest.raises(LoaderError, match=r"it has no column text, but body$"):
         numbered(path, "parquet", 1)
 
 
@@ -493,54 +487,7 @@ def write_raw(format: str, path: Path, documents: list[bytes]) -> None:
         return
     if format in NEEDS:
         pytest.importorskip(NEEDS[format])
-    WRITTEN_AS[format].write(path, documents, CorpusSettings(), "text")
-
-
-# Images
-
-
-def image_packages(folder: Path) -> dict[str, np.ndarray]:
-    pillow = pytest.importorskip("PIL.Image")
-    (folder / "drawn").mkdir(parents=True)
-    arrays = {}
-    for number in range(3):
-        array = np.random.default_rng(number).integers(0, 256, (5 + number, 7, 3), np.uint8)
-        pillow.fromarray(array).save(folder / "drawn" / f"{number}.png")
-        pillow.fromarray(array).save(folder / "drawn" / f"{number}.JPG", format="JPEG")
-        arrays[f"{number}"] = array
-    return arrays
-
-
-@pytest.mark.parametrize("format", ["webdataset", "parquet"])
-def test_images_are_the_files_and_a_corrupt_one_is_counted(tmp_path, format):
-    if format in NEEDS:
-        pytest.importorskip(NEEDS[format])
-    arrays = image_packages(tmp_path / "packages")
-    files = sorted((tmp_path / "packages" / "drawn").iterdir())
-    (tmp_path / "packages" / "drawn" / "3.png").write_bytes(files[1].read_bytes()[:60])
-    corpus = images(tmp_path / "corpora", format, roots=(Root(str(tmp_path / "packages")),))
-    assert [(one.name, one.samples) for one in corpus.sources] == [("drawn/jpeg", 3), ("drawn/png", 4)]
-    stored = list(read_bytes(corpus.sources[0], SPEC))
-    assert sorted(stored) == sorted(one.read_bytes() for one in files if one.suffix == ".JPG")
-    decoded = list(read_images(corpus.sources[1], SPEC))
-    good = [one for one in decoded if not isinstance(one, BadSample)]
-    assert sorted(one.tobytes() for one in good) == sorted(one.tobytes() for one in arrays.values())
-    (bad,) = [one for one in decoded if isinstance(one, BadSample)]
-    assert bad.reason.startswith("the image is corrupt: ")
-
-
-def test_only_jpeg_and_png_are_decoded():
-    pillow = pytest.importorskip("PIL.Image")
-    data = io.BytesIO()
-    pillow.new("RGB", (2, 2)).save(data, format="GIF")
-    for one in (data.getvalue(), b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"):
-        with pytest.raises(CorruptSample):
-            decode_image(one)
-
-
-def test_images_of_no_package_are_unavailable(tmp_path):
-    with pytest.raises(Unavailable, match="no JPEG or PNG file found"):
-        images(tmp_path / "corpora", "parquet", roots=(Root(str(tmp_path)),))
+    WRITTEN_AS[format].write(path, documents, CorpusSettings())
 
 
 # Storage
@@ -599,13 +546,6 @@ def test_readers_that_are_closed_close_their_files(tmp_path):
     for one in readers:
         one.close()  # type: ignore[attr-defined]
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_the_memory_of_open_readers_is_measured(tmp_path):
-    corpus = corpus_in(tmp_path, "parquet")
-    memory = memory_of_readers(corpus.sources, SPEC)
-    assert memory.readers == 3
-    assert memory.arrow_B > 0
 
 
 def test_a_tar_written_by_others_with_folders_is_read(tmp_path):

@@ -56,7 +56,6 @@ class Texts:
     """Documents for `corpus.write`: one list of texts per source."""
 
     texts: list[list[str]]
-    content: str = "text"
     digest: str = "texts"
 
     @property

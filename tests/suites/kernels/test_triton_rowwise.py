@@ -1,7 +1,8 @@
 """Triton's row-wise and pointwise kernels, interpreted: forward and every gradient against float64 PyTorch.
 
 An error is |ours - float64| over the largest |float64| of the same tensor, or over the terms of a gradient
-where those cancel (a norm of one column, a softmax of one 1 and else zeros). And what the kernels take of five GPUs, by their compilers.
+where those cancel (a norm of one column; a softmax of one 1 and else zeros). And what the kernels take of
+five GPUs, by their compilers.
 """
 
 from __future__ import annotations

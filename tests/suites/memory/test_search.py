@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suites.memory.search import PATIENCE, fewest_of, fewest_power_of_two, fewest_ranks, tokens_at
+from suites.memory.search import PATIENCE, fewest_of, tokens_at
 
 
 class Counted:
@@ -33,25 +33,27 @@ def worst(upper: int) -> float:
     return 2 + (PATIENCE + 1) * math.ceil(math.log2(upper)) if upper > 1 else 2
 
 
+def fewest_up_to(peak_at: Callable[[int], float], capacity_B: float, upper: int) -> int | None:
+    return fewest_of(peak_at, capacity_B, range(1, upper + 1))
+
+
 whole = st.integers(0, 10**12)
 
 
 @given(whole, whole, st.integers(1, 10**12), st.integers(1, 3000))
-def test_fewest_ranks_of_a_plus_b_over_n(fixed_B: int, spread_B: int, capacity_B: int, upper: int) -> None:
+def test_fewest_of_a_plus_b_over_n(fixed_B: int, spread_B: int, capacity_B: int, upper: int) -> None:
     peak_at = Counted(lambda n: fixed_B + spread_B / n)
-    found = fewest_ranks(peak_at, capacity_B, upper)
+    found = fewest_up_to(peak_at, capacity_B, upper)
     assert found == scan(peak_at.function, capacity_B, list(range(1, upper + 1)))
     assert len(peak_at.asked) <= 6
     assert len(set(peak_at.asked)) == len(peak_at.asked)
 
 
 @given(whole, st.integers(1, 10**9), st.integers(1, 10**6), st.integers(1, 10**12), st.integers(1, 2000))
-def test_fewest_ranks_of_uneven_shards(
-    fixed_B: int, rows: int, row_B: int, capacity_B: int, upper: int
-) -> None:
+def test_fewest_of_uneven_shards(fixed_B: int, rows: int, row_B: int, capacity_B: int, upper: int) -> None:
     """Sharded by whole rows, the largest rank holds ceil(rows / N): flat stretches, but never rising."""
     peak_at = Counted(lambda n: fixed_B + -(-rows // n) * row_B)
-    found = fewest_ranks(peak_at, capacity_B, upper)
+    found = fewest_up_to(peak_at, capacity_B, upper)
     assert found == scan(peak_at.function, capacity_B, list(range(1, upper + 1)))
     assert len(peak_at.asked) <= worst(upper)
 
@@ -59,7 +61,7 @@ def test_fewest_ranks_of_uneven_shards(
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=300), st.floats(0, 1e12))
 def test_any_peaks_are_verified_on_both_sides(peaks: list[float], capacity_B: float) -> None:
     """Nothing is assumed of the peaks here; what is found is still a true crossing."""
-    found = fewest_ranks(lambda n: peaks[n - 1], capacity_B, len(peaks))
+    found = fewest_up_to(lambda n: peaks[n - 1], capacity_B, len(peaks))
     if found is None:
         assert peaks[0] > capacity_B
         assert peaks[-1] > capacity_B
@@ -69,13 +71,13 @@ def test_any_peaks_are_verified_on_both_sides(peaks: list[float], capacity_B: fl
 
 
 @given(whole, whole, st.integers(1, 10**12), st.integers(1, 5000))
-def test_fewest_power_of_two(fixed_B: int, spread_B: int, capacity_B: int, upper: int) -> None:
+def test_fewest_of_powers_of_two(fixed_B: int, spread_B: int, capacity_B: int, upper: int) -> None:
     peak_at = Counted(lambda n: fixed_B + spread_B / n)
-    found = fewest_power_of_two(peak_at, capacity_B, upper)
     powers = [n for n in range(1, upper + 1) if n & (n - 1) == 0]
+    found = fewest_of(peak_at, capacity_B, powers)
     assert found == scan(peak_at.function, capacity_B, powers)
     assert len(peak_at.asked) <= 6
-    least = fewest_ranks(peak_at.function, capacity_B, upper)
+    least = fewest_up_to(peak_at.function, capacity_B, upper)
     if found is not None:
         assert least is not None
         assert least <= found < 2 * least
@@ -103,15 +105,15 @@ def test_fewest_of_given_numbers() -> None:
 
 
 def test_upper_itself_may_be_the_answer() -> None:
-    assert fewest_ranks(lambda n: 100 / n, 10, 10) == 10
-    assert fewest_ranks(lambda n: 100 / n, 10, 9) is None
+    assert fewest_up_to(lambda n: 100 / n, 10, 10) == 10
+    assert fewest_up_to(lambda n: 100 / n, 10, 9) is None
 
 
 def test_table_i_by_search() -> None:
     """With all of 40 B per parameter spread evenly, the search finds Table I's GPUs."""
     for billions, gpus in ((1, 1), (7, 4), (13, 7), (70, 35), (175, 88)):
         total_B = 40e9 * billions
-        assert fewest_ranks(lambda n, total_B=total_B: total_B / n, 80e9, 1024) == gpus  # type: ignore[misc]
+        assert fewest_up_to(lambda n, total_B=total_B: total_B / n, 80e9, 1024) == gpus  # type: ignore[misc]
 
 
 @given(whole, st.integers(1, 10**9), st.integers(0, 10**12), st.integers(1, 5000))

@@ -56,7 +56,11 @@ def test_as_measured(name):
     step = build_step(FEW_KERNELS, SET_UPS[name])
     found = dry_run(step, HOST)
     lines = {one.place.line for one in found.timeline.events if one.place.operation == "aten.mm.out"}
-    assert {line.partition("/")[0] for line in lines} <= {"training", "techniques", "models"}  # generated code has none
+    assert {line.partition("/")[0] for line in lines} <= {
+        "training",
+        "techniques",
+        "models",
+    }  # generated code has none
     eager = [one for one in SET_UPS[name] if one not in ("compile", BLOCKS)]
     eager_B = dry_run(build_step(FEW_KERNELS, eager), HOST).peak_B
     assert abs(found.peak_B / eager_B - 1) > 10 * ALLOWED

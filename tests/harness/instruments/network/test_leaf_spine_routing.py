@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meta_zone import meta_zone
 from scipy.stats import chisquare
 
 from harness.instruments.network.leaf_spine import placements, routing
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, meta_zone
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos
 from harness.instruments.network.leaf_spine.collectives import ALONE, Flows, flows_of
 from harness.instruments.network.leaf_spine.routing import RoutingPolicy
 

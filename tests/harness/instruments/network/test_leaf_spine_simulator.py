@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meta_zone import meta_zone
 
 from harness.instruments.network.leaf_spine import flow_simulator, placements, routing
-from harness.instruments.network.leaf_spine.clos import Clos, meta_zone
+from harness.instruments.network.leaf_spine.clos import Clos
 from harness.instruments.network.leaf_spine.collectives import ALONE, Flows, flows_of
 from harness.instruments.network.leaf_spine.flow_simulator import simulate
 from harness.instruments.network.leaf_spine.routing import ECMP, RoutingPolicy

@@ -1,0 +1,16 @@
+"""A zone of Meta's training cluster, for tests of routing and of the simulator."""
+
+from __future__ import annotations
+
+from harness.instruments.network.leaf_spine.clos import Clos
+
+NIC_B_per_s = 400e9 / 8
+"""400 Gbit/s per GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233."""
+
+
+def meta_zone() -> Clos:
+    """Return one zone of 3,072 GPUs: 192 racks of two hosts with 8 GPUs each, 16 uplinks per rack.
+
+    Racks and zone: The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.1. It does not block.
+    """
+    return Clos(192, 16, 16, NIC_B_per_s, NIC_B_per_s)
