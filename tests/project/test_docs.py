@@ -11,7 +11,7 @@ from harness.config.code_fingerprint import ROOT
 from harness.config.run import load
 from harness.preset.request import load_preset, requested
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 TOPS = ("harness", "suites", "conf", "docs", "tests", "results/reference")
 PATH = re.compile(rf"(?<![\w./-])((?:{'|'.join(TOPS)})/[\w./-]+)")
 CONFIG = ROOT / "tests/data/configs/llama-3.1-8b.json"
@@ -19,8 +19,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def named_paths(text: str) -> set[str]:
-    """Return the paths of this repository in the text, cut at placeholders (`<suite>`, `mine`)."""
-    return {found.rstrip(".") for found in PATH.findall(text) if "/" in found}
+    """Return the paths of this repository in a text, not in links, cut at `<suite>` or `mine`."""
+    return {found.rstrip(".") for found in PATH.findall(LINK.sub("]", text)) if "/" in found}
 
 
 def anchors(text: str) -> set[str]:

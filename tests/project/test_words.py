@@ -39,7 +39,7 @@ INSTEAD_OF_PER = re.compile(
 )
 """Rates without their "per". Case counts in units: a GB, but not "as a step"."""
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def replaced(text: str) -> list[str]:

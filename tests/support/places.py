@@ -5,5 +5,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
-PYTHONPATH = os.pathsep.join([str(SUPPORT), str(ROOT)])
+PYTHONPATH = os.pathsep.join([str(SUPPORT), str(SUPPORT / "ranks"), str(ROOT)])
 """Lets a process import the project and the modules of tests/support."""

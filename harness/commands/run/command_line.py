@@ -51,7 +51,7 @@ your own workload
   suite.workloads.NAME.FIELD=VALUE       change a field
   +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
   suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
-  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/memory.md
+  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/suites/memory.md
   suite.trace=PATH                       a torch.profiler trace or a folder of ranks: docs/traces.md
 
 flags

@@ -1,7 +1,7 @@
 """CUDA's operations on fake CPU tensors: its fused kernels, its autocast list, its allocator's rounding.
 
 `dry_run.py` enters `cuda_operations` for the simulated device "cuda". Written from torch's sources and
-compared with small steps on an H100 (docs/memory.md): its values are a model of CUDA's.
+compared with small steps on an H100 (docs/suites/memory.md): its values are a model of CUDA's.
 """
 
 from __future__ import annotations

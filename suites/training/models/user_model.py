@@ -4,7 +4,7 @@ The contract: `function(workload)` returns an nn.Module whose `forward(tokens_BT
 loss, a scalar tensor; both arguments are int64. `workload` is a dict with the fields of `workload.Workload`;
 `workload["num_hidden_layers"]` may be fewer than the user's, for a dry run that repeats them. A
 function with a second parameter gets the parts that techniques replace, see `model.Functions`; without one,
-such techniques are refused. docs/memory.md has an example.
+such techniques are refused. docs/suites/memory.md has an example.
 
 Nothing may read values of tensors or name a device: dry runs use fake tensors and the meta device.
 """

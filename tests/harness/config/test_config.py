@@ -14,6 +14,7 @@ from harness.config.run import checked, compose_run, compose_suite, load, names
 from harness.config.validation import ConfigError
 from harness.config.workloads import check_names
 
+LLAMA = "suite.workload_from=tests/data/small_configs/llama.json"
 REFUSED = [
     ([], "suite: missing"),
     (["suite=memry"], "did you mean memory"),
@@ -142,11 +143,19 @@ REFUSED = [
     (["suite=memory", "suite.workload_from=no/config.json"], "no/config.json"),
     (["suite=memory", "suite.workload_from=pyproject.toml"], "not JSON at line 1"),
     (
-        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.seq_len=9999999"],
+        [
+            "suite=memory",
+            LLAMA,
+            "suite.hf_defaults.seq_len=9999999",
+        ],
         "max_position_embeddings",
     ),
     (
-        ["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.micro_batch_sise=2"],
+        [
+            "suite=memory",
+            LLAMA,
+            "suite.hf_defaults.micro_batch_sise=2",
+        ],
         "did you mean micro_batch_size",
     ),
     (["model=x.json"], "model: no such name; use suite.workload_from='x.json'"),
@@ -255,9 +264,13 @@ def test_a_workload_that_others_need_can_be_left_out():
 
 
 def test_a_config_json_is_a_workload():
-    run = load(["suite=memory", "suite.workload_from=tests/data/llama.json", "suite.hf_defaults.seq_len=32"])[
-        0
-    ]
+    run = load(
+        [
+            "suite=memory",
+            LLAMA,
+            "suite.hf_defaults.seq_len=32",
+        ]
+    )[0]
     workload = run.workloads["llama"]
     assert workload["hf_config"]["model_type"] == "llama"
     assert (workload["num_hidden_layers"], workload["seq_len"]) == (

@@ -49,7 +49,7 @@ def test_the_speed_ups_are_those_of_the_run() -> None:
             for one in csv.DictReader(file)
             if one["metric"] == "time" and one["method"] == "warm"
         }
-    page = words("kernels.md")
+    page = words("suites/kernels.md")
     for title, variant in ROWS.items():
         cells = [speed_up(*effects[STEP, variant], digits=2)]
         for workload in (ATTENTION_128, ATTENTION_64):
@@ -81,7 +81,7 @@ def test_the_rates_of_attention_are_those_of_the_run() -> None:
     def rate(workload: str, variant: str, side: int = 0) -> float:
         return flops[workload] / seconds[workload, variant][side] / 1e12
 
-    page = words("kernels.md")
+    page = words("suites/kernels.md")
     short = "attention_causal_128_2k_gpu"
     assert f"{rate(short, 'triton') / rate(short, 'sdpa'):.0%} of SDPA's rate".replace("%", " %") in page
     triton = [rate(one, "triton") for one in (ATTENTION_128, ATTENTION_64)]
@@ -121,7 +121,7 @@ def test_the_errors_of_the_simulated_allocator_are_those_of_the_runs() -> None:
         tensors[workload].append(100 * (1 - here["peak_memory", "fake_step"] / peak_B))
         reserved_B = there["reserved_memory", "measured"]
         reserved[workload].append(100 * (here["reserved_memory", "fake_step"] / reserved_B - 1))
-    page = words("memory.md")
+    page = words("suites/memory.md")
     for title, workload in (
         ("Llama 12M", "llama_12m"),
         ("GPT 5M", "gpt_5m"),

@@ -10,7 +10,7 @@ from harness.records import measurement
 from harness.sweep.store import read_records
 
 RECORDS = read_records(ROOT / "results/reference/dataloader")
-PAGE = (ROOT / "docs/dataloader.md").read_text()
+PAGE = (ROOT / "docs/suites/dataloader.md").read_text()
 ALL = "all processes and shared memory"
 
 LOADERS = {

@@ -25,7 +25,7 @@ from suites.kernels.subject import Subject
 
 pytest.importorskip("transformers")
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[2] / "data" / "small_configs"
 RUN = load(["suite=kernels"])[0]
 VARIANTS = {variant.name: variant for variant in RUN.variants}
 TOKENS = 24

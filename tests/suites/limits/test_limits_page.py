@@ -1,4 +1,4 @@
-"""docs/limits.md states what the reference records of the limits suite have."""
+"""docs/suites/limits.md states what the reference records of the limits suite have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def power(value: float) -> str:
 def test_the_page_states_what_the_records_have() -> None:
     """Each wall of its first table, its band and each measured step, as the page writes them."""
     found = recorded()
-    page = " ".join((ROOT / "docs/limits.md").read_text().split())
+    page = " ".join((ROOT / "docs/suites/limits.md").read_text().split())
     walls = [
         "| " + " | ".join(power(found[RUNS, name, wall, ""][0]) for wall in WALLS) + " |"
         for name in (
@@ -69,7 +69,7 @@ def test_the_page_counts_the_combinations_that_reach_the_claim() -> None:
     )
     reach, reach_half = ([m for m, wall in of.items() if wall >= CLAIMED_FLOP] for of in (none, half))
     assert not [m for m in reach if "batch_exponent=0," in m or "node_size=8," in m]
-    page = " ".join((ROOT / "docs/limits.md").read_text().split())
+    page = " ".join((ROOT / "docs/suites/limits.md").read_text().split())
     assert f"in {len(reach)} of {len(none)} combinations" in page
     assert f"at {power(max(none.values()))} FLOP at most" in page
     assert f"{len(reach_half)} of {len(half)} combinations reach it" in page
@@ -92,5 +92,5 @@ def test_every_step_that_opens_the_page_is_predicted() -> None:
     ]
     assert len(hidden) == 9
     within = sum(abs(error) < 0.15 for error in hidden)
-    first = (ROOT / "docs/limits.md").read_text().partition("\n|")[0]
+    first = (ROOT / "docs/suites/limits.md").read_text().partition("\n|")[0]
     assert f"{ {0: 'none', 1: 'one'}[within] } of nine" in " ".join(first.split())

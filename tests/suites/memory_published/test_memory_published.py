@@ -402,7 +402,7 @@ GROUPS = {
 
 
 def test_the_docs_have_the_errors_of_the_committed_run():
-    lines = (ROOT / "docs" / "memory_published.md").read_text().splitlines()
+    lines = (ROOT / "docs/suites/memory_published.md").read_text().splitlines()
     errors = {}
     for record in read_records(ROOT / "results" / "reference" / "memory_published"):
         method = "megatron" if record.cell.workload in MEGATRON else "fake_step"

@@ -11,7 +11,7 @@ from harness.sweep.store import read_records
 
 FOLDER = ROOT / "results/reference/profiling"
 RECORDS = read_records(FOLDER)
-PAGE = (ROOT / "docs/profiling.md").read_text()
+PAGE = (ROOT / "docs/suites/profiling.md").read_text()
 STEPS = {
     "ddp_2_ranks": "DDP",
     "fsdp2_2_ranks": "FSDP2",

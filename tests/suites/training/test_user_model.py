@@ -175,7 +175,11 @@ def test_a_module_that_cannot_be_used_is_one_line(module, source, name, said):
         ),
         (["suite=kernels", "suite.model=my_models:make"], "this suite takes no model code"),
         (
-            ["suite=memory", "suite.model=my_models:make", "suite.workload_from=tests/data/gpt2.json"],
+            [
+                "suite=memory",
+                "suite.model=my_models:make",
+                "suite.workload_from=tests/data/small_configs/gpt2.json",
+            ],
             "give one of the two",
         ),
     ],

@@ -331,7 +331,11 @@ def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep_in_one_l
     found = own_model([config_cell(1_000)], "suites")["too_large"]
     assert re.fullmatch(r"a step of .* suite\.hf_defaults\.num_hidden_layers=\d+ would fit", found)
     stub(monkeypatch, FAST._replace(too_large=found))
-    words = ["suite=kernels", "suite.workload_from=tests/data/llama.json", f"out={tmp_path / 'out'}"]
+    words = [
+        "suite=kernels",
+        "suite.workload_from=tests/data/small_configs/llama.json",
+        f"out={tmp_path / 'out'}",
+    ]
     with pytest.raises(ConfigError, match="would fit"):
         run_command([*words, "suite.hf_defaults.seq_len=16"])
     assert not (tmp_path / "out" / "records.jsonl").exists()

@@ -1,4 +1,4 @@
-"""What makes the ranks of tests/support/offload_ranks.py cheaper.
+"""What makes the ranks of tests/support/ranks/offload_ranks.py cheaper.
 
 Deepspeed's third stage and `harness.instruments.memory.allocator.watch` begin with collections of garbage,
 which look through all of torch and deepspeed each time.
