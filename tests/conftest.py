@@ -50,7 +50,7 @@ STARTS = {
         test_user_model
     """,
     "whole sweeps": """
-        test_adding_a_technique test_cgroup test_examples test_installed test_interleaved_groups test_main
+        test_cgroup test_guides test_installed test_interleaved_groups test_main
         test_private_memory test_protocols test_reference test_resume test_runner test_template
         test_worker
     """,

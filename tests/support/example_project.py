@@ -1,4 +1,4 @@
-"""A copy of the project with a guide's example added, and its commands."""
+"""A copy of the project with the guides' examples added, and its commands."""
 
 import shutil
 import subprocess
@@ -11,19 +11,19 @@ from harness.config.code_fingerprint import ROOT
 CACHE = ".mypy_cache"
 
 
-def project_with(example, folder, own=None):
-    """Return `folder`, now a copy of the project with the example's files added; none is replaced.
+def project_with(examples, folder, own):
+    """Return `folder`, now a copy of the project with the examples' files added; none is replaced.
 
-    `own`: which of its own suites the project keeps; None: all.
+    `own`: which of its own suites the project keeps.
     """
     for name in ("harness", "conf", "suites"):
         shutil.copytree(
             ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
     for file in (folder / "conf/suite").glob("*.yaml"):
-        if own is not None and file.stem not in own:
+        if file.stem not in own:
             file.unlink()
-    for file in example.rglob("*.*"):
+    for example, file in ((one, file) for one in examples for file in one.rglob("*.*")):
         if "__pycache__" not in file.parts:
             target = folder / file.relative_to(example)
             assert not target.exists(), f"{target} exists already"

@@ -1,0 +1,154 @@
+"""The guides' suite and technique, and README's optimization, work as they are printed."""
+
+import json
+import re
+import shutil
+
+import pytest
+import yaml
+from example_project import assert_checked, project_with, python
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.protocols import OPTIMIZATION, SUITE
+from harness.instruments.network.emulated_network import privileges
+from harness.records import Unavailable
+
+SUITE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_suite"
+TECHNIQUE_EXAMPLE = ROOT / "tests" / "examples" / "adding_a_technique"
+SUITE_GUIDE = (ROOT / "docs" / "adding-a-suite.md").read_text()
+TECHNIQUE_GUIDE = (ROOT / "docs" / "adding-a-technique.md").read_text()
+
+WORKLOADS = {"memory": "llama_12m", "kernels": "step_5m_128", "offload": "llama_5m", "interconnect": "ddp"}
+"""The suites that the technique's guide adds it to."""
+
+OF_EVERY_SUITE = [
+    "tests/harness/config/test_dataclass_fields.py",
+    "tests/harness/config/test_protocols.py",
+    "tests/project/test_every_optimization.py",
+    "tests/project/test_layers.py",
+    "tests/project/test_layout.py",
+]
+"""Files of tests that look at each suite."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of the project with both guides' examples, in which few other suites are composed."""
+    examples = (SUITE_EXAMPLE, TECHNIQUE_EXAMPLE)
+    folder = project_with(examples, tmp_path_factory.mktemp("project"), own=tuple(WORKLOADS))
+    block = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[0]
+    (folder / "conf/suite/memory/of_readme.yaml").write_text(block)
+    return folder
+
+
+def records_of(project, suite):
+    lines = (project / f"results/{suite}/records.jsonl").read_text().splitlines()
+    return {one["cell"]["optimization"]: one for one in map(json.loads, lines)}
+
+
+def test_the_suite_runs_and_its_report_shows_its_numbers(project):
+    done = python(project, "-m", "harness", "suite=packing", "repeats=2", "suite.sampling.budget_s=0.05")
+    assert done.returncode == 0, done.stderr
+    records = records_of(project, "packing")
+    assert {one["status"] for one in records.values()} == {"ok"}
+    assert set(records) == {"baseline", "baseline_again", "first_fit.open_1", "first_fit.open_16"}
+    report = (project / "results/packing/report.md").read_text()
+    assert report.startswith("# How much padding does packing save, and how long does it take?\n")
+    assert "\nTime (warm): no variant pays.\n" in report
+    assert re.search(r"^Padding: up to −[\d.]+ % \(First fit of 16\), not judged", report, re.M)
+    assert "Others cpu share" not in report
+    for shown in ("One document per sequence", "First fit of 16", "padding", "time"):
+        assert shown in report
+
+
+def test_a_wrong_packing_is_a_wrong_result(project):
+    """The check of the guide's suite catches a document that is lost."""
+    wrong = (
+        "from harness.records import WrongResult\nfrom suites.packing import *\n"
+        "subject = build({'documents': 500, 'seq_len': 64}, 0)\n"
+        "pack = lambda lengths, seq_len: one_each(lengths, seq_len)[1:]\n"
+        "try:\n    check(prepare(Subject(subject.workload, subject.lengths, pack)))\n"
+        "except WrongResult as error:\n    print(error)\n"
+    )
+    done = python(project, "-c", wrong)
+    assert done.stdout == "499 documents are packed, expected each of 500 once\n", done.stderr
+
+
+@pytest.mark.timeout(600)
+def test_the_technique_and_the_optimization_of_readme_run(project):
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 67}
+    fields = {**sizes, "seq_len": 16, "measurable": False}
+    words = [f"suite.workloads.gpt_5m.{name}={value}" for name, value in fields.items()]
+    words += ["suite=memory", "workloads=[gpt_5m]", "only=[of_readme,chunked_loss]"]
+    done = python(project, "-m", "harness", *words)
+    assert done.returncode == 0, done.stderr
+    records = records_of(project, "memory")
+    assert {name: one["status"] for name, one in records.items()} == {
+        "baseline": "ok",
+        "chunked_loss": "ok",
+        "of_readme": "ok",
+    }
+    assert records["chunked_loss"]["cell"]["config"]["techniques"] == [["chunked_loss", {}]]
+    assert records["chunked_loss"]["measurements"]
+    assert records["of_readme"]["cell"]["config"]["techniques"] == [
+        ["fsdp2", {}],
+        ["mixed_precision", {"gradients": "bf16"}],
+        ["attention", {"kernel": "flash"}],
+    ]
+    assert "FSDP2 + bf16 + flash attention" in (project / "results/memory/report.md").read_text()
+
+
+@pytest.mark.timeout(900)
+def test_both_pass_the_projects_own_checks(project):
+    file = "suites/training/techniques/chunked_loss.py"
+    (project / "uses.py").write_text(
+        "from suites.training.techniques import Technique, chunked_loss\n"
+        "checked: Technique[chunked_loss.Settings] = chunked_loss\n"
+    )
+    assert_checked(project, ["suites/packing", file], ["-p", "suites.packing", "-m", "uses"])
+
+
+@pytest.mark.timeout(900)
+def test_both_pass_the_tests_that_look_at_every_suite(project):
+    """The technique is found in every suite that trains, and is right in each."""
+    shutil.copytree(ROOT / "tests", project / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", project)
+    chosen = f"packing or (chunked_loss and ({' or '.join({**WORKLOADS, 'interconnect': 'ddp'})}))"
+    done = python(project, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "-k", chosen, *OF_EVERY_SUITE)
+    assert done.returncode == 0, done.stdout
+    ended = re.findall(r"^([A-Z]+) (tests/[\w/]+\.py)::(.*)", done.stdout, re.M)
+    assert {(how, file) for how, file, _ in ended} >= {("PASSED", file) for file in OF_EVERY_SUITE}
+    tried = {
+        (suite, how) for how, _, test in ended for suite in re.findall(r"\[(\w+)\|.*-chunked_loss\]", test)
+    }
+    expected = {(suite, "PASSED") for suite in WORKLOADS}
+    try:
+        privileges()
+    except Unavailable:
+        expected -= {("interconnect", "PASSED")}
+    assert tried >= expected
+
+
+def test_the_suite_of_the_guide_is_short():
+    lines = (SUITE_EXAMPLE / "suites/packing/__init__.py").read_text().splitlines()
+    assert len([line for line in lines if line.strip()]) <= 70
+
+
+def test_the_guide_names_every_function_of_the_protocols_and_the_class():
+    for name, function in SUITE.items():
+        assert f"`{name}({', '.join(function.parameters)})`" in SUITE_GUIDE
+    assert "| `Workload` |" in SUITE_GUIDE
+    for name in OPTIMIZATION:
+        assert f"`{name}(" in SUITE_GUIDE
+
+
+def test_the_guide_names_each_suite_with_a_workload():
+    for suite, workload in WORKLOADS.items():
+        assert f"`suite={suite} workloads=[{workload}]" in TECHNIQUE_GUIDE
+
+
+def test_the_yaml_of_the_guide_is_that_of_the_example():
+    (block,) = re.findall(r"```yaml\n(.*?)```", TECHNIQUE_GUIDE, re.S)
+    for suite in WORKLOADS:
+        assert (TECHNIQUE_EXAMPLE / f"conf/suite/{suite}/chunked_loss.yaml").read_text() == block
+    assert set(yaml.safe_load(block)) == {"title", "techniques"}
