@@ -1,4 +1,4 @@
-"""Convert base units into what people read; no other module converts values."""
+"""Convert base units into what people read: the units of records and reports."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
     """Return, per metric and method, every variant compared with the baseline, and the ratios drawn."""
     variants = index.names("optimization", {})
     noise = AGAIN if AGAIN in variants else ""
+    compared = len(set(variants) - {BASELINE, AGAIN}) * len(index.names("workload", {}))
     blocks = []
     for metric, method, unit in dict.fromkeys(
         (one.metric, one.method, one.unit) for one in index.table.values()
@@ -43,7 +44,7 @@ def metric_blocks(block: ReportBlock, index: ResultIndex) -> list[ReportBlock]:
             "terminal": block.fields["terminal"],
         }
         blocks.append(ReportBlock("effects", f"{block.id}_{id}", title, "", table))
-        if BASELINE in variants and len(variants) > 1:
+        if BASELINE in variants and compared > 1:  # one ratio is no figure
             plot = {**common, "x_title": ""}
             blocks.append(ReportBlock("effect_plot", f"{block.id}_{id}_plot", f"{title}, drawn", "", plot))
     return blocks
