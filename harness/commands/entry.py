@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.config.validation import ConfigError
 
-DONE, FAILED, MISTAKE, NO = 0, 1, 2, 3
-"""Exit statuses: done, a failure while it ran, a mistake of the user's, and a no (it does not fit)."""
+DONE, FAILED, MISTAKE, NO, BROKEN_CELL = 0, 1, 2, 3, 4
+"""Exit statuses: done, a failure while it ran, a mistake of the user's, a no (it does not fit), and a sweep
+in which a cell crashed or computed wrongly."""
 
 
 def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence[str]], int]) -> int:

@@ -49,8 +49,7 @@ def answer(argv: Sequence[str]) -> int:
     from harness.sweep.executors.start import executor_context
 
     with executor_context():
-        run_command(command.words)
-    return DONE
+        return run_command(command.words)
 
 
 def command_line() -> None:

@@ -261,6 +261,43 @@ def allocated_by_size() -> Iterator[None]:
         module._data_ptr_allocated = original
 
 
+@contextmanager
+def results_of_fake_works() -> Iterator[None]:
+    """Let an asynchronous all-reduce over a fake group have its tensor as result inside the block.
+
+    A fake group's work has none, which communication hooks of DDP read.
+    """
+    distributed: Any = torch.distributed
+    original = distributed.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        work = original(tensor, *arguments, **named)
+        return None if work is None else DoneWork(tensor)
+
+    distributed.all_reduce = all_reduce
+    try:
+        yield
+    finally:
+        distributed.all_reduce = original
+
+
+class DoneWork:
+    """A collective that is done, with its result."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._tensor = tensor
+
+    def wait(self) -> bool:
+        """Return at once."""
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a completed future of the reduced tensors."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result([self._tensor])
+        return future
+
+
 def has_pipelining() -> bool:
     """Return whether torch's pipelining is the one that `take_shapes_as_given` is for."""
     from torch.distributed.pipelining import _utils, schedules

@@ -13,9 +13,6 @@ from suites.training.dry_run.dry_run import device_here
 from suites.training.step import TrainingStep
 from suites.training.trainer import Trainer
 
-FIRST_STEPS = 1
-"""Steps before the optimizer has its state: they peak lower and are not sampled."""
-
 
 class Measured(NamedTuple):
     """Real steps: one peak per steady step, and the loss of every step.
@@ -31,7 +28,9 @@ class Measured(NamedTuple):
 
 
 def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_steps: int = 2) -> Measured:
-    """Return the peak bytes of `steady_steps` steps after the first, counted from before the model is built.
+    """Return the peak bytes of `steady_steps` steps, counted from before the model is built.
+
+    Steps before `step.settling_updates` lack states, peak lower and are not sampled.
 
     Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`; its
     allocations are real.
@@ -42,11 +41,11 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
     with narrow as products, watch(device) as allocator:
         allocator.mark("build")
         trainer = Trainer(step, device)
-        for index in range(FIRST_STEPS + steady_steps):
+        for index in range(step.settling_updates + steady_steps):
             allocator.mark(f"step {index}")
             losses.append(trainer.train_step().item())
         del trainer
-    peaks = tuple(allocator.peaks[1 + FIRST_STEPS :])
+    peaks = tuple(allocator.peaks[1 + step.settling_updates :])
     if products is None:
         return Measured(peaks, tuple(losses), in_fp32=False, slow=())
     return Measured(peaks, tuple(losses), in_fp32=bool(products.replaced), slow=tuple(sorted(products.slow)))

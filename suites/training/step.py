@@ -111,6 +111,7 @@ class TrainingStep:
     - `after_update`: each takes a trainer and returns what is called with it after every update.
     - `batches_per_update`: how many batches of the workload an update takes.
     - `updates_between_syncs`: updates after which all ranks have the same parameters.
+    - `settling_updates`: updates after which all states exist: the optimizer's after one.
     - `layers_alike`: whether a dry run of few layers determines the rest.
     - `no_dry_run`: why fake tensors cannot show the step; None: they can.
     - `notes`: which tensors are stored in which type.
@@ -142,6 +143,7 @@ class TrainingStep:
     after_update: tuple[Callable[[Any], Callable[[Any], None]], ...] = ()
     batches_per_update: int = 1
     updates_between_syncs: int = 1
+    settling_updates: int = 1
     layers_alike: bool = True
     no_dry_run: str | None = None
     notes: tuple[str, ...] = ()

@@ -54,6 +54,10 @@ your own workload
   suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/suites/memory.md
   suite.trace=PATH                       a torch.profiler trace or a folder of ranks: docs/traces.md
 
+exit status
+  0 done, also where cells ran out of memory or time or are unavailable; 2 a mistake in the command;
+  4 a cell crashed or computed wrongly; 1 another failure
+
 flags
   --help, --version
   --cfg job [--resolve] [--package KEY]  print the configuration as YAML

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.commands.entry import print_all
+from harness.commands.entry import BROKEN_CELL, DONE, print_all
 from harness.commands.run.from_results import from_results, index, load_run, report
 from harness.config.validation import ConfigError
 
 
-def run_command(words: Sequence[str]) -> None:
-    """Run the requested suites, then judge and report them; raises ConfigError, ExecutorError, StoreError."""
+def run_command(words: Sequence[str]) -> int:
+    """Run the requested suites, then judge and report them; return the exit status.
+
+    Raises ConfigError, ExecutorError, StoreError.
+    """
     from harness.config.run import check_show, load
 
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if "preset" in given:
-        run_preset(words)
-        return
+        return run_preset(words)
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):
@@ -26,7 +28,7 @@ def run_command(words: Sequence[str]) -> None:
                 )
         check_show(given.get("show", "answer"))
         from_results(given)
-        return
+        return DONE
     from harness.sweep.progress import announce
     from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
 
@@ -36,7 +38,7 @@ def run_command(words: Sequence[str]) -> None:
         total = [total_line([estimate for _, estimate in plans])] if len(runs) > 1 else []
         if runs[0].plan_only:
             print_all([*("\n".join([*lines, ""]) for lines, _ in plans), *total] if total else plans[0][0])
-            return
+            return DONE
         announce(total)
     for run in runs:
         for stage in stages(run):
@@ -47,10 +49,14 @@ def run_command(words: Sequence[str]) -> None:
     if given.get("suite") == "all":
         out = Path(given.get("out", "results"))
         print_all(index([run.out for run in runs], out, without_answers=True))
+    return ended([run.out for run in runs])
 
 
-def run_preset(words: Sequence[str]) -> None:
-    """Run what a preset chooses here within its budget, then judge and report it; raises ConfigError."""
+def run_preset(words: Sequence[str]) -> int:
+    """Run what a preset chooses here within its budget, then judge and report it; return the exit status.
+
+    Raises ConfigError.
+    """
     from harness.preset.programme import planned_programme
     from harness.preset.programme_view import programme_lines
     from harness.preset.request import requested
@@ -61,12 +67,22 @@ def run_preset(words: Sequence[str]) -> None:
     programme = planned_programme(request)
     if request.plan_only:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
-        return
+        return DONE
     announce(programme_lines(programme))
     folders = run_programme(programme)
     for folder in folders:
         report(folder, folder)
     print_all(index(folders, request.out, without_answers=True))
+    return ended(folders)
+
+
+def ended(folders: Sequence[Path]) -> int:
+    """Return the exit status of sweeps: what ran out of memory, out of time or is unavailable is a result."""
+    from harness.records import Status
+
+    broken = {Status.CRASHED, Status.WRONG_RESULT}
+    statuses = {record.status for folder in folders for record in load_run(folder)[1]}
+    return BROKEN_CELL if broken & statuses else DONE
 
 
 def refuse_nothing_ran(folder: Path) -> None:

@@ -33,6 +33,7 @@ def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
             torch_internals.own_chunks_alone(),
             torch_internals.real_fsdp2_meshes(),
             torch_internals.allocated_by_size(),
+            torch_internals.results_of_fake_works(),
             torch_internals.own_sharding_cache() if rank else nullcontext(),
         ):
             yield

@@ -179,11 +179,11 @@ def timeline_of_step(
 
 
 def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[None]:
-    """Return the fake process group of a sharded step, as `rank`; no group for others, or inside one.
+    """Return the fake process group of a step over ranks, as `rank`; no group for others, or inside one.
 
     Raises `Unavailable` on a real rank, which cannot represent others.
     """
-    if not is_sharded(step):
+    if step.features.sharding == "none":
         return nullcontext()
     if dist.is_initialized() and dist.get_backend() != "fake":
         raise Unavailable("this process is a rank itself and cannot simulate others")
@@ -193,7 +193,7 @@ def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[Non
 
 
 def is_sharded(step: TrainingStep) -> bool:
-    """Return whether ranks have different shares, so that the process group matters; DDP's have the same."""
+    """Return whether ranks have different shares of the model; DDP's have the same."""
     return step.features.sharding not in ("none", "ddp")
 
 
@@ -236,6 +236,8 @@ def _two_steps(
         trainer = Trainer(program.prepare(step), CPU, num_hidden_layers, host=host)
         for tensor in (*trainer.model.parameters(), *trainer.model.buffers()):
             log.label(tensor, "parameters")
+        for tensor in getattr(trainer.model, "communication_buffers", ()):
+            log.label(tensor, "communication")
         if device.name == "cuda" and device.architecture != "cdna":
             for _ in range(cublaslt_threads(trainer.plain, step.features.recompute)):
                 log.reserve(CUBLASLT_WORKSPACE_B)

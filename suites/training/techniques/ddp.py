@@ -1,7 +1,8 @@
 """DistributedDataParallel (arXiv 2006.15704): every rank has the full model; gradients are averaged.
 
 The model's only buffers are constants, which need no broadcast. DDP's reducer is written in C++ and does not
-run on fake tensors: a dry run has the model without it, whose gradients stay from step to step as buckets do.
+run on fake tensors: a dry run has the model without it, and the bytes of its buckets, which are allocated
+once. Where gradients are views of them, the gradients stay from step to step and stand for them.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. `powersgd` needs it, and changes what it sends.
@@ -14,8 +15,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
+import torch
+import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from harness.bounds import Bounds
@@ -29,6 +32,9 @@ ROLE = Role.PARALLELISM
 
 BF16_REDUCTION = 1e-3
 """Share of the first loss: bf16 rounds a gradient by 2^-9 of it, and AdamW divides by its size."""
+
+
+TWICE = "the formula has gradients once; DDP's buckets hold them once more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,14 @@ def contract(settings: Settings) -> Contract:
 
 def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return the step as one of the workload's `dp_size` ranks takes it."""
+    unlike = step.features.states_unlike
+    if not settings.gradient_as_bucket_view:
+        unlike = (*unlike, TWICE)
     return replace(
         step,
         ranks=step.workload.dp_size,
-        features=replace(step.features, sharding="ddp"),
-        wraps=(*step.wraps, partial(wrap, settings)),
+        features=replace(step.features, sharding="ddp", states_unlike=unlike),
+        wraps=(*step.wraps, partial(wrap, settings, step.settings_of("powersgd") is not None)),
         reducing=reduce_with_the_last,
         keep_gradients=settings.gradient_as_bucket_view,
         notes=(
@@ -66,9 +75,17 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     )
 
 
-def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
-    """Return the model in DDP; a fake one as it is."""
-    if torch_internals.is_fake(next(model.parameters())):
+def wrap(settings: Settings, hooked: bool, model: nn.Module, resources: Resources) -> nn.Module:
+    """Return the model in DDP; a fake one as it is, with its buckets.
+
+    `hooked`: another technique registers a communication hook, of which DDP takes one.
+    """
+    trained = [one for one in model.parameters() if one.requires_grad]
+    if torch_internals.is_fake(trained[0]):
+        if not settings.gradient_as_bucket_view:
+            # One per parameter, so that a dry run finds layers alike; together they have the buckets' bytes.
+            buckets = [torch.empty(one.numel(), dtype=one.dtype) for one in trained]
+            vars(model)["communication_buffers"] = buckets
         return model
     bucket_MiB = None
     if settings.buckets is not None:
@@ -82,6 +99,9 @@ def wrap(settings: Settings, model: nn.Module, resources: Resources) -> nn.Modul
     if settings.reduce_dtype == "bf16":
         # DDP accepts this hook by name for NCCL alone, though gloo also sums bf16.
         wrapped.register_comm_hook(None, lambda state, bucket: bf16_compress_hook(state, bucket))
+    elif not hooked and dist.get_backend() == "fake":
+        # DDP's own all-reduce is in C++ and reads a result, which a fake group has in Python alone.
+        wrapped.register_comm_hook(None, lambda state, bucket: allreduce_hook(state, bucket))
     return wrapped
 
 

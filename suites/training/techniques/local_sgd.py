@@ -51,6 +51,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         features=replace(step.features, sharding="ddp"),
         after_update=(*step.after_update, partial(OuterStep, settings)),
         updates_between_syncs=settings.inner_steps,
+        settling_updates=settings.inner_steps,
         no_dry_run="the outer step's momentum is made with the first of them, which a dry run does not reach",
     )
 

@@ -55,6 +55,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     return replace(
         step,
         wraps=(*step.wraps, partial(register, settings)),
+        settling_updates=settings.warmup_steps + 1,
         no_dry_run="communication hooks of DDP run in its reducer, which fake tensors cannot run",
     )
 

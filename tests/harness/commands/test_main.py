@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.commands.entry import BROKEN_CELL
 from harness.config.code_fingerprint import ROOT
 
 WORDS = [
@@ -65,7 +66,7 @@ def swept(tmp_path_factory):
     (tree / "suites/memory/half_batch.py").write_text(HALF_BATCH)
     (tree / "suites/memory/twice_the_loss.py").write_text(TWICE)
     done = harness(*WORDS, cwd=tree)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == BROKEN_CELL, done.stderr
     return tree
 
 
@@ -110,7 +111,7 @@ def test_a_wrong_optimization_is_recorded_as_wrong_and_the_sweep_goes_on(swept, 
 def test_finished_cells_are_not_run_again_and_results_can_be_read_elsewhere(swept):
     before = (swept / "out/records.jsonl").read_bytes()
     report = (swept / "out/report.md").read_bytes()
-    assert harness(*WORDS, cwd=swept).returncode == 0
+    assert harness(*WORDS, cwd=swept).returncode == BROKEN_CELL
     assert (swept / "out/records.jsonl").read_bytes() == before
     assert harness("from_results=out", "out=again", cwd=swept).returncode == 0
     assert (swept / "again/report.md").read_bytes() == report
