@@ -10,9 +10,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from moved import quick_networks
-from offload_ranks import lasting_ranks
-from shared_ray import shared_ray
+from cheap_sessions import cheap_sessions
 from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run, unavailable
 
@@ -80,16 +78,7 @@ def skipped_where_unavailable() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def started_once(ranks_forked):
-    """Ranks and Ray serve cell after cell, networks are measured quickly, and no link is slow.
-
-    What forks ranks starts first: a cell ends all processes that were started in it.
-    """
-    if ranks_forked.process is None:
-        ranks_forked.start()
-    with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch), shared_ray(patch):
-        quick_networks(patch)
-        patch.setattr("suites.interconnect.emulated_cluster.scaled", lambda rate, here, there: rate / 1000)
-        patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)
+    with cheap_sessions(ranks_forked):
         yield
 
 

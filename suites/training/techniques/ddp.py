@@ -90,6 +90,8 @@ def wrap(settings: Settings, hooked: bool, model: nn.Module, resources: Resource
     bucket_MiB = None
     if settings.buckets is not None:
         bucket_MiB = sum(one.nbytes for one in model.parameters()) / settings.buckets / 2**20
+        if settings.buckets == 1:
+            bucket_MiB = max(bucket_MiB, 1.0)  # torch.compile takes no bucket below DDP's first, of 1 MiB
     wrapped = DistributedDataParallel(
         model,
         bucket_cap_mb=bucket_MiB,
