@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.commands.entry import DONE, print_all, start
 from harness.commands.grammar import peak_FLOP_per_s, read
 from harness.config.validation import ConfigError
+from harness.instruments.traces.reading.error import shortened
 
 if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown
@@ -22,6 +24,8 @@ python -m harness.profile TRACE... [KEY=VALUE ...]   where does the time of a tr
   peak=989e12        FLOP/s of one device, or its name in conf/hardware (dense bf16)
   frequency=1.2      a factor that a trace cannot have: peak over observed clock;
                      also instruction=, utilisation= and overlap=
+  communication=[regex,regex]
+                     kernels that communicate, beyond those that are recognized by themselves
   clocks=aligned     align the ranks' clocks by the ends of collectives; clocks=recorded: do not.
                      Without it, they are aligned where they contradict each other
   out=FOLDER         write timeline.html, and perfetto.json.gz for ui.perfetto.dev
@@ -33,7 +37,7 @@ python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 
 KNOWN = ("instruction", "utilisation", "overlap", "frequency")
 NUMBERS = ("model_FLOP", *KNOWN)
-KEYS = (*NUMBERS, "peak", "against", "clocks", "out")
+KEYS = (*NUMBERS, "peak", "against", "clocks", "out", "communication")
 CLOCKS = {"aligned": True, "recorded": False}
 
 
@@ -46,6 +50,7 @@ class ProfileCommand(NamedTuple):
     numbers: dict[str, float]
     peak_FLOP_per_s: float | None
     align_clocks: bool | None
+    communication: tuple[str, ...]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,17 +79,38 @@ def asked(argv: Sequence[str]) -> ProfileCommand:
         {name: words.number(name) for name in NUMBERS if name in words},
         peak_FLOP_per_s(words, "peak") if "peak" in words else None,
         clocks,
+        patterns(words.text("communication", "")),
     )
+
+
+def patterns(text: str) -> tuple[str, ...]:
+    """Return the regular expressions of `communication=`: one, or a list in brackets; raises ConfigError."""
+    listed = text.startswith("[") and text.endswith("]")
+    # A comma within brackets or braces belongs to the expression.
+    found = re.split(r",(?![^\[\](){}]*[\])}])", text[1:-1]) if listed else [text]
+    expressions = tuple(one.strip().strip("'\"") for one in found)
+    if text and not all(expressions):
+        raise ConfigError(
+            f"communication={shortened(text, 60)}: expected regular expressions of kernel names"
+        )
+    for one in filter(None, expressions):
+        try:
+            re.compile(one)
+        except (re.error, OverflowError, RecursionError) as error:
+            shown = shortened(one, 60)
+            raise ConfigError(f"communication={shown}: is no regular expression: {error}") from None
+    return tuple(filter(None, expressions))
 
 
 def answer(command: ProfileCommand) -> list[str]:
     """Return the lines of the answer, and write what was asked for; raises ConfigError and TraceError."""
     from harness.instruments.traces.breakdown import breakdown
     from harness.instruments.traces.causes import causes
-    from harness.instruments.traces.output.sentence import TECHNIQUES, sentence
+    from harness.instruments.traces.output.advice import advice, communication_lines
+    from harness.instruments.traces.output.sentence import sentence
     from harness.instruments.traces.output.tables import tables
+    from harness.instruments.traces.output.terminal import fitted, terminal_width
     from harness.instruments.traces.reading.kineto import read_traces, together
-    from harness.instruments.traces.recorded_gains import gains
 
     if len(command.traces) == 1:
         traces = read_traces(command.traces[0])
@@ -96,13 +122,21 @@ def answer(command: ProfileCommand) -> list[str]:
         peak_FLOP_per_s=command.peak_FLOP_per_s,
         known_factors={name: value for name, value in command.numbers.items() if name in KNOWN},
         align_clocks=command.align_clocks,
+        communication=command.communication,
     )
     reference = None
     if command.against is not None:
-        reference = breakdown(read_traces(command.against), align_clocks=command.align_clocks)
+        reference = breakdown(
+            read_traces(command.against),
+            align_clocks=command.align_clocks,
+            communication=command.communication,
+        )
     named = causes(found, reference)
-    lead = sentence(found, named, gains(technique for _, _, technique, _ in TECHNIQUES))
+    lead = sentence(found, named)
     notes = [
+        *(f"Steps: the trace has no ProfilerStep; {how}." for how in [found.steps_found] if how),
+        *communication_lines(found),
+        *advice(found),
         *(
             f"Named: {one.name}, {100 * one.share:.1f} % of the step, at least {100 * one.at_least:.1f} %."
             for one in named
@@ -112,8 +146,9 @@ def answer(command: ProfileCommand) -> list[str]:
     ]
     shown = tables(found)
     lines = [lead, "", *notes]
+    steps = f"{len(found.step_numbers)} step{'s' if len(found.step_numbers) > 1 else ''}"
     for table in shown:
-        lines += ["", f"{table.title} ({len(found.step_numbers)} steps)", *aligned([table.head, *table.rows])]
+        lines += ["", f"{table.title} ({steps})", *fitted(table.head, table.rows, terminal_width())]
     if command.out is not None:
         lines += ["", *write(command, command.out, found, lead, notes)]
     return lines
@@ -137,15 +172,3 @@ def write(
     except OSError as error:
         raise ConfigError(f"out={folder}: cannot write: {error.strerror}") from None
     return [f"Timeline: {files[0]}", f"For ui.perfetto.dev: {files[1]}"]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns, the first to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import Cause, causes
-from harness.instruments.traces.output.sentence import TECHNIQUES, sentence
+from harness.instruments.traces.output.advice import advice
+from harness.instruments.traces.output.sentence import sentence
 from harness.instruments.traces.reading.kineto import read_traces
-from harness.instruments.traces.recorded_gains import gains
 from harness.records import Note, Origin, Reading
 from suites.profiling.measure import factor_readings, state_readings
 from suites.profiling.subject import Subject
@@ -42,8 +42,8 @@ def read_elsewhere(subject: Subject) -> TracedElsewhere:
 
 
 def in_a_sentence(found: Breakdown, named: Sequence[Cause]) -> str:
-    """Return where the time goes, and what a technique gained in this project's records."""
-    return sentence(found, named, gains(technique for _, _, technique, _ in TECHNIQUES))
+    """Return where the time goes, and what the trace shows about its launch gaps and its loader."""
+    return " ".join([sentence(found, named), *advice(found)])
 
 
 def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:

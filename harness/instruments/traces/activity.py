@@ -8,12 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
+from harness.instruments.traces.communication.evidence import Communication
+from harness.instruments.traces.communication.names import recognized, taken_apart
 from harness.instruments.traces.intervals import OwnedTimes, inside, owners, pieces
-from harness.instruments.traces.reading.steps import Step, steps
+from harness.instruments.traces.reading.steps import FoundSteps, Step, find_steps, whole_trace
 from harness.instruments.traces.reading.trace import EventKind, Ints, Mask, RankTrace
-
-COMMUNICATION_KERNEL = r"(?i)nccl|rccl|oneccl|msccl|nvshmem|cross_device_reduce|deep_ep::"
-"""Kernels that move data between GPUs: NCCL, RCCL (which keeps NCCL's names), and others' own."""
 
 COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"
 """Collectives that threads of the host do, from their call to their end."""
@@ -44,20 +43,33 @@ OPERATIONS = {
     "scatter": "scatter",
     "send": "send",
     "recv": "recv",
+    "dispatch": "dispatch",
+    "combine": "combine",
 }
 """Letters that a collective's name contains -> how PyTorch calls it; the first that is found."""
 
 
 @dataclass(frozen=True)
 class Activity:
-    """A trace with its steps and the kinds of work in it."""
+    """A trace with its steps and the kinds of work in it.
+
+    `patterns` are regular expressions of kernels that communicate, beyond those that are recognized.
+    `whole` takes the whole trace as one step.
+    """
 
     trace: RankTrace
+    patterns: tuple[str, ...] = ()
+    whole: bool = False
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Return the steps; raises TraceError."""
-        return steps(self.trace)
+        return self.found_steps.steps
+
+    @cached_property
+    def found_steps(self) -> FoundSteps:
+        """Return the steps and how they were found; raises TraceError."""
+        return whole_trace(self.trace) if self.whole else find_steps(self.trace)
 
     @cached_property
     def training_track(self) -> int:
@@ -69,16 +81,25 @@ class Activity:
         """Return which events are collectives under way. [event]"""
         trace = self.trace
         on_host = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
-        kernel = trace.of_kind(EventKind.KERNEL) & trace.named(COMMUNICATION_KERNEL)
         on_host &= trace.named(COMMUNICATION_ON_HOST)
-        return np.asarray(kernel | on_host, np.bool_)
+        return np.asarray(self.on_device.under_way | on_host, np.bool_)
+
+    @cached_property
+    def on_device(self) -> Communication:
+        """Return what of the device's work is communication, and how it was recognized."""
+        return Communication(self.trace, self.patterns)
+
+    @cached_property
+    def fused(self) -> Mask:
+        """Return which kernels compute and communicate; they are of both kinds. [event]"""
+        return self.on_device.computes_too
 
     @cached_property
     def computing(self) -> Mask:
         """Return which events compute: kernels, or without a GPU the operators of the training threads."""
         trace = self.trace
         if trace.has_device:
-            return trace.of_kind(EventKind.KERNEL) & ~self.communication
+            return trace.of_kind(EventKind.KERNEL) & (~self.communication | self.fused)
         return self._operators & ~inside(self.loading, trace.start_ns)
 
     @cached_property
@@ -86,7 +107,7 @@ class Activity:
         """Return the operators that compute on the host's training threads. [event]"""
         trace = self.trace
         works = trace.named(r"^autograd::engine::evaluate_function|^ProfilerStep#")
-        training = np.isin(trace.track_of, np.unique(trace.track_of[works]))
+        training = np.isin(trace.track_of, [*np.unique(trace.track_of[works]), self.training_track])
         ops = trace.of_kind(EventKind.OP) & training & ~trace.named(NO_COMPUTATION)
         own = ops & trace.named("::")
         bare = np.flatnonzero(ops & ~own)
@@ -101,7 +122,7 @@ class Activity:
     @cached_property
     def copying(self) -> Mask:
         """Return which events are copies and fills by the device. [event]"""
-        return self.trace.of_kind(EventKind.COPY)
+        return self.trace.of_kind(EventKind.COPY) & ~self.communication
 
     @cached_property
     def loading(self) -> OwnedTimes:
@@ -162,7 +183,7 @@ class Activity:
         """Return the operation of an event: a collective, the operator that launched it, or its own name."""
         if event < 0:
             return ""
-        if self.communication[event]:
+        if self.communication[event] and not self.fused[event]:
             return self.operation(event)
         operator = int(self.operator_of[event])
         return self.trace.name(operator if operator >= 0 else event)
@@ -170,11 +191,27 @@ class Activity:
     def operation(self, event: int) -> str:
         """Return the collective of a communication event, as PyTorch calls it."""
         call = self.trace.collectives.get(event)
-        for name in (call.operation if call else "", self.trace.name(event)):
-            letters = re.sub(r"[^a-z]", "", name.lower())
+        name = self.trace.name(event)
+        family = recognized(name).family
+        if call is None and family is not None and family.operation:
+            return family.operation
+        operator = int(self.operator_of[event])
+        texts = (
+            call.operation if call else "",
+            taken_apart(name).function if self.trace.kind[event] == EventKind.KERNEL else name,
+            self.trace.name(operator) if operator >= 0 else "",
+        )
+        for text in texts:
+            letters = re.sub(r"[^a-z]", "", text.lower())
             if found := next((known for key, known in OPERATIONS.items() if key in letters), ""):
                 return found
+            if short := re.search(r"_(rs|ag)(?![a-z])", text):
+                return {"rs": "reduce_scatter", "ag": "all_gather"}[short[1]]
         return "collective"
+
+    def kernel(self, event: int) -> str:
+        """Return the function of a kernel, without its template arguments and parameters."""
+        return taken_apart(self.trace.name(event)).function or self.trace.name(event)
 
     def group(self, event: int) -> str:
         """Return the process group of a communication event; "" where the trace does not have it."""

@@ -12,7 +12,7 @@ from harness.instruments.traces.collectives import Matching, match
 from harness.instruments.traces.factors import Factors, factors, overlap_factor
 from harness.instruments.traces.intervals import covered_by_both_ns
 from harness.instruments.traces.reading.error import TraceError
-from harness.instruments.traces.reading.trace import RankTrace
+from harness.instruments.traces.reading.trace import EventKind, Mask, RankTrace
 from harness.instruments.traces.segments import Segments, State, segments
 from harness.instruments.traces.shares import TimeShare, WorkShare, shares, work_shares
 
@@ -30,6 +30,7 @@ class RankBreakdown:
     work: tuple[WorkShare, ...]
     factors: Factors
     overlapped_s: float  # of communication per step, while the rank computes
+    fused_s: float  # of that per step, in kernels that compute and communicate
     missing: tuple[str, ...]
 
     @property
@@ -44,7 +45,10 @@ class RankBreakdown:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """All ranks: `shares` are means over ranks. They sum to `step_s`, as the product of the factors does."""
+    """All ranks: `shares` are means over ranks. They sum to `step_s`, as the product of the factors does.
+
+    `steps_found` says how the steps were found, "" where the profiler marks them.
+    """
 
     ranks: tuple[RankBreakdown, ...]
     step_numbers: tuple[int, ...]
@@ -54,6 +58,26 @@ class Breakdown:
     factors: Factors
     matching: Matching
     missing: tuple[str, ...]
+    steps_found: str
+
+    @property
+    def overlapped_s(self) -> float:
+        """Return the time per step in which a rank computes and communicates, as a mean over ranks."""
+        return float(np.mean([one.overlapped_s for one in self.ranks]))
+
+    @property
+    def fused_s(self) -> float:
+        """Return the time per step in kernels that compute and communicate, as a mean over ranks."""
+        return float(np.mean([one.fused_s for one in self.ranks]))
+
+    @property
+    def exposed_s(self) -> float:
+        """Return the time per step of communication that nothing hides, waiting for ranks included."""
+        return sum(
+            share.mean_s
+            for share in self.shares
+            if share.state in (State.COMMUNICATION, State.WAITING_FOR_RANK)
+        )
 
     def share_of(self, state: State) -> float:
         """Return which part of the step is spent in a state, from 0 to 1, as a mean over ranks."""
@@ -67,14 +91,16 @@ def breakdown(
     peak_FLOP_per_s: float | None = None,
     known_factors: Mapping[str, float] | None = None,
     align_clocks: bool | None = None,
+    communication: Sequence[str] = (),
 ) -> Breakdown:
     """Return where the time of the steps goes that all ranks have.
 
     `model_FLOP` is per step and rank, `peak_FLOP_per_s` per rank. `known_factors` has what a trace cannot
     have: instruction, utilisation, frequency; overlap overrides that of the trace. `align_clocks`: see
-    `collectives.match`. Raises TraceError, and ValueError for a factor that is unknown or not positive.
+    `collectives.match`. `communication` has regular expressions of kernels that communicate, beyond those
+    that are recognized. Raises TraceError, and ValueError for a factor that is unknown or not positive.
     """
-    activities = [Activity(trace) for trace in traces]
+    activities = _activities(traces, tuple(communication))
     numbers = _common_steps(activities)
     matching = match(activities, align_clocks)
     given = dict(known_factors or {})
@@ -102,7 +128,8 @@ def breakdown(
                 shares=found,
                 work=work_shares(activity, cut, chosen),
                 factors=factors_of(found, overlap[0] if overlap else None),
-                overlapped_s=_overlapped_s(activity, chosen),
+                overlapped_s=_both_s(activity, chosen, activity.computing, activity.communication),
+                fused_s=_both_s(activity, chosen, activity.fused, activity.fused),
                 missing=_missing(activity),
             )
         )
@@ -121,7 +148,19 @@ def breakdown(
         factors=both,
         matching=matching,
         missing=tuple(missing),
+        steps_found=activities[0].found_steps.how,
     )
+
+
+def _activities(traces: Sequence[RankTrace], patterns: tuple[str, ...]) -> list[Activity]:
+    """Return the ranks' activities.
+
+    Where steps are not marked and the ranks show different numbers of them, each rank is one step.
+    """
+    found = [Activity(trace, patterns) for trace in traces]
+    if all(one.found_steps.how for one in found) and len({len(one.steps) for one in found}) > 1:
+        return [Activity(trace, patterns, whole=True) for trace in traces]
+    return found
 
 
 def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
@@ -138,16 +177,15 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
 def _check_computing(activity: Activity, found: Sequence[TimeShare]) -> None:
     if not any(share.state == State.COMPUTING for share in found):
         raise TraceError(
-            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
+            f"{activity.trace.path}: no kernel and no operator computes within the steps; record with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
         )
 
 
-def _overlapped_s(activity: Activity, chosen: Sequence[int]) -> float:
-    """Return the mean time per step in which the rank communicates and computes."""
-    compute, communicate = activity.pieces(activity.computing), activity.pieces(activity.communication)
+def _both_s(activity: Activity, chosen: Sequence[int], one: Mask, other: Mask) -> float:
+    """Return the mean time per step in which events of two kinds run."""
     edges = np.array([activity.steps[i][1:3] for i in chosen], np.int64)
-    both = covered_by_both_ns(compute, communicate, edges[:, 0], edges[:, 1])
+    both = covered_by_both_ns(activity.pieces(one), activity.pieces(other), edges[:, 0], edges[:, 1])
     return float(np.mean(both)) / 1e9
 
 
@@ -155,7 +193,13 @@ def _missing(activity: Activity) -> tuple[str, ...]:
     """Return what a rank's trace does not have."""
     trace = activity.trace
     found = []
-    if not trace.has_device:
+    launches = int(np.sum(trace.of_kind(EventKind.LAUNCH)))
+    if not trace.has_device and launches:
+        found.append(
+            f"kernels: the trace has {launches} calls of a device's runtime and no kernel, so operators "
+            "of the host stand for them; record with ProfilerActivity.CUDA, XPU, MTIA or PrivateUse1, too"
+        )
+    elif not trace.has_device:
         found.append("launch gap, call: without a GPU an operator is called and starts at once")
     elif np.any(trace.launch_of[activity.computing] < 0):
         count = int(np.sum(trace.launch_of[activity.computing] < 0))
@@ -163,6 +207,12 @@ def _missing(activity: Activity) -> tuple[str, ...]:
             f"launches of {count} kernels: idle time before them has an unknown cause; record with "
             "ProfilerActivity.CPU, too"
         )
+    unread = [name for name in trace.unread if trace.unread[name] > 0]
+    if unread:
+        found.append(f"events of a device in categories that are not read: {', '.join(sorted(unread))}")
+    for pattern in activity.patterns:
+        if not np.any(trace.named(pattern) & trace.of_kind(EventKind.KERNEL, EventKind.COPY)):
+            found.append(f"kernels for communication={pattern}: no kernel has such a name")
     return tuple(found)
 
 

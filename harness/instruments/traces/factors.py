@@ -133,7 +133,7 @@ def overlap_factor(activity: Activity) -> tuple[float, float] | None:
     one name and size. None where no kernel runs both with and without communication.
     """
     trace = activity.trace
-    events = np.flatnonzero(activity.computing)
+    events = np.flatnonzero(activity.computing & ~activity.fused)
     length_ns = trace.end_ns[events] - trace.start_ns[events]
     communicate = activity.pieces(activity.communication)
     if not len(communicate.start_ns):

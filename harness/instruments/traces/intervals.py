@@ -83,3 +83,21 @@ def covered_by_both_ns(a: OwnedTimes, b: OwnedTimes, start_ns: Ints, end_ns: Int
 def inside(of: OwnedTimes, at_ns: Ints) -> Mask:
     """Return which instants the pieces cover. [instant]"""
     return owners(of, at_ns) >= 0
+
+
+def innermost(start_ns: Ints, end_ns: Ints, at_ns: Ints) -> Ints:
+    """Return the innermost interval at each instant, of nested ones in order; -1 for none. [instant]"""
+    parent = np.full(len(start_ns), -1, np.int64)
+    stack: list[int] = []
+    for i, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
+        while stack and end_ns[stack[-1]] <= start:
+            stack.pop()
+        parent[i] = stack[-1] if stack else -1
+        if end > start:
+            stack.append(i)
+    found = np.searchsorted(start_ns, at_ns, side="right") - 1
+    while True:
+        over = (found >= 0) & (end_ns[np.maximum(found, 0)] <= at_ns)
+        if not over.any():
+            return np.asarray(found, np.int64)
+        found[over] = parent[found[over]]

@@ -106,7 +106,8 @@ def _operation_keys(activity: Activity, events: Ints) -> Ints:
     """Return numbers that are equal only for events with one name of an operation. [segment]"""
     of, count = activity.operator_of, len(activity.trace.names)
     shown = np.where(of >= 0, of, np.arange(len(of)))
-    keys = np.where(activity.communication, count + np.arange(len(of)), activity.trace.name_of[shown])
+    collective = activity.communication & ~activity.fused
+    keys = np.where(collective, count + np.arange(len(of)), activity.trace.name_of[shown])
     return np.where(events >= 0, keys[events], -1)
 
 

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import pytest
 from kineto_traces import Writer, write_large
-from synthetic import made
 
 from harness.commands.profile import main
 from harness.config.code_fingerprint import ROOT
@@ -17,11 +16,8 @@ from harness.config.validation import ConfigError
 from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.output.perfetto import OWN_TRACKS, PER_RANK
-from harness.instruments.traces.output.sentence import TechniqueGain
 from harness.instruments.traces.reading.kineto import read_trace, read_traces
 from harness.instruments.traces.reading.layers import layer_names
-from harness.instruments.traces.recorded_gains import gains
-from harness.records import record_to_json
 
 NCCL = "ncclDevKernel_AllGather_RING_LL"
 
@@ -241,7 +237,7 @@ def steps_of_one_rank_alone(folder):
 @pytest.mark.parametrize(
     ("write", "expected"),
     [
-        (steps_without_kernels, "no kernel and no operator runs within the steps"),
+        (steps_without_kernels, "no kernel and no operator computes within the steps"),
         (steps_of_one_rank_alone, "no step in common with the other ranks"),
     ],
 )
@@ -278,59 +274,3 @@ def test_the_bytes_of_a_trace_are_part_of_a_cells_identity(tmp_path):
     trace_digest.cache_clear()
     (other / "rank1.json").write_bytes((folder / "rank0.json").read_bytes())
     assert trace_digest(str(other)) != before
-
-
-EFFECTS = "workload,variant,metric,method,value,baseline_value,ratio,origin\n"
-
-
-def write_times(folder, times):
-    """Write a record for each (variant, method, s)."""
-    records = [
-        made("w", variant, {("time", method): ("s", "emulated", (value,))}, repeat=number)
-        for number, (variant, method, value) in enumerate(times)
-    ]
-    (folder / "records.jsonl").write_text("".join(f"{record_to_json(one)}\n" for one in records))
-
-
-def test_gains_are_the_range_over_all_recorded_comparisons(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "effects.csv").write_text(
-        EFFECTS + "w,hybrid_shard,time,,1,2,0.5,emulated\nw,hybrid_shard.two,time,,5,4,1.25,emulated\n"
-        "w,hybrid_shard,bytes,,1,10,0.1,emulated\nw,other,time,,1,5,0.2,measured\n"
-    )
-    assert gains(["hybrid_shard", "torch_compile"], tmp_path) == {
-        "hybrid_shard": TechniqueGain(
-            "0.50 to 1.25 times the baseline's time in 2 comparisons, emulated, results/reference/a"
-        )
-    }
-
-
-def test_what_a_technique_hides_is_a_share_of_what_the_network_adds(tmp_path):
-    """A step of 2 s is 10 s over the network and 4 s with the technique: 6 of 8 s are hidden."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "effects.csv").write_text(EFFECTS + "w,hybrid_shard,time,packets,4,10,0.4,emulated\n")
-    times = [("baseline", "without network", 1.0), ("baseline", "without network", 3.0)]
-    others = [("baseline", "packets", 10.0), ("hybrid_shard", "without network", 9.0)]
-    write_times(tmp_path / "a", [*times, *others])
-    (found,) = gains(["hybrid_shard"], tmp_path).values()
-    assert found.hidden == 0.75
-    words = "hid 75 % of what an emulated network added in 1 comparison, 0.40 times the baseline's time"
-    assert found.words.startswith(words)
-
-
-@pytest.mark.parametrize(("without_s", "measured"), [(10.0, True), (12.0, True), (2.0, False)])
-def test_what_is_hidden_is_unknown_where_the_network_adds_nothing_or_no_time_is_there(
-    tmp_path, without_s, measured
-):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "effects.csv").write_text(EFFECTS + "w,hybrid_shard,time,packets,4,10,0.4,emulated\n")
-    if measured:
-        write_times(tmp_path / "a", [("baseline", "without network", without_s)])
-    assert gains(["hybrid_shard"], tmp_path)["hybrid_shard"].hidden is None
-
-
-def test_gains_of_this_project_are_there():
-    """Hybrid sharding hid 60 % of what the network added where that is known; most comparisons lack it."""
-    found = gains(["hybrid_shard"])["hybrid_shard"]
-    assert "hid 60 % of what an emulated network added in 1 comparison, " in found.words
-    assert found.hidden is None

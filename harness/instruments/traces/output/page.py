@@ -55,7 +55,8 @@ svg text { font: 12px system-ui, "DejaVu Sans", sans-serif; fill: #5b6675 }
   align-items: start }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
 td, th { text-align: right; padding: .2rem .4rem; border-bottom: 1px solid #e9edf2 }
-td { white-space: nowrap } td:first-child, th:first-child { text-align: left; white-space: normal }
+td { white-space: nowrap } td:first-child, th:first-child { text-align: left; white-space: normal;
+  overflow-wrap: anywhere }
 .wide { grid-column: 1 / -1 } th { color: #5b6675 }
 """
 

@@ -1,38 +1,13 @@
-"""Say in one sentence where the time of a step goes, and which technique addresses it."""
+"""Say in one sentence where the time of a step goes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.instruments.traces.breakdown import Breakdown
 from harness.instruments.traces.causes import LEAST_SHARE, Cause
 from harness.instruments.traces.segments import State
-
-ORDINALS = ("first", "second", "third", "fourth", "fifth")
-
-TECHNIQUES: Sequence[tuple[State, str, str, str]] = (
-    (State.COMMUNICATION, "all-gather", "hybrid_shard", "hybrid sharding"),
-    (State.COMMUNICATION, "reduce-scatter", "hybrid_shard", "hybrid sharding"),
-    (State.COMMUNICATION, "all-reduce", "gradient_accumulation", "gradient accumulation"),
-    (State.PREPARING, "", "torch_compile", "torch.compile"),
-    (State.WAITING_FOR_DATA, "", "disaggregated", "a loader in other processes"),
-)
-"""State, what its part mentions, the technique that addresses it in this project, and how people call it."""
-
-
-MOST = 0.5
-"""A technique hides most of a part if in each comparison it hid at least this share of the network's time."""
-
-
-class TechniqueGain(NamedTuple):
-    """What a technique gained elsewhere, in words, and the least share that it hid of the network's time.
-
-    `hidden` is None where a comparison does not show it.
-    """
-
-    words: str
-    hidden: float | None = None
 
 
 class SentencePart(NamedTuple):
@@ -46,13 +21,11 @@ class SentencePart(NamedTuple):
 def sentence(
     of: Breakdown,
     named: Sequence[Cause] = (),
-    gains: Mapping[str, TechniqueGain] | None = None,
     least_share: float = LEAST_SHARE,
 ) -> str:
     """Return where the time goes, largest first, from a share of `least_share` on.
 
-    A rank is named as waited for only where `named` has it. `gains` has what a technique gained elsewhere, by
-    the technique's name.
+    A rank is named as waited for only where `named` has it.
     """
     every = parts(of, named)
     shown = [part for part in every if part.share >= least_share]
@@ -60,10 +33,9 @@ def sentence(
     texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]
     if rest >= 0.005:
         texts.append(f"{100 * rest:.0f} % other")
-    advice = _advice(shown, gains or {}, _hosts(of))
     slow = [cause for cause in named if cause.rank >= 0 and cause.state != State.WAITING_FOR_RANK]
     why = [f"{cause.name} by {100 * cause.share:.0f} % of the step" for cause in slow]
-    return "; ".join(filter(None, [", ".join(texts), ", ".join(why), advice])) + "."
+    return "; ".join(filter(None, [", ".join(texts), ", ".join(why)])) + "."
 
 
 def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[SentencePart]:
@@ -113,21 +85,3 @@ def _collective(of: Breakdown, detail: str) -> str:
 def _hosts(of: Breakdown) -> set[str]:
     """Return the hosts that the traces name."""
     return {one.activity.trace.host for one in of.ranks} - {""}
-
-
-def _advice(shown: Sequence[SentencePart], gains: Mapping[str, TechniqueGain], hosts: set[str]) -> str:
-    """Return which technique addresses the largest part that one addresses.
-
-    Hybrid sharding does not where all ranks are on one host.
-    """
-    for i, part in enumerate(shown):
-        for state, mentioned, technique, called in TECHNIQUES:
-            if technique == "hybrid_shard" and len(hosts) == 1:
-                continue
-            if part.state == state and mentioned in part.words:
-                which = f"the {ORDINALS[i]} part" if i < len(ORDINALS) else f"the {part.words}"
-                gain = gains.get(technique)
-                most = gain is not None and gain.hidden is not None and gain.hidden >= MOST
-                measured = f" ({gain.words})" if gain else ""
-                return f"{called} {'would hide most of' if most else 'addresses'} {which}{measured}"
-    return ""

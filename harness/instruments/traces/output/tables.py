@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from harness.instruments.traces.activity import Activity
 from harness.instruments.traces.breakdown import Breakdown
+from harness.instruments.traces.communication.evidence import BY_NAME, HOW
+from harness.instruments.traces.communication.names import recognized
 from harness.instruments.traces.output.page import PageTable
 from harness.instruments.traces.segments import STATE_NAMES, State
 
@@ -11,9 +16,15 @@ ROWS = 15
 
 
 def tables(of: Breakdown) -> list[PageTable]:
-    """Return the shares, the factors, the ranks where there are several, and the largest parts."""
+    """Return the shares, the factors, the ranks where there are several, and the largest parts.
+
+    Names are whole. Communication on a device has a table of its kernels.
+    """
     found = [share_table(of), factor_table(of)]
-    return [*found, *([rank_table(of)] if len(of.ranks) > 1 else []), work_table(of)]
+    if len(of.ranks) > 1:
+        found.append(rank_table(of))
+    found.append(work_table(of))
+    return [*found, *([communication_table(of)] if _communicates(of) else [])]
 
 
 def share_table(of: Breakdown) -> PageTable:
@@ -50,6 +61,40 @@ def work_table(of: Breakdown) -> PageTable:
         for one in of.work[:ROWS]
     ]
     return PageTable("Largest parts", ("Work", "State", "%"), rows)
+
+
+def communication_table(of: Breakdown) -> PageTable:
+    """Return the kernels of the first rank that communicate, and how each was recognized.
+
+    Their times are sums of durations: kernels that run at the same time count each.
+    """
+    rank = of.ranks[0]
+    trace, how = rank.activity.trace, rank.activity.on_device.recognized_by
+    edges = np.array([rank.activity.steps[i][1:3] for i in rank.chosen], np.int64)
+    events = np.flatnonzero(how > 0)
+    step = np.searchsorted(edges[:, 0], trace.start_ns[events], side="right") - 1
+    events = events[(step >= 0) & (trace.start_ns[events] < edges[np.maximum(step, 0), 1])]
+    times: dict[tuple[str, str], list[int]] = {}
+    for event in events.tolist():
+        key = trace.name(event), _known_by(rank.activity, event)
+        times.setdefault(key, []).append(int(trace.end_ns[event] - trace.start_ns[event]))
+    rows = [
+        (name, known, f"{len(one) / len(rank.chosen):.4g}", _ms(sum(one) / 1e9 / len(rank.chosen)))
+        for (name, known), one in sorted(times.items(), key=lambda item: -sum(item[1]))[:ROWS]
+    ]
+    return PageTable("Communication on the device", ("Kernel", "Known by", "per step", "ms"), rows)
+
+
+def _known_by(activity: Activity, event: int) -> str:
+    """Return by what a kernel was recognized, and whether it computes, too."""
+    how = int(activity.on_device.recognized_by[event])
+    family = recognized(activity.trace.name(event)).family if how == BY_NAME else None
+    known = f"name, {family.library}" if family else HOW[how]
+    return f"{known} (both)" if activity.fused[event] else known
+
+
+def _communicates(of: Breakdown) -> bool:
+    return bool(of.ranks[0].activity.on_device.under_way.any())
 
 
 def _ms(time_s: float) -> str:

@@ -19,35 +19,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from harness.instruments.traces.reading.error import HOW_TO_RECORD, TraceError
+from harness.instruments.traces.reading.error import HOW_TO_RECORD, TraceError, shortened
+from harness.instruments.traces.reading.kinds import ON_DEVICE, is_unread, kind_of, kind_on_device
 from harness.instruments.traces.reading.trace import CollectiveCall, EventKind, Ints, RankTrace, Track
 
-KINDS = {
-    "cpu_op": EventKind.OP,
-    "operator": EventKind.OP,  # PyTorch 1.8 to 1.11
-    "user_annotation": EventKind.ANNOTATION,
-    "cuda_runtime": EventKind.LAUNCH,
-    "cuda_driver": EventKind.LAUNCH,
-    "hip_runtime": EventKind.LAUNCH,
-    "hip_driver": EventKind.LAUNCH,
-    "privateuse1_runtime": EventKind.LAUNCH,
-    "xpu_runtime": EventKind.LAUNCH,
-    "runtime": EventKind.LAUNCH,  # PyTorch 1.8 to 1.11
-    "kernel": EventKind.KERNEL,
-    "gpu_memcpy": EventKind.COPY,
-    "memcpy": EventKind.COPY,
-    "gpu_memset": EventKind.COPY,
-    "memset": EventKind.COPY,
-    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
-    "python_function": EventKind.PYTHON,
-}
-"""Category in lower case -> kind; all others are `EventKind.OTHER`."""
-
-ON_DEVICE = (EventKind.KERNEL, EventKind.COPY)
 SUFFIXES = (".json", ".json.gz")
 
+MOST_us = Decimal(2) ** 52
+"""Longest time that is read, in microseconds: 142 years, which int64 has room for in nanoseconds."""
 
 _Plain = str | int | float | None
+_Number = (int, Decimal)
+
+LARGEST = 2**63
+"""Whole numbers are below it."""
 _NO_RAW = msgspec.Raw(b"")
 
 
@@ -55,6 +40,7 @@ class _Args(msgspec.Struct, gc=False):
     """The arguments of an event that a column needs."""
 
     correlation: Any = None
+    external_id: Any = msgspec.field(default=None, name="External id")
     sequence: Any = msgspec.field(default=None, name="Sequence number")
     collective: Any = msgspec.field(default=None, name="Collective name")
     group: Any = msgspec.field(default=None, name="Process Group Name")
@@ -78,8 +64,8 @@ class _Event(msgspec.Struct, gc=False):
     cat: _Plain = ""
     pid: _Plain = ""
     tid: _Plain = ""
-    ts: Decimal | None = None
-    dur: Decimal | None = None
+    ts: Any = None
+    dur: Any = None
     args: _Args | None = None
 
 
@@ -163,13 +149,15 @@ def _parsed(path: Path, content: bytes) -> _Document:
     if content.lstrip()[:1] == b"[":
         raise TraceError(f"{path}: is a list of events without a header, of another tool; {HOW_TO_RECORD}")
     try:
-        return msgspec.json.decode(content, type=_Document)
+        return msgspec.json.Decoder(_Document, float_hook=Decimal).decode(content)
     except msgspec.ValidationError as error:
         raise TraceError(f"{path}: is not a trace of torch.profiler ({error}); {HOW_TO_RECORD}") from None
     except msgspec.DecodeError as error:
         cut = "truncated" in str(error)
         state = "is truncated; copy it again, or" if cut else f"is not valid JSON ({error});"
         raise TraceError(f"{path}: {state} {HOW_TO_RECORD}") from None
+    except RecursionError:
+        raise TraceError(f"{path}: is nested too deeply to be a trace; {HOW_TO_RECORD}") from None
     except UnicodeDecodeError:
         return _parsed(path, content.decode(errors="replace").encode())
 
@@ -177,13 +165,15 @@ def _parsed(path: Path, content: bytes) -> _Document:
 def _columns(path: Path, document: _Document) -> RankTrace:
     if document.traceEvents is None:
         raise TraceError(f"{path}: has no traceEvents, so it is of another tool; {HOW_TO_RECORD}")
-    table = _Table()
+    table = _Table(path)
     for event in _taken(document):
         table.add(event)
     if not table.start_ns:
         raise TraceError(f"{path}: has no operators and no kernels; {HOW_TO_RECORD}")
     rank, world_size, backend, groups = _distributed(path, document.distributedInfo)
     base_ns = _integer(document.baseTimeNanoseconds, 0)
+    if abs(base_ns) > MOST_us * 1000:
+        raise TraceError(f"{path}: baseTimeNanoseconds is out of range; record the trace again")
     start_ns = np.asarray(table.start_ns, np.int64) + base_ns
     end_ns = np.asarray(table.end_ns, np.int64) + base_ns
     order = np.lexsort((-end_ns, start_ns))
@@ -208,10 +198,12 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         track_of=column(table.track_of),
         kind=column(table.kind),
         correlation=column(table.correlation),
+        external_id=column(table.external_id),
         sequence=column(table.sequence),
         shape=column(table.shape),
         collectives={int(place[at]): call for at, call in table.collectives.items()},
         process_groups=groups,
+        unread=table.unread,
     )
     _check(trace)
     return trace
@@ -229,9 +221,9 @@ def _taken(document: _Document) -> Iterator[_Event]:
 def _check(trace: RankTrace) -> None:
     backwards = np.flatnonzero(trace.end_ns < trace.start_ns)
     if len(backwards):
+        name = _shown(trace.name(int(backwards[0])))
         raise TraceError(
-            f"{trace.path}: {trace.name(int(backwards[0]))} ends before it starts: a clock runs backwards; "
-            "record the trace again"
+            f"{trace.path}: {name} ends before it starts: a clock runs backwards; record the trace again"
         )
     if not np.any(trace.of_kind(EventKind.OP, EventKind.KERNEL)):
         raise TraceError(f"{trace.path}: has no operators and no kernels; {HOW_TO_RECORD}")
@@ -240,7 +232,8 @@ def _check(trace: RankTrace) -> None:
 class _Table:
     """Columns while they grow, as Python lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.kinds: dict[Any, int] = {}  # by category
         self.names: dict[Any, int] = {}
         self.tracks: dict[tuple[Any, Any], int] = {}
@@ -251,10 +244,12 @@ class _Table:
         self.track_of: list[int] = []
         self.kind: list[int] = []
         self.correlation: list[int] = []
+        self.external_id: list[int] = []
         self.sequence: list[int] = []
         self.shape: list[int] = []
         self.shapes: dict[bytes, int] = {}
         self.collectives: dict[int, CollectiveCall] = {}
+        self.unread: dict[str, int] = {}
 
     def add(self, event: _Event) -> None:
         args = event.args
@@ -267,28 +262,54 @@ class _Table:
         category, name = event.cat, event.name
         kind = self.kinds.get(category)
         if kind is None:
-            kind = self.kinds[category] = int(KINDS.get(_text(category).lower(), EventKind.OTHER))
-        start_ns = int(event.ts * 1000)
+            kind = self.kinds[category] = int(kind_of(_text(category)))
+        if kind in ON_DEVICE:
+            kind = int(kind_on_device(kind, _text(name)))
+        start_ns = self._nanoseconds(event, event.ts)
         self.start_ns.append(start_ns)
-        self.end_ns.append(start_ns if event.dur is None else start_ns + int(event.dur * 1000))
+        duration_ns = 0 if event.dur is None else self._nanoseconds(event, event.dur)
+        self.end_ns.append(start_ns + duration_ns)
         self.name_of.append(self.names.setdefault(name, len(self.names)))
         self.kind.append(kind)
         process, thread = event.pid, event.tid
         if args is None:
             self.correlation.append(-1)
+            self.external_id.append(-1)
             self.sequence.append(-1)
             self.shape.append(-1)
         else:
+            if kind == EventKind.OTHER and args.stream is not None:
+                self._count_unread(_text(category))
             if kind in ON_DEVICE and args.stream is not None:
                 process, thread = (process if args.device is None else args.device), args.stream
-            if args.collective or args.group:
+            if args.collective or args.group or args.elements is not None:
                 self.collectives[len(self.kind) - 1] = _collective(args)
             correlation, sequence = args.correlation, args.sequence
             self.correlation.append(-1 if correlation is None else _integer(correlation, -1))
+            self.external_id.append(-1 if args.external_id is None else _integer(args.external_id, -1))
             self.sequence.append(-1 if sequence is None else _integer(sequence, -1))
             shape = bytes(args.grid if kind == EventKind.KERNEL else args.dims)
             self.shape.append(self.shapes.setdefault(shape, len(self.shapes)) if shape else -1)
         self.track_of.append(self.tracks.setdefault((process, thread), len(self.tracks)))
+
+    def _nanoseconds(self, event: _Event, time_us: Any) -> int:
+        """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
+        if not isinstance(time_us, _Number) or isinstance(time_us, bool):
+            shown = shortened(repr(time_us), 40)
+            raise TraceError(
+                f"{self.path}: a time of {_shown(event.name)} is {shown}, which is not a number of "
+                f"microseconds; {HOW_TO_RECORD}"
+            )
+        if not -MOST_us < time_us < MOST_us:
+            raise TraceError(
+                f"{self.path}: a time of {_shown(event.name)} is out of range "
+                f"({shortened(str(time_us), 40)} microseconds); record the trace again"
+            )
+        return int(time_us * 1000)
+
+    def _count_unread(self, category: str) -> None:
+        if is_unread(category):
+            self.unread[category] = self.unread.get(category, 0) + 1
 
     def named_tracks(self) -> Iterator[Track]:
         for process, thread in self.tracks:
@@ -330,12 +351,19 @@ def _devices(properties: Any) -> tuple[str, ...]:
 
 
 def _integer(value: Any, otherwise: int) -> int:
-    if isinstance(value, int):
-        return value
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return otherwise
+    """Return a whole number that int64 has room for, else `otherwise`."""
+    if type(value) is not int:
+        if isinstance(value, Decimal) and not abs(value) < LARGEST:
+            return otherwise
+        try:
+            value = int(value)
+        except (TypeError, ValueError, OverflowError):
+            return otherwise
+    return value if -LARGEST < value < LARGEST else otherwise
+
+
+def _shown(name: Any) -> str:
+    return shortened(_text(name), 60)
 
 
 def _text(value: Any) -> str:

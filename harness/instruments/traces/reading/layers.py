@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.instruments.traces.activity import BACKWARD, Activity
-from harness.instruments.traces.intervals import owners
+from harness.instruments.traces.intervals import innermost, owners
 from harness.instruments.traces.reading.trace import EventKind, Ints
 
 MODULE = "nn.Module: "
@@ -31,30 +31,12 @@ def layer_names(activity: Activity) -> tuple[Ints, tuple[str, ...]]:
     for track in np.unique(trace.track_of[modules]):
         of_track = np.flatnonzero(modules & (trace.track_of == track))
         here = np.flatnonzero((activity.host_event >= 0) & (trace.track_of[host] == track))
-        inner = _innermost(trace.start_ns[of_track], trace.end_ns[of_track], trace.start_ns[host[here]])
+        inner = innermost(trace.start_ns[of_track], trace.end_ns[of_track], trace.start_ns[host[here]])
         named = inner >= 0
         layer[here[named]] = trace.name_of[of_track[inner[named]]] + 1
     layer = _backward(activity, layer)
     kept, layer = np.unique(np.concatenate(([0], layer)), return_inverse=True)
     return layer[1:], tuple("" if one == 0 else trace.names[one - 1].removeprefix(MODULE) for one in kept)
-
-
-def _innermost(start_ns: Ints, end_ns: Ints, at_ns: Ints) -> Ints:
-    """Return the innermost interval at each instant, of nested ones in order; -1 for none. [instant]"""
-    parent = np.full(len(start_ns), -1, np.int64)
-    stack: list[int] = []
-    for i, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
-        while stack and end_ns[stack[-1]] <= start:
-            stack.pop()
-        parent[i] = stack[-1] if stack else -1
-        if end > start:
-            stack.append(i)
-    found = np.searchsorted(start_ns, at_ns, side="right") - 1
-    while True:
-        over = (found >= 0) & (end_ns[np.maximum(found, 0)] <= at_ns)
-        if not over.any():
-            return np.asarray(found, np.int64)
-        found[over] = parent[found[over]]
 
 
 def _backward(activity: Activity, layer: Ints) -> Ints:

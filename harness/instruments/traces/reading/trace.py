@@ -57,8 +57,8 @@ class RankTrace:
 
     Times are nanoseconds since the epoch where the trace has its base time, else since an unknown origin.
     `name_of` and `track_of` index `names` and `tracks`. `correlation` links a kernel or a copy with its
-    launch, `sequence` an operator of the backward pass with that of the forward pass. Events with the same
-    `shape` have the same grid or input sizes. -1 where there is none.
+    launch, `external_id` with an operator, `sequence` an operator of the backward pass with that of the
+    forward pass. Events with the same `shape` have the same grid or input sizes. -1 where there is none.
     """
 
     path: Path
@@ -75,10 +75,12 @@ class RankTrace:
     track_of: Ints
     kind: Ints
     correlation: Ints
+    external_id: Ints
     sequence: Ints
     shape: Ints
     collectives: Mapping[int, CollectiveCall]  # by event
     process_groups: Mapping[str, tuple[int, ...]]  # name: its ranks
+    unread: Mapping[str, int]  # category of a device that is not read: its events
 
     def __len__(self) -> int:
         """Return the number of events."""

@@ -136,12 +136,6 @@ def truncated_gzip(path):
     path.write_bytes(gzip.compress(gpu_step().text().encode())[:-60])
 
 
-def no_steps(path):
-    one = Writer()
-    one.host_event("aten::mm", 0, 10)
-    one.write(path.parent, name=path.name)
-
-
 def no_events(path):
     one = Writer()
     one.step(0, 0, 10)
@@ -185,7 +179,6 @@ BAD = {
         "no operators and no kernels",
     ),
     "no events": (no_events, "no operators and no kernels"),
-    "no steps": (no_steps, "has no ProfilerStep; call prof.step()"),
     "negative duration": (backwards, "ends before it starts"),
     "overlapping steps": (overlapping, "step 4 begins before step 3 has ended"),
     "no kernels in steps": (no_kernels_in_steps, "ProfilerActivity.CUDA"),

@@ -1,0 +1,1 @@
+"""Which events of a trace move data between ranks."""
