@@ -195,11 +195,13 @@ class Activity:
         family = recognized(name).family
         if call is None and family is not None and family.operation:
             return family.operation
-        operator = int(self.operator_of[event])
+        caller = int(self.on_device.call_of[event])
+        of_caller = self.trace.collectives.get(caller)
         texts = (
             call.operation if call else "",
             taken_apart(name).function if self.trace.kind[event] == EventKind.KERNEL else name,
-            self.trace.name(operator) if operator >= 0 else "",
+            of_caller.operation if of_caller else "",
+            self.trace.name(caller) if caller >= 0 else "",
         )
         for text in texts:
             letters = re.sub(r"[^a-z]", "", text.lower())

@@ -138,6 +138,20 @@ class Communication:
         found[events] |= by_copy & (trace.kind[events] == EventKind.COPY) | by_copy & copies[known]
         return found
 
+    @cached_property
+    def call_of(self) -> Ints:
+        """Return the outermost call of a collective in which each event was launched, -1 for none. [event]"""
+        trace = self.trace
+        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
+        calls = hosts & (trace.named(CALLS) | trace.named(OWN_CALLS))
+        found = np.full(len(trace), -1, np.int64)
+        launch = trace.launch_of
+        for track in np.unique(trace.track_of[calls]):
+            here = np.flatnonzero((launch >= 0) & (trace.track_of[np.maximum(launch, 0)] == track))
+            around = _times(trace, calls & (trace.track_of == track))
+            found[here] = owners(around, trace.start_ns[launch[here]])
+        return found
+
     def _operators(self, events: Ints, hosts: Mask, calls: Mask, symmetric: Mask) -> tuple[Ints, Mask]:
         """Return each event's innermost operator within a call, and whether the call is of SYMMETRIC."""
         trace = self.trace

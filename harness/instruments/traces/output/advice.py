@@ -17,6 +17,9 @@ from harness.instruments.traces.segments import State
 PAUSE_ns = 100_000
 """A longer launch gap is a pause of the host, which replaying launches does not shorten."""
 
+GRAPHS = {"CUDA": "^cu(da)?(Launch|Graph|Memcpy|Memset)", "HIP": "^hip"}
+"""Vendor of graphs -> how its calls begin."""
+
 GAPS = (State.PREPARING, State.CALLING)
 
 
@@ -108,10 +111,9 @@ def _of_launches(of: Breakdown) -> str:
 
 
 def _facts(found: Launches) -> str:
-    every = f", one every {_us(found.interval_s)} on the host" if found.launched > 1 else ""
-    return (
-        f"{found.launched:,.0f} launches per step{every}, each for {_us(found.kernel_s)} of work (medians)."
-    )
+    every = f", one every {_short(found.interval_s)} on the host" if found.launched > 1 else ""
+    work = f"each for {_short(found.kernel_s)} of work (medians)"
+    return f"{_counted(found.launched, 'launch', 'launches')} per step{every}, {work}."
 
 
 def _pauses(found: Launches) -> str:
@@ -119,23 +121,26 @@ def _pauses(found: Launches) -> str:
         return ""
     host = f"; in the longest the host is in {shortened(found.host, 50)}" if found.host else ""
     return (
-        f" {found.pauses:,.3g} pauses per step of more than {_us(PAUSE_ns / 1e9)} take {_ms(found.pause_s)} "
-        f"of {_ms(found.gap_s)}{host}."
+        f" {_counted(found.pauses, 'pause', 'pauses')} per step of more than {_short(PAUSE_ns / 1e9)} take "
+        f"{_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
     )
 
 
 def _remaining(rank: RankBreakdown, found: Launches) -> str:
-    """Return what graphs would leave of the step, where its short gaps are worth it."""
+    """Return what graphs would leave of the step, on devices that have them."""
     if found.by_graphs >= 0.5:
         share = 100 * found.by_graphs
-        return f" {found.graphs:,.3g} graphs per step launch {share:.0f} % of the kernels already."
+        return f" {_counted(found.graphs, 'graph', 'graphs')} per step launch {share:.0f} % of the kernels."
     short_s = found.gap_s - found.pause_s
+    trace = rank.activity.trace
+    vendor = next((name for name, calls in GRAPHS.items() if trace.named(calls).any()), "")
+    if not vendor or found.launched < 2:
+        return ""
     if short_s < LEAST_SHARE * rank.step_s:
-        return " Other gaps take less than 3 % of the step, so graphs would gain little."
-    hip = rank.activity.trace.named("(?i)^hip(Module|Ext|Graph)?Launch").any()
+        return f" Other gaps take less than 3 % of the step, so {vendor} graphs would gain little."
     return (
-        f" If {'HIP' if hip else 'CUDA'} graphs (torch.compile, mode=reduce-overhead) replayed all of them, "
-        f"at least {_ms(rank.step_s - short_s)} of {_ms(rank.step_s)} would remain."
+        f" If {vendor} graphs (torch.compile, mode=reduce-overhead) replayed all launches, at least "
+        f"{_ms(rank.step_s - short_s)} of {_ms(rank.step_s)} would remain."
     )
 
 
@@ -174,5 +179,14 @@ def _ms(time_s: float) -> str:
     return f"{1e3 * time_s:.3f} ms"
 
 
-def _us(time_s: float) -> str:
-    return f"{1e6 * time_s:.3g} µs"
+def _short(time_s: float) -> str:
+    """Return a short time in the unit that suits it."""
+    if time_s < 1e-3:
+        return f"{1e6 * time_s:.3g} µs"
+    return f"{1e3 * time_s:.3g} ms" if time_s < 1 else f"{time_s:,.3g} s"
+
+
+def _counted(count: float, one: str, more: str) -> str:
+    """Return a number per step with its noun."""
+    shown = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
+    return f"{shown} {one if count == 1 else more}"
