@@ -2,8 +2,9 @@
 
 python tests/benchmarks/trace_agreement.py TRACE... [--communication=REGEX]
 
-The count knows communication only by REGEX (by default NCCL's names), and takes each trace as one step. Each
-row has milliseconds of the breakdown and, in parentheses, its difference from the count in percent of the span.
+The count knows communication only by REGEX (by default NCCL's names), and takes each trace as one step.
+Each row has milliseconds of the breakdown and, in parentheses, its difference from the count in percent of
+the span.
 """
 
 from __future__ import annotations

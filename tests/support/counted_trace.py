@@ -1,4 +1,4 @@
-"""Count what a trace's device does by a sweep over the ends of its events, apart from harness's own reading."""
+"""Count what a trace's device does by a sweep over the ends of its events, without the harness's code."""
 
 from __future__ import annotations
 

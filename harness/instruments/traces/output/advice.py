@@ -113,24 +113,23 @@ def _of_launches(of: Breakdown) -> str:
 def _facts(found: Launches) -> str:
     every = f", one every {_short(found.interval_s)} on the host" if found.launched > 1 else ""
     work = f"each for {_short(found.kernel_s)} of work (medians)"
-    return f"{_counted(found.launched, 'launch', 'launches')} per step{every}, {work}."
+    noun = "launch" if found.launched == 1 else "launches"
+    return f"{_counted(found.launched)} {noun} per step{every}, {work}."
 
 
 def _pauses(found: Launches) -> str:
     if not found.pause_s:
         return ""
     host = f"; in the longest the host is in {shortened(found.host, 50)}" if found.host else ""
-    return (
-        f" {_counted(found.pauses, 'pause', 'pauses')} per step of more than {_short(PAUSE_ns / 1e9)} take "
-        f"{_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
-    )
+    long = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(found.pauses)} per step"
+    return f"{long}, {_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
 
 
 def _remaining(rank: RankBreakdown, found: Launches) -> str:
     """Return what graphs would leave of the step, on devices that have them."""
     if found.by_graphs >= 0.5:
         share = 100 * found.by_graphs
-        return f" {_counted(found.graphs, 'graph', 'graphs')} per step launch {share:.0f} % of the kernels."
+        return f" Graphs launch {share:.0f} % of the kernels ({_counted(found.graphs)} per step)."
     short_s = found.gap_s - found.pause_s
     trace = rank.activity.trace
     vendor = next((name for name, calls in GRAPHS.items() if trace.named(calls).any()), "")
@@ -186,7 +185,6 @@ def _short(time_s: float) -> str:
     return f"{1e3 * time_s:.3g} ms" if time_s < 1 else f"{time_s:,.3g} s"
 
 
-def _counted(count: float, one: str, more: str) -> str:
-    """Return a number per step with its noun."""
-    shown = f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
-    return f"{shown} {one if count == 1 else more}"
+def _counted(count: float) -> str:
+    """Return a number per step."""
+    return f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"
