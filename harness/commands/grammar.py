@@ -6,6 +6,7 @@ Every mistake is a `ConfigError` of one line that begins with what was typed.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
                 raise ConfigError(f"{name}: no such option; allowed: {allowed}")
             key, value = name.lstrip("-").replace("-", "_"), value if equals else next(left, "")
             expected, label = options[name], f"{name} {value}"
-        elif not equals or Path(word).exists():
+        elif not equals or os.path.exists(word):
             paths.append(Path(word))
             continue
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -95,7 +96,9 @@ def patterns(text: str) -> tuple[str, ...]:
         )
     for one in filter(None, expressions):
         try:
-            re.compile(one)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(one)
         except (re.error, OverflowError, RecursionError) as error:
             shown = shortened(one, 60)
             raise ConfigError(f"communication={shown}: is no regular expression: {error}") from None

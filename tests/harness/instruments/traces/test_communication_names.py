@@ -94,7 +94,7 @@ void vllm::moe::topkGatingSoftmax<8>(int)
 scatter_reduce_kernel
 void cutlass::device_kernel<GemmKernel>(Params)
 void cutlass::device_kernel<flash::FlashAttnBwd<flash::CollectiveMainloopBwd<2>>>(P)
-void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::collective::CollectiveMma<X>>>(P)
+void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cutlass::gemm::collective::CollectiveMma<X>>>(P)
 smallreduce_kernel
 void dpsk::grouped_gemm::cuda::fp8_kernel(int)
 void cuda::reduce_fused_impl<__nv_bfloat16, false, false>(int4 const*)
