@@ -42,20 +42,24 @@ LIBRARIES: tuple[KernelFamily, ...] = (
         r"(?<![a-z])(h|m|x|t|v|e|cn|bk)ccl(?!u)|(?<![a-z])hcom_",
         "gitee.com/ascend/hccl",
     ),
-    KernelFamily("NVSHMEM", r"nvshmem", "docs.nvidia.com/nvshmem"),
+    KernelFamily("NVSHMEM", r"nv_?shmem", "docs.nvidia.com/nvshmem"),
     KernelFamily("rocSHMEM", r"roc_?shmem", "github.com/ROCm/rocSHMEM"),
     KernelFamily("Intel SHMEM", r"(?<![a-z])ishmem", "github.com/oneapi-src/ishmem"),
     KernelFamily("DeepEP", r"deep_?ep(?![a-z])|hybrid_?ep(?![a-z])", "github.com/deepseek-ai/DeepEP"),
-    KernelFamily("userbuffers", r"userbuffers", "github.com/NVIDIA/TransformerEngine"),
+    KernelFamily(
+        "userbuffers",
+        r"user_?buffers|(?<![a-z0-9])ub_(all|reduce|ag_|rs_|send|recv|push|pull)",
+        "github.com/NVIDIA/TransformerEngine",
+    ),
     KernelFamily(
         "symmetric memory",
-        r"symm(etric)?_?mem|(?<![a-z0-9])multimem_|c10d::",
+        r"symm(etric)?_?mem|(?<![a-z0-9])multimem_|(?<![a-z])nvls(?![a-z])|c10d::",
         "github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem",
     ),
     KernelFamily("MNNVL", r"(?<![a-z])mnnvl", "github.com/NVIDIA/TensorRT-LLM"),
     KernelFamily("MORI", r"(?<![a-z])mori::", "github.com/ROCm/mori"),
 )
-"""Recognized anywhere in a name, in any case."""
+"""Recognized anywhere in a name, in lower case and with its words apart: AllReduce is all_reduce."""
 
 OPERATIONS: tuple[KernelFamily, ...] = (
     KernelFamily(
@@ -64,7 +68,8 @@ OPERATIONS: tuple[KernelFamily, ...] = (
         r"|clean_low_latency_buffer)"
         r"|(?<![a-z])(cached_)?notify_(dispatch|combine)|(?<![a-z])cached_notify"
         r"|low_latency_(dispatch|combine)"
-        r"|(dispatch|combine)_?(intra|inter)_?node|(intra|inter)_?node_?(dispatch|combine)",
+        r"|(dispatch|combine)(_tokens?)?_?(intra|inter)_?node|(intra|inter)_?node_?(dispatch|combine)"
+        r"|(?<![a-z])ep_(dispatch|combine)",
         "github.com/deepseek-ai/DeepEP csrc/kernels",
     ),
     KernelFamily(
@@ -75,7 +80,7 @@ OPERATIONS: tuple[KernelFamily, ...] = (
     ),
     KernelFamily(
         "one-shot or two-shot",
-        r"(?<![a-z])(one|two|1|2)_?shot_?(all_?)?reduce",
+        r"(?<![a-z])(one|two|1|2|multi)_?shot_?(all_?)?reduce",
         "github.com/pytorch/pytorch torch/csrc/distributed/c10d/symm_mem",
         "all_reduce",
     ),
@@ -86,7 +91,8 @@ OPERATIONS: tuple[KernelFamily, ...] = (
     ),
     KernelFamily(
         "FLUX, Triton-distributed",
-        r"(?<![a-z])(ag|a2a)_?(grouped?_?|moe_?|scatter_?)?gemm|gemm_?(rs|ar|ag|a2a)(?![a-z])",
+        r"(?<![a-z])(ag|a2a)_?((grouped|group|moe|scatter)_?)*gemm|gemm_?(rs|ar|ag|a2a)(?![a-z])"
+        r"|(?<![a-z])gather_rs(?![a-z])",
         "github.com/bytedance/flux, github.com/ByteDance-Seed/Triton-distributed",
     ),
     KernelFamily(
@@ -104,12 +110,12 @@ OPERATIONS: tuple[KernelFamily, ...] = (
     ),
     KernelFamily(
         "a collective",
-        r"(?<!sm)(?<!c)(?<!w)(?<!b)all_?(reduce|gather)(?!_?(copy|fp|cast))|reduce_?scatter"
-        r"|all_?(to|2)_?all|(?<![a-z])a2a(?![a-z])",
+        r"(?<![a-z])(shot|custom|quick|fused|ring|tree|inter|intra)?all_?(reduce|gather)(?!_copy)"
+        r"|(?<![a-z])reduce_?scatter|all_?(to|2)_?all|(?<![a-z])a2a(?![a-z])",
         "the name says it",
     ),
 )
-"""Recognized in the function and its template arguments, in any case."""
+"""Recognized in the function and its template arguments, written the same."""
 
 LOCAL = re.compile(
     r"^(at|cub|thrust|rocprim|hipcub|c10)::"
@@ -121,8 +127,7 @@ kernels, which have the names of the operators around them."""
 
 PRODUCT = re.compile(
     r"gemm|matmul|(?<![a-z])b?mm(?![a-z])|(rms|layer|group|batch|_)_?norm(?!al)|(?<![a-z])norm_"
-    r"|attention|attn|moe_?(reduce|finalize)|swiglu|silu|gelu|softmax",
-    re.IGNORECASE,
+    r"|attention|attn|moe_?(reduce|finalize)|swiglu|silu|gelu|softmax"
 )
 """What a kernel computes that communicates, too."""
 
@@ -151,7 +156,7 @@ def recognized(name: str) -> NamedKernel:
     family = _family(parts)
     if family is None:
         return NamedKernel(KernelRole.COMPUTES, None)
-    both = PRODUCT.search(f"{parts.function} {parts.arguments}") is not None
+    both = PRODUCT.search(words_apart(f"{parts.function} {parts.arguments}")) is not None
     return NamedKernel(KernelRole.BOTH if both else KernelRole.COMMUNICATES, family)
 
 
@@ -165,7 +170,14 @@ def _family(parts: NameParts) -> KernelFamily | None:
 
 
 def _found(family: KernelFamily, text: str) -> bool:
-    return re.search(family.pattern, text, re.IGNORECASE) is not None
+    return re.search(family.pattern, words_apart(text)) is not None
+
+
+@lru_cache(maxsize=100_000)
+def words_apart(text: str) -> str:
+    """Return a text in lower case, with an underscore where a capital begins a word."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text)
+    return apart.lower()
 
 
 @lru_cache(maxsize=100_000)

@@ -63,10 +63,8 @@ def is_unread(category: str) -> bool:
     return kind_of(category) == EventKind.OTHER and category != "" and not category.endswith(NO_WORK)
 
 
-def kind_on_device(kind: int, name: str) -> EventKind:
-    """Return what an event of the device is by its name, too: a copy or a wait among the kernels."""
-    if kind == EventKind.KERNEL and COPY_BY_NAME.match(name):
+def kind_of_kernel(name: str) -> EventKind:
+    """Return what an event in a category of kernels is by its name: a kernel, a copy or a wait."""
+    if COPY_BY_NAME.match(name):
         return EventKind.COPY
-    if kind == EventKind.KERNEL and WAIT_BY_NAME.match(name):
-        return EventKind.OTHER
-    return EventKind(kind)
+    return EventKind.OTHER if WAIT_BY_NAME.match(name) else EventKind.KERNEL

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from harness.instruments.traces.reading.error import HOW_TO_RECORD, TraceError, shortened
-from harness.instruments.traces.reading.kinds import ON_DEVICE, is_unread, kind_of, kind_on_device
+from harness.instruments.traces.reading.kinds import ON_DEVICE, is_unread, kind_of, kind_of_kernel
 from harness.instruments.traces.reading.trace import CollectiveCall, EventKind, Ints, RankTrace, Track
 
 SUFFIXES = (".json", ".json.gz")
@@ -29,7 +29,8 @@ MOST_us = Decimal(2) ** 52
 """Longest time that is read, in microseconds: 142 years, which int64 has room for in nanoseconds."""
 
 _Plain = str | int | float | None
-_Number = (int, Decimal)
+NUMBERS = (Decimal, int)
+"""Types of a number that was read; no bool."""
 
 LARGEST = 2**63
 """Whole numbers are below it."""
@@ -235,6 +236,7 @@ class _Table:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kinds: dict[Any, int] = {}  # by category
+        self.kernel_kinds: dict[Any, int] = {}  # by name
         self.names: dict[Any, int] = {}
         self.tracks: dict[tuple[Any, Any], int] = {}
         self.track_names: dict[tuple[str, str], str] = {}
@@ -263,8 +265,8 @@ class _Table:
         kind = self.kinds.get(category)
         if kind is None:
             kind = self.kinds[category] = int(kind_of(_text(category)))
-        if kind in ON_DEVICE:
-            kind = int(kind_on_device(kind, _text(name)))
+        if kind == EventKind.KERNEL:
+            kind = self._kind_of_kernel(name)
         start_ns = self._nanoseconds(event, event.ts)
         self.start_ns.append(start_ns)
         duration_ns = 0 if event.dur is None else self._nanoseconds(event, event.dur)
@@ -292,9 +294,15 @@ class _Table:
             self.shape.append(self.shapes.setdefault(shape, len(self.shapes)) if shape else -1)
         self.track_of.append(self.tracks.setdefault((process, thread), len(self.tracks)))
 
+    def _kind_of_kernel(self, name: Any) -> int:
+        kind = self.kernel_kinds.get(name)
+        if kind is None:
+            kind = self.kernel_kinds[name] = int(kind_of_kernel(_text(name)))
+        return kind
+
     def _nanoseconds(self, event: _Event, time_us: Any) -> int:
         """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
-        if not isinstance(time_us, _Number) or isinstance(time_us, bool):
+        if type(time_us) not in NUMBERS:
             shown = shortened(repr(time_us), 40)
             raise TraceError(
                 f"{self.path}: a time of {_shown(event.name)} is {shown}, which is not a number of "

@@ -57,6 +57,11 @@ void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<_
 all_to_all_vdev_2d
 reduce_scatter_kernel
 hcom_allReduce__123_0
+oneshotallreduce_kernel
+NvShmemPutKernel
+RingAllReduceKernel
+ub_allgather_kernel
+kernel_dispatch_token_intra_node
 """
 
 BOTH = """
@@ -72,6 +77,9 @@ one_shot_all_reduce_rmsnorm_kernel
 lamport_style_one_shot_all_reduce_norm_kernel
 userbuffers_fp16_sum_inplace_gpu_mc_rmsnorm_quant
 nvshmem_gemm_kernel
+void cutlass::Kernel2<bytedance::flux::Sm80AGGemmKernel<X>>(Params)
+void bytedance::flux::AgScatterGroupGemm<X>(Params)
+GemmRSKernel
 """
 
 COMPUTES = """
@@ -96,6 +104,8 @@ void cutlass::device_kernel<GemmKernel>(Params)
 void cutlass::device_kernel<flash::FlashAttnBwd<flash::CollectiveMainloopBwd<2>>>(P)
 void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cutlass::gemm::collective::CollectiveMma<X>>>(P)
 smallreduce_kernel
+overallReduceKernel
+callReduce
 void dpsk::grouped_gemm::cuda::fp8_kernel(int)
 void cuda::reduce_fused_impl<__nv_bfloat16, false, false>(int4 const*)
 broadcast_kernel
