@@ -16,6 +16,9 @@ from harness.instruments.traces.reading.trace import EventKind, Mask, RankTrace
 from harness.instruments.traces.segments import Segments, State, segments
 from harness.instruments.traces.shares import TimeShare, WorkShare, shares, work_shares
 
+WORK = (State.COMPUTING, State.COMMUNICATION, State.COPYING, State.WAITING_FOR_RANK)
+"""States in which something runs: a step without any of them cannot be broken down."""
+
 
 @dataclass(frozen=True)
 class RankBreakdown:
@@ -115,7 +118,7 @@ def breakdown(
         chosen = tuple(i for i, step in enumerate(activity.steps) if step.number in numbers)
         lengths_ns = tuple(activity.steps[i].end_ns - activity.steps[i].start_ns for i in chosen)
         found = shares(activity, cut, chosen)
-        _check_computing(activity, found)
+        _check_work(activity, found)
         overlap = overlap_factor(activity)
         overlaps.append(overlap)
         ranks.append(
@@ -174,10 +177,10 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
     return tuple(sorted(common))
 
 
-def _check_computing(activity: Activity, found: Sequence[TimeShare]) -> None:
-    if not any(share.state == State.COMPUTING for share in found):
+def _check_work(activity: Activity, found: Sequence[TimeShare]) -> None:
+    if not any(share.state in WORK for share in found):
         raise TraceError(
-            f"{activity.trace.path}: no kernel and no operator computes within the steps; record with "
+            f"{activity.trace.path}: no kernel and no operator runs within the steps; record with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (CUDA is also AMD's)"
         )
 

@@ -75,14 +75,17 @@ def factors(
 ) -> Factors:
     """Return the factors of the mean step; `known` has those of `OF_KERNELS` that can be given.
 
-    The shares must have some computing. Raises ValueError for a factor of another name, or one that is not
-    positive.
+    Where nothing computes there are no factors. Raises ValueError for a factor of another name, or one that
+    is not positive.
     """
     known = dict(known or {})
     for name, value in known.items():
         if name not in OF_KERNELS or not value > 0:
             raise ValueError(f"{name}={value}: expected a positive factor, one of {', '.join(OF_KERNELS)}")
     computing_s = _mean_s(shares, State.COMPUTING)
+    if not computing_s:
+        step_s = sum(share.mean_s for share in shares)
+        return Factors("observed, as nothing computes", step_s, (), ("factors: nothing computes",))
     given = {name: known[name] for name in OF_KERNELS if name in known}
     missing = [name for name in OF_KERNELS if name not in known]
     base_name = "theoretical"

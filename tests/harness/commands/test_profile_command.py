@@ -237,7 +237,7 @@ def steps_of_one_rank_alone(folder):
 @pytest.mark.parametrize(
     ("write", "expected"),
     [
-        (steps_without_kernels, "no kernel and no operator computes within the steps"),
+        (steps_without_kernels, "no kernel and no operator runs within the steps"),
         (steps_of_one_rank_alone, "no step in common with the other ranks"),
     ],
 )

@@ -136,3 +136,13 @@ def test_two_shot_all_reduce_half_hidden_behind_a_product(tmp_path):
     assert found.share_of(State.COMPUTING) == pytest.approx(0.6)
     assert found.share_of(State.COMMUNICATION) == pytest.approx(0.2)
     assert found.overlapped_s + found.exposed_s == pytest.approx(4e-3)
+
+
+def test_a_trace_in_which_nothing_computes_is_broken_down(tmp_path):
+    one = Writer()
+    one.step(0, 0, 1_000)
+    one.kernel("ncclDevKernel_AllReduce", 200, 700, called=100)
+    found = breakdown((read_trace(one.write(tmp_path)),))
+    assert found.share_of(State.COMMUNICATION) == pytest.approx(0.5)
+    assert found.factors.observed_s == pytest.approx(found.step_s)
+    assert "factors: nothing computes" in found.missing
