@@ -35,8 +35,10 @@ def _counted(config_json: str) -> ModelSize:
 
     from suites.training.models.huggingface import build
     from suites.training.models.huggingface_config import parse
+    from suites.training.models.quantization import refuse_quantized
 
     config = json.loads(config_json)
+    refuse_quantized(config)
     with torch.device("meta"):
         sizes = {name: p.numel() for name, p in build(config).named_parameters()}  # shared ones once
     routed = sum(size for name, size in sizes.items() if ".experts." in name)

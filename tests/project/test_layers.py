@@ -71,6 +71,7 @@ BELOW = {
     "harness",
     "harness.records",
     "harness.bounds",
+    "harness.config.user_inputs.config_values",
     "harness.config.user_inputs.hf_config",
     "harness.instruments",
     "suites",

@@ -59,8 +59,9 @@ def file_of(name: str) -> Path:
 
 @cache
 def published(name: str) -> dict[str, Any]:
-    """Return the published config of the language model."""
-    return read_workload_file(file_of(name))
+    """Return the published config of the language model, to be trained without quantized weights."""
+    config = read_workload_file(file_of(name))
+    return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
 def cut(config: dict[str, Any], num_hidden_layers: int) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.user_inputs.config_values import fault, parse_object, refuse_kinds, refuse_values
 from harness.config.user_inputs.transformers_source import has_size
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -40,6 +42,9 @@ AFTER_PADDING = frozenset(
 
 USUAL_SEQ_LEN = 2048
 """Sequence length where `suite.hf_defaults.seq_len` is not given."""
+
+OF_ALL_SECTIONS = ("tie_word_embeddings", "quantization_config")
+"""Keys next to a `text_config` that also concern the language model."""
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """Name of a model on the Hub: owner/model."""
@@ -73,24 +78,31 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
     config = _parse(file, _text(file))
     if not isinstance(config, dict):
         raise ValueError(f"{file}: is a JSON {_kind(config)}; a config.json is one object")
-    origin = ""
-    if isinstance(config.get("text_config"), dict):
-        origin = f"{config.get('model_type')}: its text_config, "
-        tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        config = tied | config["text_config"]
+    whole = config
+    refuse_kinds(file, config)
+    origin = section = ""
+    if config.get("text_config") is not None:
+        origin, section = f"{config.get('model_type')}: its text_config, ", "text_config."
+        own = {key: config[key] for key in OF_ALL_SECTIONS if config.get(key) is not None}
+        config = own | config["text_config"]
     model_type = config.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
-        raise ValueError(f"{file}: model_type is missing; it names the architecture, such as 'llama'")
+    if not model_type:
+        raise ValueError(
+            f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"
+        )
     for names in (LAYERS, HIDDEN, HEADS, VOCAB):
         given = [name for name in names if name in config]
         if _size(file, config, names) is None and given:
-            raise ValueError(f"{file}: {given[0]} is null; it must be a whole number above 0")
+            raise ValueError(f"{file}: {fault(given[0], None, 'a whole number above 0')}")
+    refuse_values(file, whole)
     return config, f"config.json of {origin}{model_type}, given by the user"
 
 
 def _text(file: Path) -> str:
     try:
-        if file.stat().st_size > LARGEST_FILE_B:
+        if not stat.S_ISREG((found := file.stat()).st_mode):
+            raise ValueError(f"{file}: is not a file; give a config.json or the folder of one")
+        if found.st_size > LARGEST_FILE_B:
             raise ValueError(
                 f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is not a config.json"
             )
@@ -108,24 +120,30 @@ def _text(file: Path) -> str:
 
 def _parse(file: Path, text: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_object(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{file}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
     except RecursionError as error:
         raise ValueError(f"{file}: nested too deeply to be a config.json") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).partition(';')[0]}") from error
 
 
 def _size(file: Path, config: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the first of `names` that the config gives, an integer above 0; None where it gives none."""
+    """Return the first of `names` that the config gives, an integer above 0; None where it gives none.
+
+    A width may be a list with an entry per layer, of which the largest is returned.
+    """
     for name in names:
         value = config.get(name)
         if value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{file}: {name} is {json.dumps(value)[:60]}; it must be a whole number above 0")
-        return value
+        each = value if names is WIDTHS and isinstance(value, list) and value else [value]
+        if not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in each):
+            raise ValueError(f"{file}: {fault(name, value, 'a whole number above 0')}")
+        return int(max(each))
     return None
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from harness.records import Unavailable
 from suites.kernels.subject import Workload
 from suites.training.models import huggingface, huggingface_config
+from suites.training.models.quantization import refuse_quantized
 from suites.training.workload import Workload as TrainingWorkload
 
 STATES_B = 16
@@ -41,6 +42,7 @@ def adopted(workload: Workload) -> Workload:
         return workload
     if workload.operation != "training_step" or workload.part != "all":
         raise Unavailable("a config.json describes a model: operation=training_step part=all trains it")
+    refuse_quantized(config)
     given = {**asdict(workload), "hf_config": without_dropout(config)}
     complete = huggingface.complete(TrainingWorkload.of(given))
     common = {one.name for one in fields(Workload)} & {one.name for one in fields(complete)}

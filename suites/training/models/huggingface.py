@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.config.user_inputs.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
+from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.huggingface_config import (
@@ -26,6 +27,7 @@ from suites.training.models.huggingface_config import (
     with_layers,
 )
 from suites.training.models.layers_alike import difference
+from suites.training.models.quantization import refuse_quantized
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
 
@@ -54,9 +56,10 @@ class LanguageModel(nn.Module):
     An encoder's loss is that of all positions: its library computes the logits of all, masked or not.
     """
 
-    def __init__(self, model: nn.Module, num_hidden_layers: int):
+    def __init__(self, model: nn.Module, num_hidden_layers: int, given: Mapping[str, Any]):
+        """`given`: the config that the model was built from."""
         super().__init__()
-        self.model = model
+        self.model, self._given = model, given
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
@@ -92,15 +95,39 @@ class LanguageModel(nn.Module):
         length = tokens_BT.shape[1]
         if self._positions is not None and length > self._positions:
             raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
-        with values_not_needed(self._model_type):
-            if self.head_loss is not None:
-                return self.head_loss.run(lambda: self._logits(tokens_BT), targets_BT)
-            logits_BTV = self._logits(tokens_BT)
+        try:
+            with values_not_needed(self._model_type):
+                return self._loss(tokens_BT, targets_BT)
+        except Unavailable:
+            raise
+        except Exception:
+            if torch_internals.active_fake_mode() is not None:
+                refuse_failing(self._given, length)
+            raise
+
+    def _loss(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        if self.head_loss is not None:
+            return self.head_loss.run(lambda: self._logits(tokens_BT), targets_BT)
+        logits_BTV = self._logits(tokens_BT)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
     def _logits(self, tokens_BT: Tensor) -> Tensor:
         cache = {} if is_encoder(self.model.config) else {"use_cache": False}
         return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
+
+
+def refuse_failing(config: Mapping[str, Any], seq_len: int) -> None:
+    """Raise `Unavailable` with the key at fault where the plain model of a config cannot run.
+
+    It runs on fake tensors of its own, so that an error of a technique is not taken for one of the config.
+    """
+
+    def run(one: Mapping[str, Any]) -> None:
+        with torch_internals.no_modes(), torch_internals.fake_tensor_mode():
+            tokens_BT = torch.zeros(1, seq_len, dtype=torch.int64)
+            build(one)._loss(tokens_BT, tokens_BT)
+
+    guarded(config, run)
 
 
 def adopt(step: TrainingStep) -> TrainingStep:
@@ -132,6 +159,7 @@ def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     config = step.workload.hf_config
     if config is None:
         raise ValueError("the workload has no hf_config")
+    refuse_quantized(config, step.settings_of("lora"))
     return build(config, num_hidden_layers, step.attention)
 
 
@@ -143,20 +171,24 @@ def build(
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     language model or attention, ValueError where it refuses the values; one line each.
     """
-    parsed = parse(config if num_hidden_layers is None else with_layers(config, num_hidden_layers))
+    parsed_from = config if num_hidden_layers is None else with_layers(config, num_hidden_layers)
+    parsed = parse(parsed_from)
     made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
         raise Unavailable(
             f"transformers {version()} has no SDPA attention for {made_of.__name__}; "
             "leave out the technique attention"
         )
-    model = guarded(
-        config,
-        lambda: made_of._from_config(
-            parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
-        ),
+    model = guarded(parsed_from, lambda one: _instance(one, attention))
+    return LanguageModel(model, parsed.num_hidden_layers, parsed_from)
+
+
+def _instance(config: Mapping[str, Any], attention: str) -> Any:
+    """Return transformers' model of a config, in the default dtype and device."""
+    parsed = parse(config)
+    return _class_of(parsed)._from_config(
+        parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
     )
-    return LanguageModel(model, parsed.num_hidden_layers)
 
 
 def _class_of(parsed: Any) -> Any:

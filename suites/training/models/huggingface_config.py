@@ -1,7 +1,6 @@
 """Read a config.json's content into transformers' own config object, for `models.huggingface`.
 
-Any error becomes one line: `Unavailable` where this transformers has no such model, else
-ValueError.
+Any error becomes `Unavailable`, one line that names the key at fault where there is one.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.models import fake_transformers
+from suites.training.models.config_fault import explained, one_line
 
 IGNORED = frozenset(
     {
@@ -54,8 +54,12 @@ def parse(config: Mapping[str, Any]) -> Any:
     if model_type not in CONFIG_MAPPING_NAMES:
         own = "; its own code (auto_map) is not run, suite.model takes code" if "auto_map" in config else ""
         raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}{own}")
-    values = {key: value for key, value in config.items() if key not in IGNORED}
-    parsed = guarded(config, lambda: AutoConfig.for_model(model_type, use_cache=False, **values))
+
+    def make(config: Mapping[str, Any]) -> Any:
+        values = {key: value for key, value in config.items() if key not in IGNORED}
+        return AutoConfig.for_model(model_type, use_cache=False, **values)
+
+    parsed = guarded(config, make)
     _refuse_other_than_language_models(model_type, parsed)
     return parsed
 
@@ -102,20 +106,26 @@ def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
         raise Unavailable(f"model_type {model_type!r} does not state its number of layers")
 
 
-def guarded(config: Mapping[str, Any], make: Callable[[], Any]) -> Any:
-    """Return the result of `make`; any exception of transformers about the config becomes one line.
+def guarded(config: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return `make(config)`; any exception about the config becomes `Unavailable` with the key at fault.
 
     Its checks raise their own classes, and values that it does not check fail with any exception.
     """
     try:
         with values_not_needed(config["model_type"]):
-            return make()
+            return make(config)
     except Unavailable:
         raise
-    except NotImplementedError as error:
-        raise Unavailable(f"model_type {config['model_type']!r}: {_one_line(error)}") from error
     except Exception as error:
-        raise ValueError(f"config.json of model_type {config['model_type']!r}: {_one_line(error)}") from error
+        raise Unavailable(_fault(config, error, make)) from error
+
+
+def _fault(config: Mapping[str, Any], error: Exception, make: Callable[[Mapping[str, Any]], Any]) -> str:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    attributes = CONFIG_MAPPING[config["model_type"]].attribute_map
+    why = explained(config, error, make, attributes)
+    return f"config.json of model_type {config['model_type']!r}: {why}"
 
 
 @contextmanager
@@ -125,12 +135,8 @@ def values_not_needed(model_type: str) -> Iterator[None]:
         yield
     except torch_internals.errors_for_want_of_values() as error:
         raise Unavailable(
-            f"model_type {model_type!r} needs values that fake tensors do not have: {_one_line(error)}"
+            f"model_type {model_type!r} needs values that fake tensors do not have: {one_line(error)}"
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def version() -> str:
