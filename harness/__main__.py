@@ -1,6 +1,6 @@
 """`python -m harness`: run suites, and every other command by its name."""
 
-from harness.commands.main import command_line
+from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    command_line()
+    run_module("harness", "harness.commands.main")

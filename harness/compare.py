@@ -1,8 +1,6 @@
 """`python -m harness.compare`: what changed between two results folders?"""
 
-import sys
-
-from harness.commands.compare.command import main
+from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_module("harness.compare", "harness.commands.compare.command")

@@ -1,8 +1,6 @@
 """`python -m harness.cost`: what do tokens and a training run cost?"""
 
-import sys
-
-from harness.commands.cost.command import main
+from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_module("harness.cost", "harness.commands.cost.command")

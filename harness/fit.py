@@ -1,8 +1,6 @@
 """`python -m harness.fit`: does a training step of a model fit a device?"""
 
-import sys
-
-from harness.commands.fit.command import main
+from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_module("harness.fit", "harness.commands.fit.command")

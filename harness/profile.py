@@ -1,8 +1,6 @@
 """`python -m harness.profile`: where does the time of a training step go?"""
 
-import sys
-
-from harness.commands.profile import main
+from harness.commands.entry import run_module
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_module("harness.profile", "harness.commands.profile")

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 
 from harness.config.validation import ConfigError
 
 DONE, FAILED, MISTAKE, NO, BROKEN_CELL = 0, 1, 2, 3, 4
 """Exit statuses: done, a failure while it ran, a mistake of the user's, a no (it does not fit), and a sweep
 in which a cell crashed or computed wrongly."""
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit status after Ctrl-C."""
+
+LONGEST = 299
+"""Characters of an error message before its end of line; a longer one is shortened in the middle."""
+
+LONG_WORD = re.compile(r"\S{100,}")
+"""A value or a path so long that it is shortened first."""
+
+PLAIN = str.maketrans(
+    {"×": "x", "–": "-", "—": "-", "…": "...", "·": "*", "²": "2", "³": "3", "µ": "u", "→": "->", "−": "-"}
+    | {"≤": "<=", "≥": ">=", "±": "+-", "’": "'", "“": '"', "”": '"', "é": "e", "ö": "oe", "≈": "about "}
+)
+"""What stands for characters that the terminal's encoding does not have; `?` for others."""
+
+
+def run_module(name: str, module: str) -> None:
+    """Run a command's module as a process: import it, call its `main`, and exit with its status."""
+    sys.exit(ended_by_ctrl_c(name, lambda: int(import_module(module).main(sys.argv[1:]))))
+
+
+def ended_by_ctrl_c(name: str, run: Callable[[], int]) -> int:
+    """Return the exit status of `run`, also where Ctrl-C ends it, wherever it is."""
+    write_what_is_encodable()
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return complain(name, "interrupted", INTERRUPTED)
 
 
 def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence[str]], int]) -> int:
@@ -37,13 +71,36 @@ def guarded(name: str, answer: Callable[[], int]) -> int:
     except (ConfigError, ExecutorError, OtherSchemaError, TraceError) as error:
         return complain(name, error, MISTAKE)
     except StoreError as error:
-        return complain(name, error, FAILED)
+        too_long = getattr(error.__cause__, "errno", 0) == errno.ENAMETOOLONG
+        return complain(name, error, MISTAKE if too_long else FAILED)
+    except KeyboardInterrupt:
+        return complain(name, "interrupted", INTERRUPTED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return complain(name, f"{os.fspath(error.filename)}: {error.strerror}", MISTAKE)
 
 
 def complain(name: str, error: object, status: int) -> int:
     """Print one line about what went wrong, with the command's name; return the exit status."""
-    sys.stderr.write(f"{name}: {error}\n")
+    sys.stderr.write(shortened(f"{name}: {error}") + "\n")
     return status
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Return text in one line of at most `longest` characters, shortened in the middle."""
+    line = " ".join(text.split())
+    if len(line) > longest:
+        line = LONG_WORD.sub(lambda word: without_middle(word.group(), 80), line)
+    return without_middle(line, longest)
+
+
+def without_middle(text: str, longest: int) -> str:
+    """Return text of at most `longest` characters, with dots for what is left out."""
+    if len(text) <= longest:
+        return text
+    end = (longest - 3) // 3
+    return f"{text[: longest - 3 - end]}...{text[-end:]}"
 
 
 def print_all(lines: Iterable[str]) -> None:
@@ -53,3 +110,18 @@ def print_all(lines: Iterable[str]) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the process's end
+
+
+def write_what_is_encodable() -> None:
+    """Let standard output write something readable for what its encoding does not have."""
+    codecs.register_error("readable", readable)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="readable")
+
+
+def readable(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that cannot be encoded, and where to go on; see `codecs`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(PLAIN)
+    return text.encode("ascii", "replace").decode("ascii"), error.end

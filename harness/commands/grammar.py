@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.config.validation import ConfigError, unknown
+from harness.config.validation import ConfigError, nearest, unknown
+from harness.config.words import parts
 
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
@@ -94,14 +95,15 @@ def read(argv: Sequence[str], keys: Sequence[str], options: Mapping[str, str] | 
     typed: dict[str, str] = {}
     left = iter(argv)
     for word in left:
-        name, equals, value = word.partition("=")
+        name, given = parts(word)
+        value = given or ""
         if word.startswith("-"):
             if name not in options:
                 allowed = ", ".join([*options, "--help"])
                 raise ConfigError(f"{name}: no such option; allowed: {allowed}")
-            key, value = name.lstrip("-").replace("-", "_"), value if equals else next(left, "")
+            key, value = name.lstrip("-").replace("-", "_"), value if given is not None else next(left, "")
             expected, label = options[name], f"{name} {value}"
-        elif not equals or os.path.exists(word):
+        elif given is None or os.path.exists(word):
             paths.append(Path(word))
             continue
         else:
@@ -132,8 +134,8 @@ def device_of(text: str) -> RequestedDevice:
     if size is None:
         option, known = text.lower(), names("hardware")
         if option not in known:
-            near = [one for one in known if one.startswith(option)]
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(option, known)
+            hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(
                 f"device={text}: expected a size such as 48GB or 44.5GiB{hint or ','} or one of "
                 f"{', '.join(known)}"

@@ -14,6 +14,7 @@ from harness.config.run import Run, load_suite, names
 from harness.config.validation import ConfigError, describe, shown, unknown
 from harness.config.variants import techniques
 from harness.config.variants.optimizations import CONF, SUITES, question_of, read_yaml
+from harness.config.words import by_key
 from harness.units import human
 
 WHAT = ("suites", "workloads", "variants", "techniques", "hardware", "executors")
@@ -25,7 +26,7 @@ WIDTH = 110
 def list_lines(words: Sequence[str]) -> Iterator[str]:
     """Yield a line per listed item: all suites without a word, the content of a suite with one."""
     what = [word for word in words if "=" not in word]
-    given = dict(word.split("=", 1) for word in words if "=" in word)
+    given = dict(by_key(words))
     suite = given.pop("suite", "")
     for word in what:
         if word not in WHAT:

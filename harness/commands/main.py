@@ -6,11 +6,10 @@ What not every command needs is imported where it is used, so that `--help` answ
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from harness.commands.entry import DONE, MISTAKE, guarded, print_all
+from harness.commands.entry import DONE, MISTAKE, guarded, print_all, run_module
 from harness.commands.run.command_line import START, USAGE, Command, read, version_line
 
 COMMANDS = {
@@ -18,7 +17,7 @@ COMMANDS = {
     "cost": "harness.commands.cost.command",
     "profile": "harness.commands.profile",
     "compare": "harness.commands.compare.command",
-    "migrate": "harness.sweep.migrate",
+    "migrate": "harness.commands.migrate",
 }
 """The module of each command that is not a sweep; `python -m harness.fit` starts the same one."""
 
@@ -31,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(format="harness: %(message)s", level=logging.WARNING)
     logging.getLogger("harness.sweep.progress").setLevel(logging.INFO)
     if not argv:
-        print(START)
+        print_all([START.rstrip()])
         return MISTAKE
     return guarded("harness", lambda: answer(argv))
 
@@ -54,7 +53,7 @@ def answer(argv: Sequence[str]) -> int:
 
 def command_line() -> None:
     """Run the command `throughput-harness`."""
-    sys.exit(main(sys.argv[1:]))
+    run_module("harness", __name__)
 
 
 def shown(command: Command) -> Iterator[str]:

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +28,7 @@ from harness.config.overrides import (
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
 from harness.config.selection import left_out, select
-from harness.config.validation import ConfigError, as_mapping, check_value, shown, unknown
+from harness.config.validation import ConfigError, as_mapping, check_value, nearest, shown, unknown
 from harness.config.variants.applicability import Alternatives, checked_alternatives
 from harness.config.variants.optimizations import (
     CONF,
@@ -144,8 +143,8 @@ def choose(words: Sequence[str]) -> Choice:
     for word in words:
         if "=" in word or word in known or word.startswith("~"):
             continue
-        if near := get_close_matches(word, names("suite"), n=1):
-            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near[0]}?")
+        if near := nearest(word, names("suite")):
+            raise ConfigError(f"{word}: expected KEY=VALUE; did you mean suite={near}?")
     overrides = parse(words)
     groups = {"executor": automatic()}
     for one in (o for o in overrides if o.key_or_group in GROUPS):

@@ -16,6 +16,7 @@ import yaml
 from harness.config.run import names
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, check_value, unknown
 from harness.config.variants.optimizations import CONF, read_yaml
+from harness.config.words import parts
 
 FILE: Fields = {
     "device": {"type": "str"},
@@ -87,8 +88,8 @@ def requested(words: Sequence[str]) -> PresetRequest:
     """Return what the words of a command ask for; raises ConfigError."""
     given: dict[str, Any] = {}
     for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or key not in WORDS:
+        key, value = parts(word)
+        if value is None or key not in WORDS:
             raise ConfigError(f"{word}: preset chooses what is run; allowed with it: {', '.join(WORDS)}")
         try:
             given[key] = value if WORDS[key]["type"] == "str" else yaml.safe_load(value)

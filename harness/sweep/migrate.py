@@ -1,4 +1,4 @@
-"""Rewrites the records of an earlier schema version: `python -m harness migrate FOLDER [FOLDER ...]`.
+"""Rewrites the records of an earlier schema version, for `harness.commands.migrate`.
 
 Only names change, never a measured value: each version lists what it renamed, and `harness.config.renamed`
 the conditions that a suite renamed. Records of a suite that became two are moved into a folder next to the
@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.config.renamed import CONDITIONS, MODEL_FIELDS, SETTINGS, SUITE_FIELDS, SUITE_SETTINGS
-from harness.config.validation import ConfigError
 from harness.records import SCHEMA, Record, Status
 from harness.sweep.plan import PLAN
 from harness.sweep.store import RECORDS, StoreError, replace_file
@@ -28,8 +26,6 @@ from harness.units import counted
 logger = logging.getLogger(__name__)
 
 Data = dict[str, Any]
-
-USAGE = "usage: python -m harness migrate FOLDER [FOLDER ...]"
 
 
 class Split(NamedTuple):
@@ -235,27 +231,3 @@ def _filter_plan(source: Path, target: Path, suite: str, cells: Collection[str])
 
 def _text(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def main(folders: Sequence[str]) -> int:
-    """Migrate each folder; exit status 1 where one could not be read, 2 where none was named."""
-    if not folders:
-        print(USAGE, file=sys.stderr)
-        return 2
-    if {"-h", "--help"} & set(folders):
-        print(USAGE)
-        return 0
-    for folder in folders:
-        try:
-            print(
-                f"{folder}: {counted(migrate(Path(folder)), 'record')} rewritten, "
-                f"{counted(replan(Path(folder)), 'cell')} left out of the plan"
-            )
-        except (ConfigError, StoreError) as error:
-            print(f"harness: {error}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -14,16 +14,18 @@ from harness.commands.results import write_text
 from harness.config.validation import ConfigError
 
 USAGE = """\
-python -m harness.compare A B [OPTION ...]   what changed from the results folder A to B?
+python -m harness.compare A B [OPTION ...]
+    what changed from the results folder A to B?
 
-  --fail-above 0.05      exit with 1 where a metric is worse by more than 5 %, beyond the noise of the whole
-                         comparison, or a cell no longer ends ok in any repeat
+  --fail-above 0.05      exit with 1 where a metric is worse by more than 5 %,
+                         beyond the noise of the whole comparison, or a cell no
+                         longer ends ok in any repeat
   --markdown PATH        write what is printed to a file, too
   --json PATH            write every metric, in base units, to a file
 
-Exit status: 0 no failure, 1 a failure by --fail-above, 2 a mistake in the command or in a folder.
-A metric is worse than before only if it is so among several processes of each run: use repeats=5 for both.
-docs/compare.md
+Exit status: 0 no failure, 1 a failure by --fail-above, 2 a mistake in the
+command or in a folder. A metric is worse than before only if it is so among
+several processes of each run: use repeats=5 for both. docs/compare.md
 
 python -m harness.compare results/before results/after --fail-above 0.05
 """

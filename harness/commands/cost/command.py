@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from harness.commands.cost.throughput import Throughput
 
 USAGE = """\
-python -m harness.cost FOLDER [KEY=VALUE ...]   what do tokens cost at the throughput of these results?
+python -m harness.cost FOLDER [KEY=VALUE ...]
+    what do tokens cost at the throughput of these results?
 
-  FOLDER             results of a suite that records tokens/s, or tokens and time
-  rate=2.5           your price in dollars per GPU-hour, owned, reserved or on demand; also 1800/month,
-                     20/node or 14000/node/month. Without it, every list of conf/prices.yaml with the device
+  FOLDER             results of a suite that records tokens/s, or tokens and
+                     time
+  rate=2.5           your price in dollars per GPU-hour, owned, reserved or on
+                     demand; also 1800/month, 20/node or 14000/node/month.
+                     Without it, every list of conf/prices.yaml with the device
   gpus_per_node=8    of a rate per node
-  prices=NAME        one list of conf/prices.yaml, or a YAML file of your own lists
+  prices=NAME        one list of conf/prices.yaml, or a YAML file of your own
   tokens=1e12        tokens of the training run that is priced
 
 Exit status: 0, or 2 for a mistake in the command. docs/cost.md

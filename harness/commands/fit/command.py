@@ -25,25 +25,31 @@ if TYPE_CHECKING:
     """Records by workload and variant."""
 
 USAGE = """\
-python -m harness.fit model=PATH [KEY=VALUE ...]   does this training step fit, and which micro-batch at most?
+python -m harness.fit model=PATH [KEY=VALUE ...]
+    does this training step fit, and which micro-batch at most?
 
-  model=PATH             a Hugging Face config.json, or its folder; no weights are read
-  device=h100_80gb       a name of conf/hardware, or the memory that a process can use, as 48GB or 44.5GiB
-  devices=1              GPUs of that kind
-  seq_len=2048           tokens of a sequence; at most the model's positions
-  micro_batch_size=1     sequences of one forward pass on one GPU
-  optimizer=adamw        adamw, sgd_momentum, adafactor, adamw_8bit or muon
-  techniques=[a,b]       the recipe: [fsdp2,mixed_precision,attention,activation_checkpointing];
-                         without it mixed precision, flash attention where the model has it, and FSDP2
-                         on several devices; [] is plain PyTorch.
-                         python -m harness list techniques has them with their settings
-  what_ifs=true          what else is tried: true for the quick changes, all, or false for none
-  out=results/fit        folder of the records; the same question is answered from them
+  model=PATH          a Hugging Face config.json, or its folder; no weights are
+                      read
+  device=h100_80gb    a name of conf/hardware, or the memory that a process can
+                      use, as 48GB or 44.5GiB
+  devices=1           GPUs of that kind
+  seq_len=2048        tokens of a sequence; at most the model's positions
+  micro_batch_size=1  sequences of one forward pass on one GPU
+  optimizer=adamw     adamw, sgd_momentum, adafactor, adamw_8bit or muon
+  techniques=[a,b]    the recipe, as [fsdp2,mixed_precision,attention]; without
+                      it mixed precision, flash attention where the model has
+                      it, and FSDP2 on several devices; [] is plain PyTorch.
+                      python -m harness list techniques has all with settings
+  what_ifs=true       what else is tried: true for the quick changes, all, or
+                      false for none
+  out=results/fit     folder of the records, one folder below it per question;
+                      the same question is answered from them
 
-Exit status: 0 the micro-batch fits, 3 it does not fit, 2 a mistake in the command, 1 a failure.
-Nothing is allocated: GPU memory is simulated from a dry run of the step and torch's allocator. docs/fit.md
+Exit status: 0 the micro-batch fits, 3 it does not fit, 2 a mistake in the
+command, 1 a failure. Nothing is allocated: GPU memory is simulated from a dry
+run of the step and torch's allocator. docs/fit.md
 
-python -m harness.fit model=config.json device=h100_80gb devices=4 seq_len=4096 \\
+python -m harness.fit model=config.json device=h100_80gb devices=4 \\
   techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
 """
 
@@ -57,6 +63,7 @@ LEAVE_OUT = "; leave out the technique attention"
 def main(argv: Sequence[str]) -> int:
     """Answer one question; return the exit status."""
     logging.basicConfig(format="harness.fit: %(message)s", level=logging.ERROR)
+    logging.getLogger("harness.sweep.turn").setLevel(logging.WARNING)
     return start("harness.fit", argv, USAGE, run)
 
 
@@ -121,13 +128,15 @@ def run_cells(question: Question) -> Records:
     """Return the records of a question's cells; runs those that are not on disk; raises ConfigError."""
     from harness.sweep.store import read_records
     from harness.sweep.sweep import sweep
+    from harness.sweep.turn import turn
 
+    refuse_other_results(question.out)
     out = question.run.out
-    refuse_other_results(out)
     if sys.stderr.isatty():
         sys.stderr.write(f"dry run of {question.model} ...\n")
-    sweep(question.run)
-    cells = planned(out, read_records(out))
+    with turn(out):
+        sweep(question.run)
+        cells = planned(out, read_records(out))
     return {(one.cell.workload, one.cell.optimization): one for one in cells}
 
 

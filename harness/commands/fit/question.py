@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,7 @@ from harness.config.validation import ConfigError
 
 if TYPE_CHECKING:
     from harness.config.run import Run
+    from harness.config.variants.techniques import Named
 
 KEYS = (
     "model",
@@ -47,6 +49,7 @@ class Question(NamedTuple):
     devices: int
     what_ifs: Sequence[WhatIf]
     recipe_is_ours: bool  # no techniques were given
+    out: Path  # the folder of all questions, in which `run` has its own
 
     @property
     def recipe(self) -> tuple[str, str]:
@@ -76,16 +79,23 @@ def question_of(argv: Sequence[str], left_out: Collection[str] = ()) -> Question
         f"suite.workload_from={quoted(given['model'])}",
         f"suite.hf_defaults.dp_size={devices}",
         *(f"suite.hf_defaults.{key}={given[key]}" for key in ("seq_len", "micro_batch_size") if key in given),
-        f"out={quoted(given.get('out', 'results/fit'))}",
     ]
     run = loaded(asked)
     refuse_long_loops(run)
     tried = words.one_of("what_ifs", WHAT_IFS, "true")
     what_ifs = [] if tried == "false" else list(what_ifs_of(run, recipe, tried == "all", left_out))
-    run = with_cells(run, recipe, what_ifs)
+    out = Path(given.get("out", "results/fit"))
+    run = replace(with_cells(run, recipe, what_ifs), out=out / question_id(run, recipe))
     return Question(
-        run, model_name(given["model"]), device.title, devices, what_ifs, "techniques" not in given
+        run, model_name(given["model"]), device.title, devices, what_ifs, "techniques" not in given, out
     )
+
+
+def question_id(run: Run, recipe: Named) -> str:
+    """Return the name of a question's folder: questions that differ in their what-ifs alone share one."""
+    from harness.records import digest
+
+    return digest([dict(run.workloads), recipe])[:16]
 
 
 def model_name(path: str) -> str:

@@ -2,67 +2,83 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from harness.config.validation import ConfigError
+from harness.config.validation import ConfigError, nearest
+from harness.config.words import parts
 
 START = """\
-python -m harness suite=memory selection=quick        how much memory do training steps take? 3 minutes
-python -m harness.fit model=config.json devices=4     does my model fit, and at which batch?
-python -m harness list                                suites, hardware; list suite=NAME: its workloads
-
-python -m harness --help                              everything else
+python -m harness suite=memory selection=quick
+                            how much memory do training steps take? 3 minutes
+python -m harness.fit model=config.json devices=4
+                            does my model fit, and at which batch?
+python -m harness list      suites, hardware; list suite=NAME: its workloads
+python -m harness --help    everything else
 """
 """What a command without words prints."""
 
 USAGE = """\
-python -m harness suite=NAME [KEY=VALUE ...]     run a suite, judge its claims, write its report
-python -m harness from_results=FOLDER            judge and report again; several: [A,B] out=FOLDER
-python -m harness preset=gpu [budget_min=60]     on a GPU: what settles most claims in that time
-python -m harness list [WHAT] [suite=NAME]       suites, workloads, variants, techniques, ...
-python -m harness.fit model=PATH [KEY=VALUE ...] does a step of your model fit? --help says more
-python -m harness.compare A B                    what changed between two results folders?
-python -m harness.cost FOLDER [rate=2.5]         what do tokens cost at these results' throughput?
-python -m harness.profile TRACE [KEY=VALUE ...]  where does the time of a training step go?
+python -m harness suite=NAME [KEY=VALUE]  run a suite, judge its claims, report
+python -m harness from_results=FOLDER     judge and report again; of several:
+                                          from_results=[A,B] out=FOLDER
+python -m harness preset=gpu              on a GPU: what settles most claims in
+                                          budget_min=60 minutes
+python -m harness list [WHAT]             suites, workloads, variants, ...;
+                                          suite=NAME: those of one suite
+python -m harness.fit model=PATH          does a step of your model fit?
+python -m harness.compare A B             what changed between two results?
+python -m harness.cost FOLDER [rate=2.5]  what do tokens cost at these results?
+python -m harness.profile TRACE           where does the time of a step go?
 
 what to run
   suite=NAME             a suite, as suite=memory, or all of them: suite=all
-  only=[a,b]             these optimizations, or single variants: activation_checkpointing.full
-  techniques=[a,b.value] the baseline and one variant with these: [fsdp2,mixed_precision,attention]
+  only=[a,b]             these optimizations, or single variants, as
+                         activation_checkpointing.full
+  techniques=[a,b.value] the baseline and one variant with these techniques, as
+                         [fsdp2,mixed_precision,attention]
   workloads=[a,b]        these workloads; list suite=NAME names them
-  selection=quick        the few that the suite runs in minutes; it says what it leaves out
+  selection=quick        the few that take minutes; it says what it leaves out
   repeats=N, seed=0      fresh processes per cell, and the seed of the first
-  show=all               print every table at the end, not only the answer and one table
-  plan=true              as plan suite=NAME: print how many cells and how long; run nothing
+  show=all               print every table at the end
+  plan=true              as plan suite=NAME: how many cells and how long; run
+                         nothing
 
 how to run it
-  out=FOLDER             of records and report (results/<suite>); finished cells are not run again
+  out=FOLDER             of records and report (results/<suite>); finished cells
+                         are not run again
   limits.timeout_s=600   a cell that takes longer ends as timed_out
-  limits.memory_B=null   a cell that takes more private memory ends as out_of_memory
-  executor=NAME          local, slurm or ray; torchrun by itself under torchrun or srun
+  limits.memory_B=null   a cell that takes more private memory ends as
+                         out_of_memory
+  executor=NAME          local, slurm or ray; torchrun by itself under torchrun
+                         or srun
   executor.workers=N     processes at once, of suites whose cells are not timed
   hardware=NAME          the device that tables are about
 
 your own workload
-  suite.workloads.NAME.FIELD=VALUE       change a field
-  +suite.workloads.NAME={FIELD: VALUE}   add a workload;  ~suite.workloads.NAME leaves one out
-  suite.workload_from=PATH               a Hugging Face config.json; other fields: suite.hf_defaults
-  suite.model=PACKAGE.MODULE:FUNCTION    your own model code, in suite memory: docs/suites/memory.md
-  suite.trace=PATH                       a torch.profiler trace or a folder of ranks: docs/traces.md
+  suite.workloads.NAME.FIELD=VALUE      change a field
+  +suite.workloads.NAME={FIELD: VALUE}  add a workload
+  ~suite.workloads.NAME                 leave one out
+  suite.workload_from=PATH              a Hugging Face config.json; other
+                                        fields: suite.hf_defaults
+  suite.model=PACKAGE.MODULE:FUNCTION   your own model code:
+                                        docs/suites/memory.md
+  suite.trace=PATH                      a torch.profiler trace, or a folder of
+                                        ranks: docs/traces.md
 
 exit status
-  0 done, also where cells ran out of memory or time or are unavailable; 2 a mistake in the command;
-  4 a cell crashed or computed wrongly; 1 another failure
+  0 done, also where cells ran out of memory or time or are unavailable
+  2 a mistake in the command; 4 a cell crashed or computed wrongly; 1 another
+  failure
 
 flags
   --help, --version
   --cfg job [--resolve] [--package KEY]  print the configuration as YAML
-  --info [KIND]                          print the files that the configuration is composed of
-  --shell-completion install=bash        completion: eval "$(python -m harness -sc install=bash)"
+  --info [KIND]                          print the files that it is made of
+  --shell-completion install=bash        completion, by
+                     eval "$(python -m harness -sc install=bash)"
 """
 
 SHORT = {
@@ -125,7 +141,7 @@ def read(argv: Sequence[str]) -> Command:
             words.append(word)
     if "--help" in flags:
         return Command((), "--help")
-    keys = [word.lstrip("+").partition("=")[0] for word in words if "=" in word]
+    keys = [key for key, value in (parts(word.lstrip("+")) for word in words) if value is not None]
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(f"{key}: given twice")
@@ -146,23 +162,23 @@ def read(argv: Sequence[str]) -> Command:
 
 def _flag(word: str, left: deque[str]) -> tuple[str, str]:
     """Return a flag's long name and its value, which may be the next of the words that are left."""
-    name, equals, value = word.partition("=")
-    name = SHORT.get(name, name)
+    typed, given = parts(word)
+    name, value = SHORT.get(typed, typed), given or ""
     if name in REFUSED:
         raise ConfigError(f"{word}: {REFUSED[name]}")
     known = [*SHOWN, "--resolve", "--package", "--run"]
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(name, known)
+        hint = f"did you mean {near}? " if near else ""
         raise ConfigError(f"{word}: no such option; {hint}allowed: {', '.join(known)}, and KEY=VALUE")
     if name not in VALUES:
-        if equals:
+        if given is not None:
             raise ConfigError(f"{word}: {name} takes no value")
         return name, ""
     allowed = VALUES[name]
-    if name == "--info" and not equals and (not left or "=" in left[0] or left[0].startswith("-")):
+    if name == "--info" and given is None and (not left or "=" in left[0] or left[0].startswith("-")):
         return name, INFO[0]
-    value = value if equals or not left else left.popleft()
+    value = value if given is not None or not left else left.popleft()
     if not value or (allowed and value not in allowed):
         raise ConfigError(f"{name} {value}".rstrip() + f": expected {' or '.join(allowed) or 'a key'}")
     return name, value

@@ -17,6 +17,7 @@ from harness.config.schema import RunSchema
 from harness.config.validation import ConfigError
 from harness.config.variants import techniques
 from harness.config.variants.technique_list import suites_with_techniques
+from harness.config.words import by_key, parts
 
 OTHERS = {"suite": ["all"]}
 
@@ -60,7 +61,7 @@ def choices(line: str) -> list[str]:
         return sorted(_beginning(word, [*WHAT, *(f"suite={name}" for name in names("suite"))]))
     if word.startswith("-"):
         return sorted(_beginning(word, SHOWN))
-    return sorted(_beginning(word, _words(word, dict(one.split("=", 1) for one in typed if "=" in one))))
+    return sorted(_beginning(word, _words(word, by_key(typed))))
 
 
 def _beginning(word: str, all_words: Any) -> list[str]:
@@ -68,12 +69,11 @@ def _beginning(word: str, all_words: Any) -> list[str]:
 
 
 def _words(word: str, typed: Mapping[str, str]) -> list[str]:
-    key, equals, value = word.partition("=")
-    key = key.lstrip("+~")
-    sign = word[: len(word.partition("=")[0]) - len(key)]
+    key, value = parts(word.lstrip("+~"))
+    sign = word[: len(word) - len(word.lstrip("+~"))]
     suite = typed.get("suite", "")
     config = _config(suite, typed.get("executor", ""))
-    if not equals:
+    if value is None:
         matches = [f"{sign}{one}" for one in _keys(config, key)]
         return matches if "." in key else [*matches, "list", "from_results=", "preset="]
     if key == "preset":

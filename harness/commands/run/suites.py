@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.commands.entry import BROKEN_CELL, DONE, print_all
 from harness.commands.run.from_results import from_results, index, load_run, report
 from harness.config.validation import ConfigError
+from harness.config.words import by_key
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -17,7 +18,7 @@ def run_command(words: Sequence[str]) -> int:
     """
     from harness.config.run import check_show, load
 
-    given = dict(word.split("=", 1) for word in words if "=" in word)
+    given = by_key(words)
     if "preset" in given:
         return run_preset(words)
     if "from_results" in given:
@@ -31,6 +32,7 @@ def run_command(words: Sequence[str]) -> int:
         return DONE
     from harness.sweep.progress import announce
     from harness.sweep.sweep import planned_sweep, stages, sweep, total_line
+    from harness.sweep.turn import turn
 
     runs = load(words)
     if runs[0].plan_only or len(runs) > 1:
@@ -41,11 +43,12 @@ def run_command(words: Sequence[str]) -> int:
             return DONE
         announce(total)
     for run in runs:
-        for stage in stages(run):
-            sweep(stage)
-            if len(runs) == 1:
-                refuse_nothing_ran(stage.out)
-            report(stage.out, stage.out, everything=stage.show_all)
+        with turn(run.out):
+            for stage in stages(run):
+                sweep(stage)
+                if len(runs) == 1:
+                    refuse_nothing_ran(stage.out)
+                report(stage.out, stage.out, everything=stage.show_all)
     if given.get("suite") == "all":
         out = Path(given.get("out", "results"))
         print_all(index([run.out for run in runs], out, without_answers=True))
@@ -62,6 +65,7 @@ def run_preset(words: Sequence[str]) -> int:
     from harness.preset.request import requested
     from harness.preset.run import run_programme
     from harness.sweep.progress import announce
+    from harness.sweep.turn import turn
 
     request = requested(words)
     programme = planned_programme(request)
@@ -69,10 +73,11 @@ def run_preset(words: Sequence[str]) -> int:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
         return DONE
     announce(programme_lines(programme))
-    folders = run_programme(programme)
-    for folder in folders:
-        report(folder, folder)
-    print_all(index(folders, request.out, without_answers=True))
+    with turn(request.out):
+        folders = run_programme(programme)
+        for folder in folders:
+            report(folder, folder)
+        print_all(index(folders, request.out, without_answers=True))
     return ended(folders)
 
 

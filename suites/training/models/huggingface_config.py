@@ -60,7 +60,9 @@ def parse(config: Mapping[str, Any]) -> Any:
         return AutoConfig.for_model(model_type, use_cache=False, **values)
 
     parsed = guarded(config, make)
-    _refuse_other_than_language_models(model_type, parsed)
+    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
+        parsed = parsed.get_text_config()  # of a multimodal model whose config.json leaves it out
+    _refuse_other_than_language_models(parsed.model_type, parsed)
     return parsed
 
 

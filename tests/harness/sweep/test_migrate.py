@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from harness.commands.migrate import main
 from harness.config.run import load
 from harness.records import SCHEMA
-from harness.sweep.migrate import main, migrate, migrate_line, replan
+from harness.sweep.migrate import migrate, migrate_line, replan
 from harness.sweep.plan import not_planned, read_plan
 from harness.sweep.store import StoreError, read_records
 
@@ -134,14 +135,21 @@ def test_a_condition_is_renamed_within_a_version():
 
 def test_no_folder_is_a_mistake(capsys):
     assert main([]) == 2
-    assert "usage" in capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("python -m harness migrate FOLDER")
+
+
+@pytest.mark.parametrize("given", [["nowhere"], ["--force"], ["."]])
+def test_what_is_no_results_folder_is_a_mistake(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(given) == 2
+    assert capsys.readouterr().err.startswith(f"harness migrate: {given[0]}: ")
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help_is_the_usage(flag, capsys):
     assert main([flag]) == 0
     output = capsys.readouterr()
-    assert output.out.startswith("usage: python -m harness migrate FOLDER")
+    assert output.out.startswith("python -m harness migrate FOLDER")
     assert not output.err
 
 

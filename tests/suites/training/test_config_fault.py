@@ -81,13 +81,14 @@ def answer(text: str, techniques: list[Any] = BF16) -> str:
             step = build_step(Workload.of({**fields, "optimizer_impl": "fused"}), techniques)
             peak_B = dry_run(step, Device("cuda"), reserved=False).peak_B
         except (ValueError, Unavailable) as error:
-            said = str(error).replace(str(file), "config.json")
-            assert "\n" not in said
-            assert 0 < len(said) <= 300
-            assert not isinstance(error, ValueError) or said.startswith("config.json: ")
-            return said
-        assert peak_B > 0
-        return ""
+            return str(error).replace(str(file), "config.json")
+    assert peak_B > 0
+    return ""
+
+
+def is_one_line(said: str) -> bool:
+    """Return whether an answer is there, or its reason is short."""
+    return "\n" not in said and len(said) <= 300
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -133,7 +134,9 @@ def test_the_configs_that_are_made_wrong_have_an_answer(name: str) -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_the_key_its_value_and_what_is_allowed(change: dict[str, Any], said: str) -> None:
-    assert said in answer(json.dumps(LLAMA | change))
+    found = answer(json.dumps(LLAMA | change))
+    assert said in found
+    assert is_one_line(found)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_any_value_of_any_key_has_an_answer_or_one_line(change: tuple[str, tuple
     for key in path:
         section = section[key]
     section[leaf] = value
-    answer(json.dumps(config))
+    assert is_one_line(answer(json.dumps(config)))
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -245,4 +248,4 @@ def test_any_key_may_be_missing(left_out: tuple[str, tuple[str, ...]]) -> None:
     for key in path:
         section = section[key]
     del section[leaf]
-    answer(json.dumps(config))
+    assert is_one_line(answer(json.dumps(config)))
