@@ -117,7 +117,7 @@ def test_a_device_has_no_more_usable_memory_than_its_chips():
         chips_B = float(sheet["memory_B"]) / 1e9 * 2**30
         assert 0.9 * float(sheet["memory_B"]) < float(sheet.get("usable_memory_B", chips_B)) <= chips_B, name
         rates = sheet.get("matmul_FLOP_per_s", {})
-        assert name == "gpu_80gb" or {"bf16", "fp32"} <= rates.keys(), name
+        assert name == "gpu_80gb" or {"fp16", "fp32"} <= rates.keys(), name
         assert (
             name == "gpu_80gb" or float(sheet["memory_bandwidth_B_per_s"]) > float(sheet["link_B_per_s"]) > 0
         )

@@ -22,6 +22,7 @@ from harness.config.code_fingerprint import ROOT, shown_path
 from harness.config.dataclass_fields import dataclass_in, fields_of
 from harness.config.protocols import Function, faults, statement
 from harness.config.validation import ConfigError, Fields, check_relations, check_value, unknown
+from harness.config.variants.other_words import meant_by
 
 PACKAGE = "training.techniques"
 """Below the package of suites."""
@@ -50,6 +51,8 @@ def checked_techniques(where: str, given: Any, folder: Path = TECHNIQUES) -> Nam
         name, settings = _named(where, one)
         name, _, value = name.partition(".")
         if name not in names(folder):
+            if meant := meant_by(name):
+                raise ConfigError(f"{where}.{name}: no such name; write {meant}")
             raise unknown(f"{where}.{name}", name, built(folder))
         check_module(folder / f"{name}.py")
         allowed = settings_of(folder / f"{name}.py")
