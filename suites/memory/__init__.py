@@ -21,7 +21,7 @@ from harness.instruments.memory.dry_run.layer_repetition import Pattern
 from harness.instruments.memory.memory_timeline import KINDS, Timeline
 from harness.instruments.memory.process.free_memory import shortage
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
-from suites.memory import largest_batch
+from suites.memory import assumptions, largest_batch
 from suites.memory.formulas import estimates, gpus
 from suites.memory.live_bytes import live_bytes, write_snapshot
 from suites.memory.measure import measure_peak
@@ -126,11 +126,20 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
     beyond = {one.method for one in estimates(subject, counts) if one.reason}
     yield from errors(subject, peaks, beyond, blocks_B)
     if subject.search != "thresholds":
+        yield from host_memory(subject, counts)
         yield from largest_batch.readings(
-            subject, lambda one: peak_of(one) if one is subject else peak_of_rank(one, True, found)
+            subject,
+            lambda one: peak_of(one) if one is subject else peak_of_rank(one, True, found),
+            lambda largest: assumptions.readings(subject, largest, peak_of_rank),
         )
     elif not subject.measurable:
         yield from thresholds(subject, counts, peak_of)
+
+
+def host_memory(subject: Subject, counts: ModelCounts) -> Iterator[Reading]:
+    """Return the bytes that one rank keeps on its host, where it keeps states there."""
+    if size_B := assumptions.host_B(subject, counts):
+        yield Reading("host_memory", "B", size_B, Origin.CALCULATED, "fake_step")
 
 
 def by_default(subject: Subject) -> Iterator[Note]:

@@ -38,8 +38,15 @@ class Fit(NamedTuple):
     retries: int
 
 
-def readings(subject: Subject, run_of: Callable[[Subject], DryRun]) -> Iterator[Reading | Note]:
-    """Return whether the subject fits and, where it asks for it, the largest micro-batch that does."""
+def readings(
+    subject: Subject,
+    run_of: Callable[[Subject], DryRun],
+    assumed: Callable[[int], Iterator[Reading]] = lambda largest: iter(()),
+) -> Iterator[Reading | Note]:
+    """Return whether the subject fits and, where it asks for it, the largest micro-batch that does.
+
+    `assumed`: what could turn the answer, given the largest micro-batch.
+    """
     room = room_B(subject)
     asked = subject.step.workload.micro_batch_size
     yield Reading("room_for_allocator", "B", room, Origin.CALCULATED, "fake_step")
@@ -57,6 +64,7 @@ def readings(subject: Subject, run_of: Callable[[Subject], DryRun]) -> Iterator[
     if subject.search == "largest_micro_batch":
         largest, tried = search(subject, run_at)
         yield Reading("largest_micro_batch", "1", largest, Origin.SIMULATED, "fake_step")
+        yield from assumed(largest)
         if largest == MOST_SEQUENCES:
             yield Note(f"largest_micro_batch: {MOST_SEQUENCES} sequences still fit; no more were tried")
     for count in sorted({asked, *tried}):

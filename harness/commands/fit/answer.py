@@ -29,6 +29,18 @@ class DryRunValues(NamedTuple):
     live_B: Mapping[str, float]  # by what it is of, largest first
 
 
+ASSUMPTION = "assumption"
+"""Metrics under another choice than the assumed one are `assumption/<choice>/<metric>`."""
+
+
+class AssumptionResult(NamedTuple):
+    """The answer under another choice than the assumed one."""
+
+    choice: str
+    fits: bool
+    largest: int
+
+
 def value(record: Record, metric: str) -> float | None:
     """Return the last sample of a metric; None where there is none."""
     found = measurement(record, metric)
@@ -81,6 +93,19 @@ class Answer:
         above = [size for size, run in self.runs.items() if not run.fits and size >= self.asked]
         self.first_that_does_not_fit = min(above, default=self.largest)
         """The asked micro-batch where it does not fit; else the one after the largest that does."""
+
+    @property
+    def assumptions(self) -> list[AssumptionResult]:
+        """Return what the recipe leaves open, with the answer under the other choice."""
+        found: dict[str, dict[str, int]] = {}
+        for one in self.record.measurements:
+            if one.metric.startswith(f"{ASSUMPTION}/"):
+                _, name, metric = one.metric.split("/", 2)
+                found.setdefault(name, {})[metric] = int(one.samples[-1])
+        return [
+            AssumptionResult(name, bool(values["fits"]), values.get("largest_micro_batch", 0))
+            for name, values in found.items()
+        ]
 
     @property
     def outside(self) -> str:

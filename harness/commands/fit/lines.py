@@ -27,6 +27,16 @@ KINDS = {
     "communication": "collectives' buffers",
 }
 
+CHOICES = {
+    "optimizer_impl=default": ("a fused optimizer", "torch's default on CUDA (foreach)"),
+    "optimizer_impl=for_loop": ("a fused optimizer", "a for-loop over parameters"),
+    "keep_logits=model": ("logits released after the loss", "logits kept in a variable"),
+}
+"""By a choice: what is assumed, and the other choice, in words."""
+
+RANKS_PER_HOST = 8
+"""Most GPUs of one machine; fewer devices are taken to be in one."""
+
 MOST_TENSORS = 4
 """Live tensors that are listed."""
 
@@ -63,6 +73,36 @@ def sentences(answer: Answer) -> Iterator[str]:
             f"With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True micro-batch {beyond.micro_batch_size:,} "
             "fits too."
         )
+    yield from what_could_turn_it(answer)
+    yield from on_the_host(answer)
+
+
+def what_could_turn_it(answer: Answer) -> Iterator[str]:
+    """Yield a line per assumption of the recipe under which the answer or the largest micro-batch differs."""
+    for choice, fits, largest in answer.assumptions:
+        if (fits, largest) == (answer.fits, answer.largest):
+            continue
+        assumed, other = CHOICES.get(choice, ("as the recipe has it", choice))
+        most = f"about {largest:,} at most" if largest else "none at all"
+        verb = "fits" if fits else "does not fit"
+        yield from wrapped(
+            f"Assumed: {assumed}. With {other} micro-batch {answer.asked:,} {verb}; {most}.", "  "
+        )
+
+
+def on_the_host(answer: Answer) -> Iterator[str]:
+    """Yield what the ranks of one machine keep in its memory, where the recipe offloads states."""
+    rank_B = value(answer.record, "host_memory")
+    if not rank_B:
+        return
+    ranks = min(answer.question.devices, RANKS_PER_HOST)
+    host_GB, rank_GB = ranks * rank_B / 1e9, rank_B / 1e9
+    yield from wrapped(
+        f"Host memory: {host_GB:,.0f} GB per host of {counted(ranks, 'rank')}, next to the GPUs' "
+        f"({rank_GB:,.1f} GB per rank: weights, gradients, optimizer state). Weights and gradients are "
+        "pinned; torch rounds each pinned block up to a power of two, so up to twice as much.",
+        "  ",
+    )
 
 
 def what_was_asked(answer: Answer) -> Iterator[str]:
@@ -97,9 +137,18 @@ def first_line(answer: Answer) -> str:
     room = f"{GB(answer.room_B)} GB per GPU"
     if not answer.largest:
         one = answer.runs[min(answer.runs)]
-        return f"{fits}: no micro-batch does; {one.micro_batch_size} has a peak of {GB(one.peak_B)} of {room}"
+        return (
+            f"{fits}: no micro-batch does; {one.micro_batch_size} {what_is_too_much(one, answer)} of {room}"
+        )
     most = f"micro-batch {answer.largest:,} at most ({GB(answer.runs[answer.largest].peak_B)} of {room})"
     return f"{fits}: {most}; {answer.asked:,} was asked"
+
+
+def what_is_too_much(run: DryRunValues, answer: Answer) -> str:
+    """Return the size that decides: live tensors, or what the allocator reserves for them."""
+    if run.peak_B > answer.room_B:
+        return f"has a peak of {GB(run.peak_B)}"
+    return f"has a peak of {GB(run.peak_B)}, for which torch reserves {GB(run.reserved_B)}"
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
