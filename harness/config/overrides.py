@@ -57,6 +57,8 @@ def parse(words: Sequence[str]) -> list[Override]:
         except HydraException as error:
             detail = f" ({first_line(error)})" if "=" in word else ""
             raise ConfigError(f"{word!r}: expected KEY=VALUE{detail}") from None
+        except (ValueError, RecursionError):  # of Python, for a number of 5,000 digits or as many brackets
+            raise ConfigError(f"{word}: expected a shorter value") from None
         if override.is_sweep_override():
             raise ConfigError(
                 f"{word}: expected one value, not several choices: {_several(override.key_or_group, word)}"

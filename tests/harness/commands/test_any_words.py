@@ -1,0 +1,179 @@
+"""Whatever is typed ends with an answer or one short line: words drawn at random, from the grammar itself.
+
+`COMMANDS=5000 pytest tests/harness/commands/test_any_words.py` tries more.
+"""
+
+import json
+import os
+import re
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.commands.entry import DONE, FAILED, MISTAKE, NO
+from harness.commands.main import COMMANDS, main
+from harness.commands.run.command_line import INFO, SHORT, SHOWN, USAGE
+from harness.config.code_fingerprint import ROOT
+from harness.config.run import names
+from harness.config.validation import ConfigError
+
+COUNT = int(os.environ.get("COMMANDS", "300"))
+LONGEST = 300
+"""Characters of a message, without the name of the command."""
+
+CONFIG = json.loads((ROOT / "tests/data/configs/gpt2.json").read_text())
+
+KEY = re.compile(r"(?:^|[ \[])([+~]?[a-z][\w.]*)=", re.MULTILINE)
+"""A key of KEY=VALUE in a usage."""
+
+DEEP = (
+    "suite.workloads.gpt_5m.seq_len",
+    "suite.hf_defaults.seq_len",
+    "suite.sampling.rounds",
+    "limits",
+    "suite.tiny",
+)
+
+
+def usage_of(command: str) -> str:
+    return str(getattr(import_module(COMMANDS[command]), "USAGE", "")) if command else USAGE
+
+
+def keys_of(command: str) -> list[str]:
+    found = set(KEY.findall(usage_of(command))) - {"NAME", "install"}
+    return sorted(found | (set(DEEP) if not command else set()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Files and folders that words name, some of which are no use."""
+    path = tmp_path_factory.mktemp("typed")
+    for name, text in {
+        "config.json": json.dumps(CONFIG),
+        "half.json": json.dumps(CONFIG)[:100],
+        "list.json": "[1, 2]",
+        "empty.json": "",
+        "trace.json": json.dumps({"traceEvents": []}),
+        "other.json": json.dumps({"traceEvents": [{"ph": "X", "ts": "now", "dur": -1, "name": 3}]}),
+    }.items():
+        (path / name).write_text(text)
+    (path / "binary.json").write_bytes(bytes(range(256)))
+    (path / "results").mkdir()
+    for name in ("plan.json", "records.jsonl"):
+        text = (ROOT / "results/reference/interconnect_formula" / name).read_text()
+        (path / "results" / name).write_text(text)
+    (path / "bad_results").mkdir()
+    (path / "bad_results/plan.json").write_text('{"suite": 3}')
+    (path / "bad_results/records.jsonl").write_text('{"schema": 1}\nnonsense\n')
+    return path
+
+
+FILES = ("config.json", "half.json", "list.json", "empty.json", "binary.json", "trace.json", "other.json")
+FOLDERS = ("results", "bad_results", ".", "nowhere", "results/plan.json")
+SIMPLE = (
+    "1",
+    "0",
+    "-1",
+    "2.5",
+    "nan",
+    "inf",
+    "1e400",
+    "true",
+    "null",
+    "''",
+    "[]",
+    "{}",
+    "[",
+    "{a",
+    "a: b",
+    "1e9999999",
+)
+ODD = (
+    "${suite}",
+    "${oc.env:HOME}",
+    "???",
+    "'",
+    '"',
+    "\\",
+    "=",
+    "%s",
+    "{0}",
+    "\u00fc",
+    "\u6f22",
+    "\U0001f600",
+    "\x07",
+    "a\nb",
+)
+MEANT = (
+    *names("suite"), *names("hardware")[:4], "gpt_5m", "[gpt_5m]", "[fsdp2,mixed_precision]", "[zero3]",
+    "quick", "answer", "local", "24GB", "h100", "[a,b]", "zero: {stage: 3}", "[zero: {stage: 9}]", "gpu",
+)  # fmt: skip
+
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+long = st.builds(lambda one, times: one * times, st.sampled_from("a[{9,$"), st.sampled_from((400, 5000)))
+value = st.one_of(st.sampled_from((*SIMPLE, *ODD, *MEANT, *FILES, *FOLDERS)), text, long)
+
+
+@st.composite
+def words_of(draw: st.DrawFn, command: str) -> list[str]:
+    known = (*keys_of(command), "sute", "modle", "+x", "~seed", "")
+    keys = st.one_of(st.sampled_from(known), text)
+    pair = st.builds(lambda key, one: f"{key}={one}", keys, value)
+    flag = st.sampled_from(
+        (*SHOWN, *SHORT, "--resolve", "--run", "--fail-above", "--json", "--what", "-", "--", *INFO)
+    )
+    alone = st.one_of(st.sampled_from((*FILES, *FOLDERS, "list", "plan", "suites", "techniques")), text)
+    return draw(st.lists(st.one_of(pair, pair, flag, alone), max_size=5))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_run(folder):
+    """Stop where cells would be run: what is tried is all that comes before."""
+
+    def stopped(*arguments, **named):
+        raise ConfigError("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("sweep", "planned_sweep"):
+            patch.setattr(f"harness.sweep.sweep.{name}", stopped)
+        patch.setattr("harness.preset.programme.planned_programme", stopped)
+        patch.setattr("harness.commands.fit.command.sweep", stopped, raising=False)
+        patch.chdir(folder)
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+@given(data=st.data())
+@settings(
+    max_examples=max(1, COUNT // (1 + len(COMMANDS))),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+def test_any_words_end_with_an_answer_or_one_line(command, data):
+    words = data.draw(words_of(command))
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main([command, *words] if command else words)
+    said = [line for line in err.getvalue().splitlines() if line.strip()]
+    damaged = status == FAILED and any("bad_results" in word for word in words)
+    assert status in (DONE, MISTAKE, NO) or damaged, (status, said)
+    assert "Traceback" not in err.getvalue()
+    if status == MISTAKE and said:
+        name, _, message = said[-1].partition(": ")
+        assert name == {"": "harness", "migrate": "harness migrate"}.get(command, f"harness.{command}")
+        assert len(message) <= LONGEST, message
+        assert len(said) == 1, said
+
+
+def test_what_is_tried_is_what_the_usage_names():
+    assert {"suite", "techniques", "out", "from_results", "preset"} <= set(keys_of(""))
+    assert {"model", "devices", "seq_len"} <= set(keys_of("fit"))
+    assert Path("results/plan.json").exists()
