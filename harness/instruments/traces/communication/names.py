@@ -132,6 +132,10 @@ PRODUCT = re.compile(
 """What a kernel computes that communicates, too."""
 
 
+OF_PRODUCTS = re.compile(r"(fbgemm\w*|\w*_gemm|gemm)::")
+"""Namespaces of libraries of products, which have collectives, too."""
+
+
 class NameParts(NamedTuple):
     """A kernel's name taken apart."""
 
@@ -156,7 +160,8 @@ def recognized(name: str) -> NamedKernel:
     family = _family(parts)
     if family is None:
         return NamedKernel(KernelRole.COMPUTES, None)
-    both = PRODUCT.search(words_apart(f"{parts.function} {parts.arguments}")) is not None
+    function = OF_PRODUCTS.sub("", parts.function)
+    both = PRODUCT.search(words_apart(f"{function} {parts.arguments}")) is not None
     return NamedKernel(KernelRole.BOTH if both else KernelRole.COMMUNICATES, family)
 
 

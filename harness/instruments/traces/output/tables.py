@@ -82,7 +82,8 @@ def communication_table(of: Breakdown) -> PageTable:
         (name, known, f"{len(one) / len(rank.chosen):.4g}", _ms(sum(one) / 1e9 / len(rank.chosen)))
         for (name, known), one in sorted(times.items(), key=lambda item: -sum(item[1]))[:ROWS]
     ]
-    return PageTable("Communication on the device", ("Kernel", "Known by", "per step", "ms"), rows)
+    of_rank = f", rank {rank.rank}" if len(of.ranks) > 1 else ""
+    return PageTable(f"Communication on the device{of_rank}", ("Kernel", "Known by", "per step", "ms"), rows)
 
 
 def _known_by(activity: Activity, event: int) -> str:

@@ -60,6 +60,8 @@ hcom_allReduce__123_0
 oneshotallreduce_kernel
 NvShmemPutKernel
 RingAllReduceKernel
+void fbgemm_gpu::one_shot_all_reduce<8, true>(int)
+_ZN10fbgemm_gpu19one_shot_all_reduceILi8EEEvi
 ub_allgather_kernel
 kernel_dispatch_token_intra_node
 """
