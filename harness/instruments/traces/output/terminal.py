@@ -33,9 +33,43 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
     for columns in _blocks(sizes, width):
         taken = sum(sizes[i] + len(GAP) for i in columns)
         first = min(sizes[0], width - taken)
-        table = [[shortened(row[0], first), *(row[i] for i in columns)] for row in (heads, *rows)]
+        table = [[shortened_name(row[0], first), *(row[i] for i in columns)] for row in (heads, *rows)]
         lines += aligned(table)
     return lines
+
+
+def shortened_name(name: str, length: int) -> str:
+    """Return a name of at most so many characters.
+
+    Parameters go first, then the middle of the template arguments, then the middle of all.
+    """
+    if len(name) > length:
+        name, _ = _without(name, "()")
+    if len(name) > length:
+        name, arguments = _without(name, "<>")
+        name = name.replace("<…>", f"<{shortened(arguments, max(length - len(name) + 1, 3))}>", 1)
+        name = name if len(name) <= length else _without(name, "<>")[0]
+    return shortened(name, length)
+
+
+def _without(name: str, brackets: str) -> tuple[str, str]:
+    """Return a name with an ellipsis for what its outermost brackets contain, and that of the first ones."""
+    opening, closing = brackets[0], brackets[1]
+    shown: list[str] = []
+    contents: list[str] = []
+    depth = 0
+    for letter in name:
+        depth -= int(letter == closing and depth > 0)
+        if depth:
+            contents[-1] += letter
+        else:
+            shown.append(letter)
+        if letter == opening:
+            if not depth:
+                shown.append("…")
+                contents.append("")
+            depth += 1
+    return "".join(shown), contents[0] if contents else ""
 
 
 def _narrow(name: str, cells: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Kernels are recognized by name: libraries in any build, collectives of any library, and nothing else."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.instruments.traces.communication.names import KernelRole, recognized, taken_apart
@@ -148,6 +148,7 @@ def mangled(parts):
 WORDS = st.from_regex(r"[a-z]{1,3}_v[0-9]{0,2}x", fullmatch=True)
 
 
+@settings(deadline=None)
 @given(
     st.lists(WORDS, max_size=3),
     st.sampled_from(["internode", "intranode", "internode_ll"]),
@@ -159,6 +160,7 @@ def test_deep_ep_is_recognized_in_any_namespace(before, layer, function):
         assert recognized(name).role == KernelRole.COMMUNICATES, name
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_name_is_taken_apart(name):
     parts = taken_apart(name)
@@ -166,6 +168,7 @@ def test_any_name_is_taken_apart(name):
     assert recognized(name).role in KernelRole
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["all_reduce", "AllGather", "reduce_scatter"]), WORDS)
 def test_what_pytorch_itself_computes_stays_computing(collective, word):
     name = f"void at::native::{word}_kernel<4, at::native::{collective}Functor<float>>(int)"
