@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 export DS_BUILD_OPS := 0
 
-.PHONY: reproduce check test setup system check-ruff check-types check-quick check-tests operators
+.PHONY: reproduce check test long setup system check-ruff check-types check-quick check-tests operators
 
 reproduce: setup
 	$(RUN) -m harness suite=memory selection=quick
@@ -36,7 +36,11 @@ operators: setup
 	$(RUN) -m harness.instruments.distributed.deepspeed_ops
 
 check-tests:
-	$(PYTEST)
+	$(PYTEST) -m "not long"
+
+# What repeats at other settings, or at length, what make test has run: half an hour.
+long: setup operators
+	$(PYTEST) -m long
 
 setup: system $(VENV)/.done
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -58,15 +59,49 @@ STARTS = {
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
 
 
+LONG = """
+    test_bf16_products.py::*[[]without AVX2]
+    test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_dataloader_loader.py::test_no_document_is_lost_or_doubled_when_any_actor_is_killed[[]1]
+    test_dataloader_other_peers.py::*[[]ray_data-jsonl]
+    test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
+    test_every_optimization.py::*memory_parquet_306_8-disaggregated_autoscaled]
+    test_every_optimization.py::*memory_parquet_306_8-grain_iter_mix]
+    test_every_optimization.py::*memory_parquet_306_8-ray_data]
+    test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*zero3-gradient_accumulation]
+    test_every_optimization.py::*llama_5m-partial_offload.half]
+    test_every_optimization.py::*step_30m_512-torch_compile]
+    test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_layer_repetition.py::test_built_as_traced[[]gradients pile up]
+    test_layer_repetition.py::test_built_as_traced[[]shared sequences, on CUDA]
+    test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
+    test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
+    test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
+    test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
+    test_slurm_executor.py::test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx90a-*
+"""
+"""What takes tens of seconds and runs the code of a shorter test at another setting: `make long` runs these,
+`make test` does not."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of these files, and put files with slow tests first.
+    """Mark the tests of these files and lists, and put files with slow tests first.
 
     Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
     """
+    long = [line.strip() for line in LONG.strip().splitlines()]
     slow = {file for files in STARTS.values() for file in files.split()}
     for item in items:
         if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
+        name = f"{item.path.name}::{item.name}"
+        if any(fnmatchcase(name, pattern) for pattern in long):
+            item.add_marker(pytest.mark.long)
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meta_zone import meta_zone
 
-from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, live_spines, meta_zone
+from harness.instruments.network.leaf_spine.clos import IN_RACK, Clos, live_spines
 
 
 def small(**changed):
