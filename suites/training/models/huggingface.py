@@ -20,6 +20,7 @@ from harness.records import Unavailable
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.huggingface_config import (
     guarded,
+    has_encoder_and_decoder,
     is_encoder,
     parse,
     values_not_needed,
@@ -46,6 +47,9 @@ SIZES = {
 }
 """Attributes of config classes that decide a model's size, with all names that config.json files have."""
 
+PARTS = ("encoder", "decoder")
+"""Modules with lists of layers, of models that have both."""
+
 LAST_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f")
 """Attributes for the norm after the last layer."""
 
@@ -60,6 +64,7 @@ class LanguageModel(nn.Module):
         """`given`: the config that the model was built from."""
         super().__init__()
         self.model, self._given = model, given
+        self._both = has_encoder_and_decoder(model.config)
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
@@ -85,7 +90,9 @@ class LanguageModel(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """Return the layers."""
+        """Return the layers, those of an encoder before those of its decoder."""
+        if self._both:
+            return nn.ModuleList(layer for part in layers_of_parts(self.model) for layer in part)
         module = self.model.get_submodule(self._path)
         assert isinstance(module, nn.ModuleList)
         return module
@@ -113,6 +120,8 @@ class LanguageModel(nn.Module):
 
     def _logits(self, tokens_BT: Tensor) -> Tensor:
         cache = {} if is_encoder(self.model.config) else {"use_cache": False}
+        if self._both:  # the decoder reads as many tokens as the encoder
+            cache |= {"decoder_input_ids": tokens_BT}
         return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
 
 
@@ -193,9 +202,13 @@ def _instance(config: Mapping[str, Any], attention: str) -> Any:
 
 def _class_of(parsed: Any) -> Any:
     """Return the class of the language model, causal or of an encoder's masked tokens."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+    import transformers
 
-    return (MODEL_FOR_MASKED_LM_MAPPING if is_encoder(parsed) else MODEL_FOR_CAUSAL_LM_MAPPING)[type(parsed)]
+    if has_encoder_and_decoder(parsed):
+        return transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(parsed)]
+    if is_encoder(parsed):
+        return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(parsed)]
+    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
 
 
 def complete(workload: Workload) -> Workload:
@@ -206,21 +219,36 @@ def complete(workload: Workload) -> Workload:
     if workload.hf_config is None:
         return workload
     parsed = parse(workload.hf_config)
-    num_attention_heads = getattr(parsed, "num_attention_heads", None) or 1
-    hidden_size = parsed.hidden_size
-    widths = (getattr(parsed, name, None) for name in WIDTHS)
+    num_attention_heads = size_of(parsed, "num_attention_heads") or 1
+    hidden_size = size_of(parsed, "hidden_size") or size_of(parsed.get_text_config(), "hidden_size")
+    vocab_size = size_of(parsed, "vocab_size") or size_of(parsed.get_text_config(), "vocab_size")
+    if hidden_size is None or vocab_size is None:
+        missing = "vocab_size" if hidden_size else "hidden_size"
+        raise Unavailable(f"model_type {parsed.model_type!r} does not state its {missing}")
+    widths = (size_of(parsed, name) for name in WIDTHS)
     return replace(
         workload,
         num_hidden_layers=parsed.num_hidden_layers,
         hidden_size=hidden_size,
         num_attention_heads=num_attention_heads,
-        num_key_value_heads=getattr(parsed, "num_key_value_heads", None) or num_attention_heads,
-        intermediate_size=next((width for width in widths if isinstance(width, int)), 4 * hidden_size),
-        vocab_size=parsed.vocab_size,
-        max_position_embeddings=getattr(parsed, "max_position_embeddings", None)
+        num_key_value_heads=size_of(parsed, "num_key_value_heads") or num_attention_heads,
+        intermediate_size=next(filter(None, widths), 4 * hidden_size),
+        vocab_size=vocab_size,
+        max_position_embeddings=size_of(parsed, "max_position_embeddings")
         or workload.max_position_embeddings,
         tie_word_embeddings=bool(getattr(parsed, "tie_word_embeddings", False)),
     )
+
+
+def size_of(parsed: Any, name: str) -> int | None:
+    """Return a size of a config, the largest of those of its layers; None where it states none."""
+    try:
+        size = getattr(parsed, name, None)
+    except Exception:  # some classes refuse what differs between layers, each with an error of its own
+        return None
+    if isinstance(size, list) and size and all(isinstance(one, int) for one in size):
+        return max(size)
+    return size if isinstance(size, int) else None
 
 
 def sizes_by_default(config: Mapping[str, Any]) -> dict[str, int]:
@@ -242,6 +270,8 @@ def unlike_layers(config: Mapping[str, Any]) -> str | None:
     and each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
     """
     parsed = parse(config)
+    if has_encoder_and_decoder(parsed):
+        return "an encoder's layers are not a decoder's"
     for name, value in vars(parsed).items():
         if (
             isinstance(value, list)
@@ -259,6 +289,18 @@ def _no_dry_run(parsed: Any) -> str | None:
     if "dynamic" in str(rotary.get("rope_type")):
         return "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
     return None
+
+
+def layers_of_parts(model: nn.Module) -> list[nn.ModuleList]:
+    """Return the lists of an encoder's and of its decoder's layers; raises `Unavailable` without."""
+    found: dict[str, nn.ModuleList] = {}
+    for name, module in model.named_modules():
+        part = name.split(".")[-2:-1]
+        if isinstance(module, nn.ModuleList) and part in (["encoder"], ["decoder"]) and len(module):
+            found.setdefault(part[0], module)
+    if len(found) < len(PARTS):
+        raise Unavailable(f"{type(model).__name__} keeps its layers in no list of an encoder and a decoder")
+    return [found[part] for part in PARTS]
 
 
 def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:

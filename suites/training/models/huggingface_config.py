@@ -60,8 +60,7 @@ def parse(config: Mapping[str, Any]) -> Any:
         return AutoConfig.for_model(model_type, use_cache=False, **values)
 
     parsed = guarded(config, make)
-    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
-        parsed = parsed.get_text_config()  # of a multimodal model whose config.json leaves it out
+    parsed = _of_the_text(parsed)
     _refuse_other_than_language_models(parsed.model_type, parsed)
     return parsed
 
@@ -93,14 +92,25 @@ def is_encoder(parsed: Any) -> bool:
     return parsed.model_type in MASKED and not getattr(parsed, "is_decoder", False)
 
 
+def _of_the_text(parsed: Any) -> Any:
+    """Return the config of the language model in a multimodal one whose config.json leaves it out."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    text = getattr(parsed, "text_config", None)
+    return text if getattr(text, "model_type", None) in CAUSAL else parsed
+
+
+def has_encoder_and_decoder(parsed: Any) -> bool:
+    """Return whether the model is an encoder with a decoder, both of which read token numbers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as BOTH
+
+    return bool(getattr(parsed, "is_encoder_decoder", False)) and parsed.model_type in BOTH
+
+
 def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-    if getattr(parsed, "is_encoder_decoder", False):
-        raise Unavailable(
-            f"model_type {model_type!r} is an encoder with a decoder; one of them alone is needed"
-        )
-    if model_type not in CAUSAL and not is_encoder(parsed):
+    if model_type not in CAUSAL and not is_encoder(parsed) and not has_encoder_and_decoder(parsed):
         raise Unavailable(
             f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
         )

@@ -269,8 +269,6 @@ LLAMA = json.loads((DATA / "llama.json").read_text())
     ("config", "refusal", "said"),
     [
         ({"model_type": "no_such_model"}, Unavailable, "no_such_model"),
-        ({"model_type": "t5"}, Unavailable, "encoder with a decoder"),
-        ({"model_type": "bart"}, Unavailable, "encoder with a decoder"),
         ({"model_type": "vit"}, Unavailable, "no causal or masked language model"),
         (LLAMA | {"hidden_size": 65}, Unavailable, "multiple"),
         (LLAMA | {"hidden_size": "64"}, Unavailable, "hidden_size"),
