@@ -7,9 +7,11 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -21,28 +23,44 @@ LEAST = 5
 
 
 def install() -> None:
-    """Replace the two functions that read values or use torch's fake operations; once per process.
+    """Replace three functions that read values or use torch's fake operations; once per process.
 
     Masks: transformers reads from the values whether every row is one sequence of consecutive positions, and
     assumes not where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix
     multiplication has no fake form but in bf16, where transformers' own operation makes results of the same
-    sizes. Raises `Unavailable` where this transformers does not have them.
+    sizes. Truncated normal values: torch draws them again until all are within. Raises `Unavailable` where this transformers does not have them.
     """
     import transformers
 
     if int(transformers.__version__.split(".")[0]) < LEAST:
         raise Unavailable(f"transformers {transformers.__version__}: {LEAST} or later is needed")
-    from transformers import masking_utils
+    from transformers import initialization, masking_utils
     from transformers.integrations import moe
 
     _replace(masking_utils, "find_packed_sequence_indices", lambda ask, position_ids: None)
     _replace(moe, "_can_use_grouped_mm", _has_fake_form)
+    _replace(initialization, "trunc_normal_", lambda ask, tensor, *arguments, **named: tensor)
 
 
 def _has_fake_form(
     ask: Callable[..., bool], x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
 ) -> bool:
     return weight.dtype == torch.bfloat16 and ask(x, weight, ends)
+
+
+@contextmanager
+def every_layer_kept() -> Iterator[None]:
+    """Let LayerDrop drop no layer inside the block, under a fake tensor mode: it compares a random value."""
+    if torch_internals.active_fake_mode() is None:
+        yield
+        return
+    original = torch.rand
+
+    def rand(*size: Any, **named: Any) -> Any:
+        return 1.0 if size in (([],), ((),)) else original(*size, **named)
+
+    with patch.object(torch, "rand", rand):
+        yield
 
 
 def _replace(module: Any, name: str, on_fake: Callable[..., Any]) -> None:

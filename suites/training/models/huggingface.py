@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from harness.config.user_inputs.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
 from harness.instruments import torch_internals
 from harness.records import Unavailable
+from suites.training.models import fake_transformers
 from suites.training.models.head_loss import HeadLoss
 from suites.training.models.huggingface_config import (
+    causal_class,
     guarded,
     has_encoder_and_decoder,
     is_encoder,
@@ -67,7 +69,8 @@ class LanguageModel(nn.Module):
         self._both = has_encoder_and_decoder(model.config)
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
-        self._positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        positions = size_of(model.config, "max_position_embeddings")
+        self._positions = positions if positions and positions > 0 else None  # XLNet has -1: no limit
         if self._positions is not None:
             self._positions -= positions_unused(self._model_type, getattr(model.config, "pad_token_id", None))
         self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
@@ -103,7 +106,7 @@ class LanguageModel(nn.Module):
         if self._positions is not None and length > self._positions:
             raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
         try:
-            with values_not_needed(self._model_type):
+            with values_not_needed(self._model_type), fake_transformers.every_layer_kept():
                 return self._loss(tokens_BT, targets_BT)
         except Unavailable:
             raise
@@ -119,9 +122,9 @@ class LanguageModel(nn.Module):
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
     def _logits(self, tokens_BT: Tensor) -> Tensor:
-        cache = {} if is_encoder(self.model.config) else {"use_cache": False}
+        cache: dict[str, Any] = {} if is_encoder(self.model.config) else {"use_cache": False}
         if self._both:  # the decoder reads as many tokens as the encoder
-            cache |= {"decoder_input_ids": tokens_BT}
+            cache["decoder_input_ids"] = tokens_BT
         return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
 
 
@@ -180,8 +183,10 @@ def build(
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     language model or attention, ValueError where it refuses the values; one line each.
     """
-    parsed_from = config if num_hidden_layers is None else with_layers(config, num_hidden_layers)
-    parsed = parse(parsed_from)
+    parsed_from, parsed = config, parse(config)
+    if num_hidden_layers not in (None, parsed.num_hidden_layers):
+        parsed_from = with_layers(config, num_hidden_layers)
+        parsed = parse(parsed_from)
     made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
         raise Unavailable(
@@ -208,7 +213,7 @@ def _class_of(parsed: Any) -> Any:
         return transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(parsed)]
     if is_encoder(parsed):
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(parsed)]
-    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(parsed)]
+    return causal_class(parsed)
 
 
 def complete(workload: Workload) -> Workload:
@@ -234,7 +239,7 @@ def complete(workload: Workload) -> Workload:
         num_key_value_heads=size_of(parsed, "num_key_value_heads") or num_attention_heads,
         intermediate_size=next(filter(None, widths), 4 * hidden_size),
         vocab_size=vocab_size,
-        max_position_embeddings=size_of(parsed, "max_position_embeddings")
+        max_position_embeddings=max(size_of(parsed, "max_position_embeddings") or 0, 0)
         or workload.max_position_embeddings,
         tie_word_embeddings=bool(getattr(parsed, "tie_word_embeddings", False)),
     )
@@ -247,7 +252,7 @@ def size_of(parsed: Any, name: str) -> int | None:
     except Exception:  # some classes refuse what differs between layers, each with an error of its own
         return None
     if isinstance(size, list) and size and all(isinstance(one, int) for one in size):
-        return max(size)
+        return int(max(size))
     return size if isinstance(size, int) else None
 
 
@@ -280,7 +285,10 @@ def unlike_layers(config: Mapping[str, Any]) -> str | None:
         ):
             return f"{name} is not the same for all layers"
     with torch.device("meta"):
-        return difference(build(config).blocks)
+        layers = build(config).blocks
+    if len(layers) != parsed.num_hidden_layers:
+        return f"the model has a list of {len(layers)} layers"
+    return difference(layers)
 
 
 def _no_dry_run(parsed: Any) -> str | None:
@@ -308,6 +316,9 @@ def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:
     lists: list[str] = [
         n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == num_hidden_layers
     ]
-    if not lists:
-        raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
+    if not lists:  # some count each layer twice
+        others = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
+        if not others:
+            raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
+        lists = others
     return min(lists, key=lambda name: name.count("."))

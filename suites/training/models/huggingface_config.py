@@ -97,7 +97,24 @@ def _of_the_text(parsed: Any) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     text = getattr(parsed, "text_config", None)
-    return text if getattr(text, "model_type", None) in CAUSAL else parsed
+    if text is None or isinstance(text, dict):
+        return parsed
+    if text.model_type not in CAUSAL and parsed.model_type in CAUSAL:
+        if causal_class(parsed).config_class is not type(text):
+            return parsed
+        _OF_SECTIONS[type(text)] = parsed
+    return text if text.model_type in CAUSAL or type(text) in _OF_SECTIONS else parsed
+
+
+_OF_SECTIONS: dict[type, Any] = {}
+"""By the class of a text section: a config whose language model is built from that section alone."""
+
+
+def causal_class(parsed: Any) -> Any:
+    """Return the class of the causal language model that is built from a config."""
+    import transformers
+
+    return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(_OF_SECTIONS.get(type(parsed), parsed))]
 
 
 def has_encoder_and_decoder(parsed: Any) -> bool:
@@ -110,7 +127,8 @@ def has_encoder_and_decoder(parsed: Any) -> bool:
 def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
-    if model_type not in CAUSAL and not is_encoder(parsed) and not has_encoder_and_decoder(parsed):
+    causal = model_type in CAUSAL or type(parsed) in _OF_SECTIONS
+    if not causal and not is_encoder(parsed) and not has_encoder_and_decoder(parsed):
         raise Unavailable(
             f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
         )
