@@ -77,7 +77,7 @@ def test_the_largest_is_that_of_trying_every_one(tmp_path: Path, capsys: pytest.
     fits = at(values, "fits")
     assert (fits[largest], fits[largest + 1]) == (1, 0)
     assert capsys.readouterr().out.startswith(f"fits: micro-batch {largest} at most")
-    for size in (largest // 2, largest - 1, largest, largest + 1, largest + 2):
+    for size in (largest // 2, largest + 1):
         own = tmp_path / f"at_{size}"
         own.mkdir()
         status, one = asked(own, "device=560MB", "techniques=[mixed_precision]", f"micro_batch_size={size}")
@@ -200,7 +200,7 @@ def test_flash_attention_is_left_out_where_the_model_has_none(
     bloom = {"model_type": "bloom", "n_layer": 2, "hidden_size": 64, "n_head": 4, "vocab_size": 400}
     file = tmp_path / "bloom.json"
     file.write_text(json.dumps(bloom))
-    given = [f"model={file}", "seq_len=64", "device=700MB", f"out={tmp_path}/o"]
+    given = [f"model={file}", "seq_len=64", "device=700MB", "what_ifs=false", f"out={tmp_path}/o"]
     assert fit.main(given) == DONE
     said = " ".join(capsys.readouterr().out.split())
     assert "Techniques: mixed precision." in said
