@@ -309,7 +309,7 @@ def test_dynamic_rotary_embeddings_cannot_be_traced() -> None:
     assert measure_peak(step, torch.device("cpu"), 1).peaks
 
 
-@pytest.mark.parametrize("model_type", ["jetmoe", "modernbert-decoder"])
+@pytest.mark.parametrize("model_type", ["jetmoe"])
 def test_a_model_that_reads_values_cannot_be_traced(model_type: str) -> None:
     step = build_step(a_workload(LLAMA | {"model_type": model_type, "rope_scaling": None}))
     with pytest.raises(Unavailable, match="values"):
