@@ -28,7 +28,8 @@ def install() -> None:
     Masks: transformers reads from the values whether every row is one sequence of consecutive positions, and
     assumes not where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix
     multiplication has no fake form but in bf16, where transformers' own operation makes results of the same
-    sizes. Truncated normal values: torch draws them again until all are within. Raises `Unavailable` where this transformers does not have them.
+    sizes. Truncated normal values: torch draws them again until all are within. Raises `Unavailable` where
+    this transformers does not have them.
     """
     import transformers
 

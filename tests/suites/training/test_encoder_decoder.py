@@ -1,4 +1,4 @@
-"""Models of an encoder and a decoder, of several widths, and of a section for text: transformers' own losses."""
+"""Models of an encoder and a decoder, of several widths, and of a section for text."""
 
 from __future__ import annotations
 
