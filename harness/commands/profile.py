@@ -17,19 +17,26 @@ if TYPE_CHECKING:
     from harness.instruments.traces.breakdown import Breakdown
 
 USAGE = """\
-python -m harness.profile TRACE... [KEY=VALUE ...]   where does the time of a training step go?
+python -m harness.profile TRACE... [KEY=VALUE ...]
+where does the time of a training step go?
 
-  TRACE              a trace of torch.profiler (.json, .json.gz), those of several ranks, or their folder
-  against=PATH       a trace, or a folder of ranks, of the same step without what is suspected
-  model_FLOP=3e15    FLOP of the model per step and device, for the theoretical time
-  peak=989e12        FLOP/s of one device, or its name in conf/hardware (dense bf16)
-  frequency=1.2      a factor that a trace cannot have: peak over observed clock;
-                     also instruction=, utilisation= and overlap=
+  TRACE             a trace of torch.profiler (.json, .json.gz), several ranks'
+                    traces, or their folder
+  against=PATH      a trace, or a folder of ranks, of the same step without what
+                    is suspected
+  model_FLOP=3e15   FLOP of the model per step and device, for the theoretical
+                    time
+  peak=989e12       FLOP/s of one device, or its name in conf/hardware (dense
+                    bf16)
+  frequency=1.2     a factor that a trace cannot have: peak over observed clock;
+                    also instruction=, utilisation= and overlap=
   communication=[regex,regex]
-                     kernels that communicate, beyond those that are recognized by themselves
-  clocks=aligned     align the ranks' clocks by the ends of collectives; clocks=recorded: do not.
-                     Without it, they are aligned where they contradict each other
-  out=FOLDER         write timeline.html, and perfetto.json.gz for ui.perfetto.dev
+                    kernels that communicate, beyond those that are recognized
+                    by themselves
+  clocks=aligned    align the ranks' clocks by the ends of collectives;
+                    clocks=recorded: do not. Without it, they are aligned where
+                    they contradict each other
+  out=FOLDER        write timeline.html, and perfetto.json.gz for ui.perfetto.dev
 
 Exit status: 0, or 2 for a mistake in the command or in a trace. docs/traces.md
 
