@@ -104,7 +104,7 @@ def test_ctrl_c_leaves_no_traceback(when: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (INTERRUPTED, "harness.slow: interrupted\n")
 
 
-@pytest.mark.parametrize("name", ["fit", "cost", "compare", "migrate"])
+@pytest.mark.parametrize("name", ["fit", "cost", "compare", "migrate", "profile"])
 def test_help_fits_80_columns(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == DONE
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
