@@ -35,7 +35,7 @@ STARTS = {
         test_profiling_ranks test_ranks test_ray_executor test_ring_reduce_scatter test_slurm_executor
         test_overlap test_overlap_bad_input test_real_cluster test_routing_rules test_run_queue
         test_symmetric test_tensor_parallel
-        test_zero
+        test_ddp test_zero
     """,
     "compilers": """
         test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step

@@ -36,7 +36,7 @@ where does the time of a training step go?
   clocks=aligned    align the ranks' clocks by the ends of collectives;
                     clocks=recorded: do not. Without it, they are aligned where
                     they contradict each other
-  out=FOLDER        write timeline.html, and perfetto.json.gz for ui.perfetto.dev
+  out=FOLDER        write timeline.html, and perfetto.json.gz (ui.perfetto.dev)
 
 Exit status: 0, or 2 for a mistake in the command or in a trace. docs/traces.md
 

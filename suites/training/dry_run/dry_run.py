@@ -183,9 +183,10 @@ def among_ranks(step: TrainingStep, rank: int = 0) -> AbstractContextManager[Non
 
     Raises `Unavailable` on a real rank, which cannot represent others.
     """
-    if step.features.sharding == "none":
+    real = dist.is_initialized() and dist.get_backend() != "fake"
+    if step.features.sharding == "none" or (real and not is_sharded(step)):  # a dry run of DDP needs no group
         return nullcontext()
-    if dist.is_initialized() and dist.get_backend() != "fake":
+    if real:
         raise Unavailable("this process is a rank itself and cannot simulate others")
     if dist.is_initialized() and dist.get_rank() == rank:
         return nullcontext()

@@ -23,13 +23,13 @@ CONFIG = {
 }
 
 HAVING_A_TURN = """
-import sys, time
+import sys
 from pathlib import Path
 from harness.sweep.turn import turn
 
 with turn(Path(sys.argv[1])):
     print("here", flush=True)
-    time.sleep(float(sys.argv[2]))
+    sys.stdin.readline()
 """
 
 
@@ -41,15 +41,15 @@ def fit_words(folder: Path, seq_len: int) -> list[str]:
 
 
 def start(*command: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *command], cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True
     )
 
 
-def having_a_turn(folder: Path, seconds: float) -> subprocess.Popen[str]:
-    process = start("-c", HAVING_A_TURN, str(folder), str(seconds))
-    assert process.stdout is not None
-    return process
+def having_a_turn(folder: Path) -> subprocess.Popen[str]:
+    """Start a process that has its turn until it reads a line."""
+    return start("-c", HAVING_A_TURN, str(folder))
 
 
 def test_equal_questions_share_their_answer_and_others_do_not_wait(tmp_path: Path) -> None:
@@ -68,22 +68,23 @@ def test_equal_questions_share_their_answer_and_others_do_not_wait(tmp_path: Pat
 
 
 def test_who_comes_second_waits_and_says_for_whom(tmp_path: Path) -> None:
-    first = having_a_turn(tmp_path, 2)
+    folder = tmp_path / "results" / "fit"
+    first = having_a_turn(folder)
     assert first.stdout is not None
     assert first.stdout.readline() == "here\n"
-    second = having_a_turn(tmp_path, 0)
-    output, errors = second.communicate(timeout=60)
-    assert first.wait(timeout=60) == 0
-    first.stdout.close()
-    assert output == "here\n"
-    assert f"waiting for another process (pid {first.pid})" in errors
+    second = having_a_turn(folder)
+    assert second.stderr is not None
+    assert f"waiting for another process (pid {first.pid})" in second.stderr.readline()
+    first.communicate("go on\n", timeout=60)
+    output, _ = second.communicate("go on\n", timeout=60)
+    assert (first.returncode, second.returncode, output) == (0, 0, "here\n")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
-    killed = having_a_turn(tmp_path, 600)
+    killed = having_a_turn(tmp_path)
     assert killed.stdout is not None
     assert killed.stdout.readline() == "here\n"
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
-    output, errors = having_a_turn(tmp_path, 0).communicate(timeout=60)
-    assert (output, errors) == ("here\n", "")
+    assert having_a_turn(tmp_path).communicate("go on\n", timeout=60) == ("here\n", "")

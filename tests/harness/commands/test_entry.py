@@ -90,7 +90,9 @@ def test_ctrl_c_leaves_no_traceback(when: str, tmp_path: Path) -> None:
     now = "os.kill(os.getpid(), signal.SIGINT)"
     before, within = (now, "pass") if when == "while it is imported" else ("pass", now)
     (tmp_path / "slow.py").write_text(
-        f"import os, signal\n{before}\ndef main(argv):\n    {within}\n    return 0\n"
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it\n"
+        f"{before}\ndef main(argv):\n    {within}\n    return 0\n"
     )
     call = "from harness.commands.entry import run_module; run_module('harness.slow', 'slow')"
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
