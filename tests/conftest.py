@@ -79,14 +79,13 @@ LONG = """
     test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
     test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
-    test_slurm_executor.py::test_killed_at_any_instant_a_sweep_is_finished_by_the_next_start
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx90a-*
 """
-"""What takes tens of seconds and runs the code of a shorter test at another setting: `make long` runs these,
-`make test` does not."""
+"""What takes tens of seconds and adds little to shorter tests of the same file: another setting, another
+kernel's target, one more way for a node or a submitter to be lost. `make long` runs these."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

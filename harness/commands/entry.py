@@ -38,6 +38,21 @@ def run_module(name: str, module: str) -> None:
     sys.exit(ended_by_ctrl_c(name, lambda: int(import_module(module).main(sys.argv[1:]))))
 
 
+OF_PATHS = (
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EEXIST,
+)
+"""What the system says of a path that was typed wrongly."""
+
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""What it says of a disk that takes no more."""
+
+
 def ended_by_ctrl_c(name: str, run: Callable[[], int]) -> int:
     """Return the exit status of `run`, also where Ctrl-C ends it, wherever it is."""
     write_what_is_encodable()
@@ -76,9 +91,10 @@ def guarded(name: str, answer: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return complain(name, "interrupted", INTERRUPTED)
     except OSError as error:
-        if error.filename is None:
+        if error.errno not in (*OF_PATHS, *OF_DISKS):
             raise
-        return complain(name, f"{os.fspath(error.filename)}: {error.strerror}", MISTAKE)
+        where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
+        return complain(name, f"{where}{error.strerror}", MISTAKE if error.errno in OF_PATHS else FAILED)
 
 
 def complain(name: str, error: object, status: int) -> int:

@@ -293,7 +293,10 @@ class DoneWork:
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a completed future of the reduced tensors."""
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        on_gpu = self._tensor.device.type != "cpu"
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
+            devices=[self._tensor.device] if on_gpu else None
+        )
         future.set_result([self._tensor])
         return future
 

@@ -8,6 +8,7 @@ them in a variable, as transformers' Trainer does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,7 @@ def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]
             fits = found >= asked
             if at != asked and found < at:
                 fits = fit_of(other, run_of(other)).fits
+                found = max(found, asked) if fits else min(found, asked - 1)
         except Unavailable:
             continue
         if found == at:
@@ -62,16 +64,12 @@ def others(subject: Subject) -> Iterator[tuple[str, Subject]]:
     if step.workload.optimizer in WITH_IMPLEMENTATIONS and step.workload.optimizer_impl == "fused":
         own: Mapping[str, Any] = techniques.get("optimizer", {})
         for impl in ("default", "for_loop") if "impl" not in own else ():
-            yield (
-                f"optimizer_impl={impl}",
-                _rebuilt(subject, techniques | {"optimizer": {**own, "impl": impl}}),
-            )
+            with suppress(Unavailable):
+                changed = _rebuilt(subject, techniques | {"optimizer": {**own, "impl": impl}})
+                yield f"optimizer_impl={impl}", changed
     if "loss" not in techniques:
-        try:
-            kept = _rebuilt(subject, techniques | {"loss": {"keep_logits": "model"}})
-        except Unavailable:
-            return
-        yield "keep_logits=model", kept
+        with suppress(Unavailable):
+            yield "keep_logits=model", _rebuilt(subject, techniques | {"loss": {"keep_logits": "model"}})
 
 
 def _rebuilt(subject: Subject, techniques: Mapping[str, Mapping[str, Any]]) -> Subject:
@@ -80,10 +78,14 @@ def _rebuilt(subject: Subject, techniques: Mapping[str, Mapping[str, Any]]) -> S
 
 
 def host_B(subject: Subject, counts: ModelCounts) -> float:
-    """Return the bytes that one rank keeps in its host's memory: weights, gradients, moments; 0 for none."""
+    """Return the bytes that one rank keeps in its host's memory: weights, gradients, moments.
+
+    0 where nothing is there, and where it is not known: with adapters, whose frozen weights have no states,
+    with other optimizers, and where a part stays on the device.
+    """
     step = subject.step
     on_host = step.features.optimizer_on == step.features.parameters_on == "host"
-    if not on_host or step.settings_of("lora") is not None:  # whose frozen weights have no states
+    if not on_host or step.settings_of("lora") is not None or step.workload.optimizer not in MOMENTS:
         return 0.0
-    tensors = 2 + MOMENTS.get(step.workload.optimizer, 2)
+    tensors = 2 + MOMENTS[step.workload.optimizer]
     return tensors * step.model_dtype.itemsize * counts.parameters / step.shard_ranks

@@ -32,6 +32,7 @@ from suites.training.dry_run.simulated_cuda import (
     CUBLAS_HANDLES,
     CUBLAS_WORKSPACE_B,
     CUBLASLT_WORKSPACE_B,
+    WITHOUT_BF16_ATTENTION,
     Architecture,
     as_on_cuda,
     cublaslt_threads,
@@ -165,6 +166,12 @@ def timeline_of_step(
     """Return all allocations and releases of one rank, from set-up to the end of the second step."""
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
+    narrow = step.features.precision != "fp32" and step.features.attention == "sdpa"
+    if device.name == "cuda" and device.architecture in WITHOUT_BF16_ATTENTION and narrow:
+        raise Unavailable(
+            "torch's fused attention takes bf16 from Ampere on, and this device is older; "
+            "leave out the technique attention"
+        )
     layers = step.workload.num_hidden_layers
     with among_ranks(step, rank):
         if full or not step.layers_alike:

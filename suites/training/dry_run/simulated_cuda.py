@@ -24,10 +24,16 @@ TorchFunction = Callable[..., Any]
 BLOCK_B = 512
 """Granularity of allocations, which are rounded up to it: c10/cuda/CUDACachingAllocator.h, kMinBlockSize."""
 
-Architecture = Literal["ampere", "ada", "hopper", "blackwell", "cdna"]
+Architecture = Literal["volta", "turing", "ampere", "ada", "hopper", "blackwell", "cdna"]
 """A GPU's architecture. cdna: AMD's CDNA 3 and 4, whose torch has the same allocator."""
 
+WITHOUT_BF16_ATTENTION = ("volta", "turing")
+"""Architectures on which torch's fused attention kernels take no bf16: its flash kernel needs Ampere, and its
+memory-efficient one takes fp16 and fp32 there (ATen/native/transformers/cuda/sdp_utils.cpp)."""
+
 CUBLAS_WORKSPACE_B: dict[Architecture, int] = {
+    "volta": 4096 * 1024 * 2 + 16 * 1024 * 8,
+    "turing": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "ampere": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "ada": 4096 * 1024 * 2 + 16 * 1024 * 8,
     "hopper": 4096 * 8 * 1024,

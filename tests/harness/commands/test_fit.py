@@ -210,6 +210,22 @@ def test_flash_attention_is_left_out_where_the_model_has_none(
     assert "leave out the technique attention" in capsys.readouterr().err
 
 
+def test_an_old_device_has_no_fused_attention_in_bf16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        f"model={config(tmp_path)}",
+        "seq_len=64",
+        "device=v100_32gb",
+        "what_ifs=false",
+        f"out={tmp_path}/o",
+    ]
+    assert fit.main(given) == DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Techniques: mixed precision." in said
+    assert "bf16 from Ampere on, and this device is older, so the default recipe goes without." in said
+
+
 def test_no_technique_is_plain_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, values = asked(tmp_path, "device=560MB", "techniques=[]")
     assert status == DONE

@@ -13,6 +13,7 @@ from harness.instruments.distributed.rank_pool import RankLocation, RankPool
 from suites.memory.measure import measure_peak
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
+from suites.training.workload import Workload
 
 WIDE = replace(GPT, dp_size=2, num_hidden_layers=3, hidden_size=96, intermediate_size=300)
 """Its states are larger than what its layers keep."""
@@ -29,8 +30,8 @@ NUMBERS_B = 64
 """Numbers that torch makes tensors of, and a dry run does not: 8 bytes each."""
 
 
-def measured_B(given: list[Any]) -> int:
-    step = build_step(WIDE, given)
+def measured_B(given: list[Any], workload: Workload = WIDE) -> int:
+    step = build_step(workload, given)
     with among_ranks(step):
         return max(peak.live_B for peak in measure_peak(step, steady_steps=1).peaks)
 
@@ -67,5 +68,9 @@ def test_states_that_come_later_than_the_first_update_are_measured() -> None:
     parameters_B = dry_run(build_step(WIDE, []), HOST).by_kind_B["parameters"]
     with_common_model_B = measured_B(["ddp"])  # the copy is as large as buckets
     assert measured_B(["local_sgd"]) == pytest.approx(with_common_model_B + 2 * parameters_B, rel=0.01)
+    # Of a short sequence the meeting itself: eight tensors as large as the model. Its parameters, two moments,
+    # the common model with gradient and momentum, each rank's change by parameter and as one vector.
+    short = replace(WIDE, micro_batch_size=1, seq_len=4)
+    assert measured_B(["local_sgd"], short) == pytest.approx(8 * parameters_B, rel=0.01)
     approximated_B = measured_B([{"ddp": {"buckets": 1}}, "powersgd"])
     assert approximated_B > with_common_model_B + parameters_B
