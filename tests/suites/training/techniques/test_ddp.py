@@ -68,8 +68,8 @@ def test_states_that_come_later_than_the_first_update_are_measured() -> None:
     parameters_B = dry_run(build_step(WIDE, []), HOST).by_kind_B["parameters"]
     with_common_model_B = measured_B(["ddp"])  # the copy is as large as buckets
     assert measured_B(["local_sgd"]) == pytest.approx(with_common_model_B + 2 * parameters_B, rel=0.01)
-    # Of a short sequence the meeting itself: eight tensors as large as the model. Its parameters, two moments,
-    # the common model with gradient and momentum, each rank's change by parameter and as one vector.
+    # Of a short sequence the meeting itself, eight tensors as large as the model: its parameters and moments,
+    # the common model with gradient and momentum, the rank's change by parameter and as one vector.
     short = replace(WIDE, micro_batch_size=1, seq_len=4)
     assert measured_B(["local_sgd"], short) == pytest.approx(8 * parameters_B, rel=0.01)
     approximated_B = measured_B([{"ddp": {"buckets": 1}}, "powersgd"])
