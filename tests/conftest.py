@@ -59,6 +59,10 @@ STARTS = {
 """Files whose tests are all slow, by what they start; `make check` leaves them out."""
 
 
+FRESH = ("test_dataloader_other_peers",)
+"""Files whose tests come before all others, in a worker in which nothing else has run: loaders fork it, and
+their processes have ended at once in one that had run other tests."""
+
 LONG = """
     test_bf16_products.py::*[[]without AVX2]
     test_compiled_memory.py::test_as_measured[[]full checkpointing]
@@ -102,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(fnmatchcase(name, pattern) for pattern in long):
             item.add_marker(pytest.mark.long)
     first = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in first)
+    items.sort(key=lambda item: (item.path.stem not in FRESH, item.path not in first))
 
 
 BEYOND_TIMEOUT_S = 60.0
