@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from harness.config.user_inputs.hf_config import workload_from_file
 from harness.records import Unavailable
 from suites.training.dry_run.dry_run import Device, dry_run
-from suites.training.models.huggingface_config import parse, version, with_layers
+from suites.training.models.huggingface_config import number_of_layers, parse, version, with_layers
 from suites.training.techniques import build_step
 from suites.training.workload import Workload
 
@@ -69,7 +69,7 @@ def configs(model_type: str) -> Iterator[dict[str, Any]]:
     plain: dict[str, Any] = {"model_type": model_type}
     try:
         parsed = parse(plain)
-        short = with_layers({"model_type": parsed.model_type}, min(LAYERS, parsed.num_hidden_layers))
+        short = with_layers({"model_type": parsed.model_type}, min(LAYERS, number_of_layers(parsed)))
         experts = {
             key: min(EXPERTS, size)
             for key in EXPERT_KEYS

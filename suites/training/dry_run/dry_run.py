@@ -24,7 +24,7 @@ from harness.instruments.memory.dry_run.fsdp2_on_cuda import fsdp2_copies_up, fs
 from harness.instruments.memory.dry_run.inductor_code import unbuilt_kernels
 from harness.instruments.memory.dry_run.layer_repetition import Pattern, timeline_of
 from harness.instruments.memory.memory_timeline import KINDS, OpSite, Timeline
-from harness.instruments.torch_internals import sends_kept
+from harness.instruments.torch_internals import errors_for_want_of_values, sends_kept
 from harness.records import Unavailable
 from suites.training.dry_run import simulated_cuda
 from suites.training.dry_run.simulated_cuda import (
@@ -40,6 +40,7 @@ from suites.training.dry_run.simulated_cuda import (
     cuda_workspace,
 )
 from suites.training.dry_run.simulated_host import SimulatedHost
+from suites.training.models.config_fault import one_line
 from suites.training.step import TrainingStep
 from suites.training.trainer import CPU, Trainer, live_gradients
 
@@ -216,12 +217,18 @@ def trace(
     The second step is the steady one: the first makes the optimizer's state. Where gradients alone make it,
     zeros take the place of a forward and backward pass, unless the second step then gives gradients to fewer
     parameters. `full_first_step`: for what an allocator reserves, which depends on all that it ever cached.
+    Raises `Unavailable` where the step reads values.
     """
-    if not full_first_step:
-        timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
-        if same_gradients:
-            return timeline
-    return _two_steps(step, device, num_hidden_layers, full_first_step=True)[0]
+    try:
+        if not full_first_step:
+            timeline, same_gradients = _two_steps(step, device, num_hidden_layers, full_first_step=False)
+            if same_gradients:
+                return timeline
+        return _two_steps(step, device, num_hidden_layers, full_first_step=True)[0]
+    except errors_for_want_of_values() as error:
+        raise Unavailable(
+            f"the step needs values that fake tensors do not have: {one_line(error)}"
+        ) from error
 
 
 def _two_steps(

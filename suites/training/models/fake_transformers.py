@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -17,9 +18,47 @@ import torch
 
 from harness.instruments import torch_internals
 from harness.records import Unavailable
+from suites.training.models import fake_routing
 
 LEAST = 5
 """The major version from which transformers makes masks and runs experts as expected here."""
+
+
+def reads(value: Any) -> Callable[..., Any]:
+    """Return what runs a function that reads one value of the batch, given that value."""
+
+    def known(ask: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        with patch.object(torch.Tensor, "item", lambda tensor: value):
+            return ask(*arguments, **named)
+
+    return known
+
+
+def without_images(ask: Callable[..., Any], embedding: Any, tokens_BT: torch.Tensor) -> Any:
+    """Run an embedding that replaces those of images, of which there are none."""
+    original = torch.Tensor.__setitem__
+
+    def none_set(tensor: torch.Tensor, where: torch.Tensor, value: Any) -> None:
+        original(tensor, torch.zeros(0, dtype=torch.int64, device=where.device), value)
+
+    with patch.object(torch.Tensor, "__setitem__", none_set):
+        return ask(embedding, tokens_BT)
+
+
+READ_VALUES: dict[str, tuple[str, str, Callable[..., Any]]] = {
+    "fsmt": ("", "make_padding_mask", lambda ask, *tokens: None),  # no token is padding
+    "jetmoe": ("JetMoeTopKGating", "forward", fake_routing.split),
+    "led": ("LEDEncoder", "forward", reads(False)),  # no token attends to all others
+    "longcat_flash": ("LongcatFlashExperts", "forward", fake_routing.looped),
+    "nllb-moe": ("NllbMoeExperts", "forward", fake_routing.looped),
+    "switch_transformers": ("SwitchTransformersExperts", "forward", fake_routing.looped),
+    "t5gemma2": ("T5Gemma2TextScaledWordEmbedding", "forward", without_images),
+    "xlm": ("XLMModel", "forward", reads(0)),  # no sequence is longer than its batch's
+}
+"""Of architectures that read values: a class ("": the module), its function, and what runs instead.
+
+It gives the values that the suite's batches have, and of the routing an equal share for each expert.
+"""
 
 
 def install() -> None:
@@ -41,6 +80,15 @@ def install() -> None:
     _replace(masking_utils, "find_packed_sequence_indices", lambda ask, position_ids: None)
     _replace(moe, "_can_use_grouped_mm", _has_fake_form)
     _replace(initialization, "trunc_normal_", lambda ask, tensor, *arguments, **named: tensor)
+
+
+def install_for(model_type: str) -> None:
+    """Replace the function of an architecture that reads values; once per process."""
+    if model_type in READ_VALUES:
+        name, function, on_fake = READ_VALUES[model_type]
+        folder = model_type.replace("-", "_")
+        module = import_module(f"transformers.models.{folder}.modeling_{folder}")
+        _replace(getattr(module, name) if name else module, function, on_fake)
 
 
 def _has_fake_form(

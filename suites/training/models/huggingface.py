@@ -24,6 +24,7 @@ from suites.training.models.huggingface_config import (
     guarded,
     has_encoder_and_decoder,
     is_encoder,
+    number_of_layers,
     parse,
     values_not_needed,
     version,
@@ -184,7 +185,7 @@ def build(
     language model or attention, ValueError where it refuses the values; one line each.
     """
     parsed_from, parsed = config, parse(config)
-    if num_hidden_layers not in (None, parsed.num_hidden_layers):
+    if num_hidden_layers not in (None, number_of_layers(parsed)):
         parsed_from = with_layers(config, num_hidden_layers)
         parsed = parse(parsed_from)
     made_of = _class_of(parsed)
@@ -194,7 +195,7 @@ def build(
             "leave out the technique attention"
         )
     model = guarded(parsed_from, lambda one: _instance(one, attention))
-    return LanguageModel(model, parsed.num_hidden_layers, parsed_from)
+    return LanguageModel(model, number_of_layers(parsed), parsed_from)
 
 
 def _instance(config: Mapping[str, Any], attention: str) -> Any:
@@ -224,19 +225,20 @@ def complete(workload: Workload) -> Workload:
     if workload.hf_config is None:
         return workload
     parsed = parse(workload.hf_config)
-    num_attention_heads = size_of(parsed, "num_attention_heads") or 1
-    hidden_size = size_of(parsed, "hidden_size") or size_of(parsed.get_text_config(), "hidden_size")
-    vocab_size = size_of(parsed, "vocab_size") or size_of(parsed.get_text_config(), "vocab_size")
+    section = getattr(parsed, "decoder", None) or parsed.get_text_config()
+    heads = size_of(parsed, "num_attention_heads") or size_of(section, "num_attention_heads") or 1
+    hidden_size = size_of(parsed, "hidden_size") or size_of(section, "hidden_size")
+    vocab_size = size_of(parsed, "vocab_size") or size_of(section, "vocab_size")
     if hidden_size is None or vocab_size is None:
         missing = "vocab_size" if hidden_size else "hidden_size"
         raise Unavailable(f"model_type {parsed.model_type!r} does not state its {missing}")
     widths = (size_of(parsed, name) for name in WIDTHS)
     return replace(
         workload,
-        num_hidden_layers=parsed.num_hidden_layers,
+        num_hidden_layers=number_of_layers(parsed),
         hidden_size=hidden_size,
-        num_attention_heads=num_attention_heads,
-        num_key_value_heads=size_of(parsed, "num_key_value_heads") or num_attention_heads,
+        num_attention_heads=heads,
+        num_key_value_heads=size_of(parsed, "num_key_value_heads") or heads,
         intermediate_size=next(filter(None, widths), 4 * hidden_size),
         vocab_size=vocab_size,
         max_position_embeddings=max(size_of(parsed, "max_position_embeddings") or 0, 0)
@@ -302,10 +304,11 @@ def _no_dry_run(parsed: Any) -> str | None:
 def layers_of_parts(model: nn.Module) -> list[nn.ModuleList]:
     """Return the lists of an encoder's and of its decoder's layers; raises `Unavailable` without."""
     found: dict[str, nn.ModuleList] = {}
-    for name, module in model.named_modules():
-        part = name.split(".")[-2:-1]
-        if isinstance(module, nn.ModuleList) and part in (["encoder"], ["decoder"]) and len(module):
-            found.setdefault(part[0], module)
+    lists = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
+    for name, module in sorted(lists, key=lambda one: one[0].count(".")):  # the outermost first
+        part = next((one for one in name.split(".")[:-1] if one in PARTS), None)
+        if part is not None:
+            found.setdefault(part, module)
     if len(found) < len(PARTS):
         raise Unavailable(f"{type(model).__name__} keeps its layers in no list of an encoder and a decoder")
     return [found[part] for part in PARTS]

@@ -55,6 +55,8 @@ def parse(config: Mapping[str, Any]) -> Any:
         own = "; its own code (auto_map) is not run, suite.model takes code" if "auto_map" in config else ""
         raise Unavailable(f"model_type {model_type!r} is unknown to transformers {version()}{own}")
 
+    fake_transformers.install_for(model_type)
+
     def make(config: Mapping[str, Any]) -> Any:
         values = {key: value for key, value in config.items() if key not in IGNORED}
         return AutoConfig.for_model(model_type, use_cache=False, **values)
@@ -71,7 +73,9 @@ def with_layers(config: Mapping[str, Any], num_hidden_layers: int) -> dict[str, 
     Raises ValueError where `layers` is not between 1 and the config's own number.
     """
     parsed = parse(config)
-    available = parsed.num_hidden_layers
+    available = number_of_layers(parsed)
+    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
+        raise ValueError(f"model_type {parsed.model_type!r} has a number of layers in each of its sections")
     if not 1 <= num_hidden_layers <= available:
         raise ValueError(
             f"num_hidden_layers={num_hidden_layers}: the config has {available}; allowed: 1 to {available}"
@@ -132,8 +136,17 @@ def _refuse_other_than_language_models(model_type: str, parsed: Any) -> None:
         raise Unavailable(
             f"transformers {version()} has no causal or masked language model for model_type {model_type!r}"
         )
-    if not isinstance(getattr(parsed, "num_hidden_layers", None), int):
+    if not number_of_layers(parsed):
         raise Unavailable(f"model_type {model_type!r} does not state its number of layers")
+
+
+def number_of_layers(parsed: Any) -> int:
+    """Return a model's number of layers, its decoder's where it has sections; 0 where it states none."""
+    layers = getattr(parsed, "num_hidden_layers", None)
+    if isinstance(layers, int):
+        return layers
+    section = getattr(parsed, "decoder", None)
+    return 0 if section is None else number_of_layers(section)
 
 
 def guarded(config: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Any]) -> Any:
