@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+from forked_children import forked_children
 from forked_ranks import forking
 from marked import left, marked, wait_for
 
@@ -64,32 +66,110 @@ FRESH = ("test_dataloader_other_peers",)
 their processes have ended at once in one that had run other tests."""
 
 LONG = """
-    test_bf16_products.py::*[[]without AVX2]
+    test_bf16_products.py::*[[]without *
     test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_compiled_memory.py::test_as_measured[[]autocast]
     test_dataloader_loader.py::test_no_document_is_lost_or_doubled_when_any_actor_is_killed[[]1]
     test_dataloader_other_peers.py::*[[]ray_data-jsonl]
+    test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_closing_leaves_nothing[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_ranks_of_a_group_have_slices_of_the_same_rows[[]ray_data-parquet]
+    test_every_optimization.py::*memory_parquet_306_8-disaggregated]
     test_every_optimization.py::*memory_parquet_306_8-disaggregated_autoscaled]
-    test_every_optimization.py::*memory_parquet_306_8-grain_iter_mix]
+    test_every_optimization.py::*memory_parquet_306_8-grain_*_mix]
     test_every_optimization.py::*memory_parquet_306_8-ray_data]
+    test_every_optimization.py::*train_dp2-disaggregated_balanced]
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
     test_every_optimization.py::*zero3-gradient_accumulation]
-    test_every_optimization.py::*llama_5m-partial_offload.half]
+    test_every_optimization.py::*llama_5m-partial_offload.*]
+    test_every_optimization.py::*softmax_small-torch_compile]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
     test_layer_repetition.py::test_built_as_traced[[]gradients pile up]
     test_layer_repetition.py::test_built_as_traced[[]shared sequences, on CUDA]
     test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
-    test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
+    test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
+    test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_offload.py::test_cells_through_the_harness
+    test_overlap_training_step.py::*[[]4-*
+    test_pipeline_mesh.py::test_layers_of_a_stage_are_repeated[[]interleaved]
+    test_ray_executor.py::test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
+    test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
+    test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
+    test_slurm_executor.py::test_a_folder_that_nodes_do_not_see_is_named[[]no node]
     test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
+    test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
+    test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
+    test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[[]45]*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
-    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx90a-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx9*
 """
 """What takes tens of seconds and adds little to shorter tests of the same file: another setting, another
 kernel's target, one more way for a node or a submitter to be lost. `make long` runs these."""
+
+SAMPLED = {
+    2: """
+        test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
+        test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
+        test_dry_run_offload.py::test_the_dry_run_equals_what_the_allocator_sees
+        test_fabric.py::test_packets_go_where_the_kernel_says
+        test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
+        test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
+        test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
+        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
+        test_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
+    """,
+    3: """
+        test_answer.py::test_the_end_of_a_sweep_fits_a_screen
+        test_checkpointing_policies.py::test_a_dry_run_is_as_measured
+        test_congestion.py::test_half_the_step_changes_little
+        test_dataloader_peers.py::test_each_document_is_loaded_once_per_epoch_bit_for_bit_and_no_p*
+        test_dry_run_offload.py::test_few_layers_stand_for_all
+        test_fake_step.py::test_as_measured
+        test_float8.py::test_a_dry_run_is_as_measured
+        test_fsdp1.py::test_a_dry_run_is_as_measured
+        test_fsdp2.py::test_the_dry_run_equals_what_real_tensors_take
+        test_fsdp2_resharding.py::test_a_dry_run_is_as_measured
+        test_huggingface.py::test_fake_step_is_what_is_measured
+        test_kernels_config.py::test_each_technique_that_applies_trains_the_configs_own_model
+        test_llama_adapter.py::test_a_dry_run_is_as_measured
+        test_llama_adapter.py::test_a_dry_run_of_a_rank_is_as_measured
+        test_lora.py::test_a_dry_run_is_as_measured
+        test_lora.py::test_a_dry_run_of_a_rank_is_as_measured
+        test_losses_in_chunks.py::test_a_dry_run_is_as_measured
+        test_memory_published.py::test_a_row_is_described_or_names_the_technique_that_is_not_built
+        test_memory_published.py::test_the_command_of_a_row_asks_for_the_same_step
+        test_memory_published.py::test_the_command_of_megatrons_rows_gives_the_same_layout_without*
+        test_mesh.py::test_the_dry_run_equals_what_real_tensors_take
+        test_offload_bytes.py::test_bytes_moved_are_those_by_hand
+        test_offload_losses.py::test_mixed_precision_rounds_and_no_more
+        test_optimizations.py::test_a_variant_gives_what_the_baseline_gives
+        test_optimizer_states.py::test_a_dry_run_is_as_measured
+        test_overlap_bad_input.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
+        test_real_configs.py::test_a_small_one_takes_what_is_predicted
+        test_real_configs.py::test_at_real_sizes_a_common_set_up_takes_less
+        test_symmetric.py::test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values
+        test_triton_rowwise.py::test_every_kernel_compiles_for_every_target_without_spills
+        test_user_model.py::test_the_dry_run_of_the_example_is_the_real_steps_peak
+        test_zero.py::test_the_dry_run_equals_what_real_tensors_take
+    """,
+    4: """
+        test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
+        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
+        test_memory_published.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+    """,
+    5: """
+        test_encoder_decoder.py::test_a_step_is_answered
+        test_symmetric_compiled.py::test_each_wait_acquires_each_notify_releases_and_nothing_spills
+    """,
+}
+"""Tests of which `make test` runs the first of every so many parameter sets, and `make long` the others: each
+set goes through the same code, with another step or kernel."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -99,11 +179,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     long = [line.strip() for line in LONG.strip().splitlines()]
     slow = {file for files in STARTS.values() for file in files.split()}
+    every = {pattern: number for number, patterns in SAMPLED.items() for pattern in patterns.split()}
+    sets = Counter[str]()
     for item in items:
         if item.path.stem in slow:
             item.add_marker(pytest.mark.slow)
         name = f"{item.path.name}::{item.name}"
-        if any(fnmatchcase(name, pattern) for pattern in long):
+        test = name.partition("[")[0]
+        number = next((number for pattern, number in every.items() if fnmatchcase(test, pattern)), 1)
+        sampled_out = sets[test] % number
+        sets[test] += 1
+        if sampled_out or any(fnmatchcase(name, pattern) for pattern in long):
             item.add_marker(pytest.mark.long)
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.stem not in FRESH, item.path not in first))
@@ -179,6 +265,13 @@ def ranks_by_command(ranks_forked):
     """Let pools start their ranks as in a sweep: for tests of starts, and of a rank's own memory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rank_pool, "subprocess", subprocess)
+        yield
+
+
+@pytest.fixture(scope="session")
+def of_one_process(tmp_path_factory):
+    """Let sweeps fork the children of the memory suite: see forked_children.py."""
+    with forked_children(tmp_path_factory.mktemp("template")):
         yield
 
 

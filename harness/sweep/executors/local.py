@@ -124,7 +124,7 @@ class LocalExecutor:
         return template if template.is_ready(wait=alone) else None
 
     def _new_folder(self) -> Path:
-        """Return a new folder's path; all have one length, as `Template.fork` needs."""
+        """Return a new folder's path; none is longer than the first, which `Template.fork` may not exceed."""
         return self._temporary / f"{next(self._numbers):06d}"
 
     def _clear(self) -> None:

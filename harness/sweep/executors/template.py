@@ -112,9 +112,10 @@ class Template:
     def fork(self, temporary: Path, fds: Sequence[int]) -> Forked | None:
         """Fork a child with these: standard input, output, events, lifeline.
 
-        Return None where the template does not answer, or the kernel refuses a fork.
+        Return None where the template does not answer, the kernel refuses a fork, or `temporary` is longer
+        than the template's own.
         """
-        if len(os.fsencode(temporary)) != len(os.fsencode(self._temporary)):
+        if len(os.fsencode(temporary)) > len(os.fsencode(self._temporary)):
             return None
         answer = self._ask({"TMPDIR": str(temporary)}, fds)
         return Forked(self, answer["pid"]) if answer is not None and "pid" in answer else None
@@ -185,15 +186,15 @@ def main() -> None:
     worker.preload(importlib.import_module(sys.argv[3]))
     worker.host(sys.modules.get("torch"))  # else each child reads all versions; with a GPU nothing forks
     _end_threads()
-    tmpdir = _initial_tmpdir()
+    tmpdir, room_B = _initial_tmpdir(), len(os.environb[b"TMPDIR"])
     connection.send(b"{}")
-    events, childs_lifeline = _serve(connection, lifeline, tmpdir)
+    events, childs_lifeline = _serve(connection, lifeline, tmpdir, room_B)
     sys.argv = [str(worker.__file__), str(events), str(childs_lifeline)]
     sys.modules["__main__"] = worker  # which processes that the cells spawn import, as in a worker
     worker.main(over)
 
 
-def _serve(connection: socket.socket, lifeline: int, tmpdir: int) -> tuple[int, int]:
+def _serve(connection: socket.socket, lifeline: int, tmpdir: int, room_B: int) -> tuple[int, int]:
     """Answer requests, and never return; in each child, return its events and lifeline."""
     while True:
         message, fds, _, _ = socket.recv_fds(connection, MESSAGE_B, 4, socket.MSG_CMSG_CLOEXEC)
@@ -212,7 +213,7 @@ def _serve(connection: socket.socket, lifeline: int, tmpdir: int) -> tuple[int, 
         if pid == 0:
             stdin, output, events, childs_lifeline = fds
             os.close(lifeline)
-            _become_child(request["TMPDIR"], stdin, output, tmpdir)
+            _become_child(request["TMPDIR"], stdin, output, tmpdir, room_B)
             with connection:  # the child answers: its group and its mark are there from then on
                 connection.send(json.dumps({"pid": os.getpid()}).encode())
             return events, childs_lifeline
@@ -220,11 +221,11 @@ def _serve(connection: socket.socket, lifeline: int, tmpdir: int) -> tuple[int, 
             os.close(fd)
 
 
-def _become_child(temporary: str, stdin: int, output: int, tmpdir: int) -> None:
+def _become_child(temporary: str, stdin: int, output: int, tmpdir: int, room_B: int) -> None:
     """Give this fork what a process of its own has: a session, its descriptors, its folder, its seeds.
 
     A fork shows its parent's initial environment in /proc, so the folder is written there in place:
-    `kill_by_tmpdir` finds by it what the cells fork, in any session.
+    `kill_by_tmpdir` finds by it what the cells fork, in any session. It is at most `room_B` long.
     """
     os.setsid()
     os.dup2(stdin, 0)
@@ -234,7 +235,7 @@ def _become_child(temporary: str, stdin: int, output: int, tmpdir: int) -> None:
     os.close(output)
     os.environ["TMPDIR"] = temporary
     tempfile.tempdir = None
-    ctypes.memmove(tmpdir, os.fsencode(temporary), len(os.fsencode(temporary)))
+    ctypes.memmove(tmpdir, os.fsencode(temporary).ljust(room_B, b"\0"), room_B)
     if (numpy := sys.modules.get("numpy")) is not None:  # `random` does this itself; torch's seed is fixed
         numpy.random.seed()
 

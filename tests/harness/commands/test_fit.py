@@ -29,6 +29,8 @@ from suites.memory.live_tensors import group_of
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.techniques import build_step
 
+pytestmark = pytest.mark.usefixtures("of_one_process")
+
 CONFIG = {
     "model_type": "llama",
     "num_hidden_layers": 2,
