@@ -29,7 +29,7 @@ import psutil
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support" / "processes")]
 
 from marked import MARK, bearing, left  # noqa: E402
 

@@ -21,7 +21,7 @@ from harness.instruments.traces.breakdown import breakdown
 from harness.instruments.traces.reading.kineto import read_traces
 from harness.sweep.environment import describe
 
-WRITER = Path(__file__).parents[1] / "support" / "kineto_traces.py"
+WRITER = Path(__file__).parents[1] / "support" / "traces" / "kineto_traces.py"
 
 if __name__ == "__main__":
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000

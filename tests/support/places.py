@@ -5,5 +5,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
-PYTHONPATH = os.pathsep.join([str(SUPPORT), str(SUPPORT / "ranks"), str(ROOT)])
+FOLDERS = ("processes", "ranks", "records", "steps", "traces")
+PYTHONPATH = os.pathsep.join(map(str, [SUPPORT, *(SUPPORT / name for name in FOLDERS), ROOT]))
 """Lets a process import the project and the modules of tests/support."""

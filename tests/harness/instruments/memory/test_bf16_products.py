@@ -15,7 +15,7 @@ import torch
 from harness.instruments.memory import bf16_products
 from harness.instruments.timing import matmul_probe
 
-SCRIPT = Path(__file__).parents[3] / "support" / "bf16_events.py"
+SCRIPT = Path(__file__).parents[3] / "support" / "steps" / "bf16_events.py"
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 X86 = platform.machine() in ("x86_64", "AMD64")

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.config.user_inputs.hf_config import LAYERS, read_workload_file
 
-FOLDER = Path(__file__).parents[1] / "data" / "configs"
+FOLDER = Path(__file__).parents[2] / "data" / "configs"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
 
 SMALL = {

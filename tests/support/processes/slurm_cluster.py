@@ -1,7 +1,7 @@
 """A Slurm cluster of two nodes on this machine, out of Debian's packages, as root; everything in one folder.
 
-`python tests/support/slurm_cluster.py FOLDER` sets it up, prints the command that makes Slurm's programs use
-it, and takes it down at the end of its input. All daemons listen on the loopback address alone.
+`python tests/support/processes/slurm_cluster.py FOLDER` sets it up, prints the command that makes Slurm's
+programs use it, and takes it down at the end of its input. All daemons listen on the loopback address alone.
 """
 
 import os
