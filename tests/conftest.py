@@ -66,54 +66,75 @@ FRESH = ("test_dataloader_other_peers",)
 their processes have ended at once in one that had run other tests."""
 
 LONG = """
+    test_at_once.py::test_equal_questions_share_their_answer_and_others_do_not_wait
     test_bf16_products.py::*[[]without *
-    test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_bf16_products.py::test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow
+    test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most[[]heavy tails]
     test_compiled_memory.py::test_as_measured[[]autocast]
+    test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_congestion.py::test_the_harness_runs_it
     test_dataloader_loader.py::test_no_document_is_lost_or_doubled_when_any_actor_is_killed[[]1]
     test_dataloader_other_peers.py::*[[]ray_data-jsonl]
     test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_closing_leaves_nothing[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_ranks_of_a_group_have_slices_of_the_same_rows[[]ray_data-parquet]
+    test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
+    test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*llama_5m-partial_offload.*]
+    test_every_optimization.py::*llama_5m-zero[123]]
+    test_every_optimization.py::*llama_5m-zero[123]_offload]
+    test_every_optimization.py::*llama_5m-zero_infinity]
     test_every_optimization.py::*memory_parquet_306_8-disaggregated]
     test_every_optimization.py::*memory_parquet_306_8-disaggregated_autoscaled]
     test_every_optimization.py::*memory_parquet_306_8-grain_*_mix]
     test_every_optimization.py::*memory_parquet_306_8-ray_data]
-    test_every_optimization.py::*train_dp2-disaggregated_balanced]
-    test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
-    test_every_optimization.py::*zero3-gradient_accumulation]
-    test_every_optimization.py::*llama_5m-partial_offload.*]
     test_every_optimization.py::*softmax_small-torch_compile]
     test_every_optimization.py::*step_30m_512-torch_compile]
+    test_every_optimization.py::*train_dp2-disaggregated_balanced]
+    test_every_optimization.py::*zero3-gradient_accumulation]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
+    test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
+    test_fsdp2_resharding.py::test_repeated_layers_equal_a_full_trace[[]*apart*
     test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
+    test_host_optimizer.py::test_the_harness_runs_it
+    test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_launcher.py::test_torchrun_starts_a_sweep_over_the_machines_own_network
+    test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
+    test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
     test_layer_repetition.py::test_built_as_traced[[]gradients pile up]
     test_layer_repetition.py::test_built_as_traced[[]shared sequences, on CUDA]
-    test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
-    test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
-    test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_memory_published.py::test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_prediction
     test_offload.py::test_cells_through_the_harness
+    test_offload_largest.py::test_the_largest_on_real_ranks_is_what_its_states_allow
+    test_offload_swap_folder.py::test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not
     test_overlap_training_step.py::*[[]4-*
     test_pipeline_mesh.py::test_layers_of_a_stage_are_repeated[[]interleaved]
+    test_profiling_ranks.py::test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown
     test_ray_executor.py::test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2
     test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
     test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
+    test_reserved_memory.py::test_other_sizes_of_a_step_are_built_as_its_own_were[[]techniques1]
     test_slurm_executor.py::test_a_folder_that_nodes_do_not_see_is_named[[]no node]
     test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
     test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
     test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
-    test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[[]45]*
-    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
-    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
-    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
+    test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[45]*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx9*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
 """
 """What takes tens of seconds and adds little to shorter tests of the same file: another setting, another
 kernel's target, one more way for a node or a submitter to be lost. `make long` runs these."""
 
 SAMPLED = {
     2: """
+        test_compare.py::test_identical_runs_of_real_processes_do_not_fail
+        test_ranks.py::test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it
+        test_ranks.py::test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell
         test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
         test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
         test_dry_run_offload.py::test_the_dry_run_equals_what_the_allocator_sees
@@ -125,6 +146,11 @@ SAMPLED = {
         test_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
     """,
     3: """
+        test_fit.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
+        test_huggingface.py::test_what_reads_values_takes_the_memory_that_it_takes
+        test_offload_activations.py::test_gradients_are_the_plain_ones_to_the_bit
+        test_optimizations.py::test_wrong_gradients_are_caught
+        test_techniques.py::test_a_combination_keeps_the_loosest_contract
         test_answer.py::test_the_end_of_a_sweep_fits_a_screen
         test_checkpointing_policies.py::test_a_dry_run_is_as_measured
         test_congestion.py::test_half_the_step_changes_little
@@ -172,13 +198,14 @@ SAMPLED = {
 set goes through the same code, with another step or kernel."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of these files and lists, and put files with slow tests first.
 
     Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
     """
     long = [line.strip() for line in LONG.strip().splitlines()]
     slow = {file for files in STARTS.values() for file in files.split()}
+    unused = set(long)
     every = {pattern: number for number, patterns in SAMPLED.items() for pattern in patterns.split()}
     sets = Counter[str]()
     for item in items:
@@ -189,8 +216,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         number = next((number for pattern, number in every.items() if fnmatchcase(test, pattern)), 1)
         sampled_out = sets[test] % number
         sets[test] += 1
-        if sampled_out or any(fnmatchcase(name, pattern) for pattern in long):
+        matching = {pattern for pattern in long if fnmatchcase(name, pattern)}
+        unused -= matching
+        if sampled_out or matching:
             item.add_marker(pytest.mark.long)
+    files = {item.path.name for item in items}
+    unused |= {pattern for pattern in every if not any(fnmatchcase(test, pattern) for test in sets)}
+    stale = sorted(pattern for pattern in unused if pattern.partition("::")[0] in files)
+    if stale and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        raise pytest.UsageError(f"tests/conftest.py: no test is called {', '.join(stale)}")
     first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.stem not in FRESH, item.path not in first))
 
