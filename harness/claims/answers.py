@@ -1,23 +1,33 @@
 """Answer each claim of the paper from verdicts and the public record, with one word of a closed list. Pure.
 
-A claim is confirmed, partly so or contradicted only by evidence that could have failed: values measured on
-its class of device, here or in public, or its source's own formula. Other evidence is context, which makes a
-claim plausible and no more.
+The strength of the evidence stands next to the word. A: values measured on the claim's class of device, here
+or in public, the source's own formula, or a quotation that differs from its source. B: predicted by a method
+whose error on measurements of others is known and several times smaller than the distance to the claim's
+band. C: a mechanism, or another class of device; it makes a claim plausible or implausible and no more.
+D: nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
-from harness.claims.model import Claim, Verdict
+from harness.claims.evidence import (
+    ILLUSTRATION,
+    INSIDE,
+    OUTSIDE,
+    UNDECIDED,
+    Evidence,
+    Findings,
+    Share,
+    evidence_of,
+)
 from harness.claims.paper import PaperClaim, PublicRecord
 from harness.config.validation import ConfigError
 from harness.records import Origin
-from harness.units import human
+from harness.units import human, times
 
 CONFIRMED = "confirmed"
 PARTLY = "partly"
@@ -26,21 +36,7 @@ MISQUOTED = "misquoted"
 PLAUSIBLE = "plausible"
 IMPLAUSIBLE = "implausible"
 NO_EVIDENCE = "no evidence"
-STRENGTHS = {
-    CONFIRMED: "A",
-    PARTLY: "A",
-    CONTRADICTED: "A",
-    MISQUOTED: "A",
-    PLAUSIBLE: "C",
-    IMPLAUSIBLE: "C",
-    NO_EVIDENCE: "D",
-}
-"""How strong the evidence for each answer is.
-
-A: values measured on the claim's class of device, here or in public, the source's own formula, or a quotation
-that differs from its source. C: a mechanism, or another class of device. D: nothing.
-"""
-ANSWERS = tuple(STRENGTHS)
+ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NO_EVIDENCE)
 
 MOST = 0.9
 """Share of the deciding values inside a claim's band from which on it is confirmed; outside, contradicted."""
@@ -48,83 +44,28 @@ MOST = 0.9
 HALF = 0.5
 """The same where the claim says "often" or "common"."""
 
-ILLUSTRATION = "illustration"
-"""The grade of values that the set-up fixes beforehand: no evidence."""
-
 FEWEST = 3
-"""Values of a record below which it decides nothing."""
+"""Values of a record below which it decides nothing; but one counterexample decides on a universal claim."""
 
 NARROW = 0.01
 """Relative distance to the edge of a band below which a value inside it is named with the distance."""
 
 
-class Share(NamedTuple):
-    """How many of the values that decide lie inside a claim's band."""
-
-    of: str
-    inside: float
-    n: int
-    where: str = ""  # of a formula: between which of its values
-
-
-class Evidence(NamedTuple):
-    """Our values on one judged claim that are of one group and were obtained in one way."""
-
-    claim: str  # <suite>/<claim>
-    judged: Claim
-    group: str  # of its interpretations; "" where they have none
-    grade: str  # in words
-    decides: bool
-    verdicts: tuple[Verdict, ...]  # with a value, each value once
-    low: float
-    high: float
-
-    @property
-    def is_ratio(self) -> bool:
-        """Return whether the values are ratios of two variants."""
-        return any(one.relative_to or one.order for one in self.judged.interpretations)
-
-    @property
-    def share(self) -> Share:
-        """Return how many of the values that are not undecided lie inside the band."""
-        decided = [one for one in self.verdicts if one.outcome != "undecided"]
-        inside = sum(one.outcome == "holds" for one in decided) / len(decided) if decided else 0.0
-        return Share(", ".join(filter(None, [self.grade, self.group, self.claim])), inside, len(decided))
-
-    @property
-    def meets(self) -> bool:
-        """Return whether some value lies in the band, or its interval reaches into it."""
-        return any(one.outcome in ("holds", "undecided") for one in self.verdicts)
-
-    @property
-    def is_bounded(self) -> bool:
-        """Return whether the claim's value lies between our bounds, and neither bound in its band."""
-        return any(one.basis == "bounds" and one.outcome == "undecided" for one in self.verdicts)
-
-
 @dataclass(frozen=True, slots=True)
 class AnsweredClaim:
-    """A claim with its answer, why in a few words, and our evidence."""
+    """A claim with its answer, how strong the evidence is, why, and our evidence, the best first."""
 
     claim: PaperClaim
     answer: str  # one of ANSWERS
+    strength: str  # A, B, C or D
     why: str
     evidence: tuple[Evidence, ...]
     missing: tuple[str, ...] = ()  # judged claims of suites that the results lack
 
-    @property
-    def strength(self) -> str:
-        """Return how strong the evidence is, a letter of STRENGTHS."""
-        return STRENGTHS[self.answer]
 
-
-Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
-"""The claims of conf/claims by <suite>/<id>, with the verdicts on their interpretations."""
-
-
-def answer_claims(claims: Iterable[PaperClaim], judged: Judged) -> list[AnsweredClaim]:
-    """Return each claim answered; raises ConfigError where one names a judged claim that does not exist."""
-    return [_answered(claim, judged) for claim in claims]
+def answer_claims(claims: Iterable[PaperClaim], findings: Findings) -> list[AnsweredClaim]:
+    """Return each claim answered."""
+    return [_answered(claim, findings) for claim in claims]
 
 
 def refuse_unknown(claims: Iterable[PaperClaim], known: Iterable[str]) -> None:
@@ -136,74 +77,87 @@ def refuse_unknown(claims: Iterable[PaperClaim], known: Iterable[str]) -> None:
                 raise ConfigError(f"answers.yaml ({claim.id}).judged: {name!r} is no claim of conf/claims")
 
 
-def _answered(claim: PaperClaim, judged: Judged) -> AnsweredClaim:
-    known = [name for name in claim.judged if name in judged]
-    evidence = tuple(one for name in known for one in _evidence(name, *judged[name]))
-    answer, why = _answer(claim, evidence)
-    return AnsweredClaim(
-        claim, answer, why, evidence, tuple(one for one in claim.judged if one not in judged)
-    )
+def _answered(claim: PaperClaim, findings: Findings) -> AnsweredClaim:
+    known = [name for name in claim.judged if name in findings.judged]
+    evidence = [one for name in known for one in evidence_of(name, findings)]
+    evidence.sort(key=lambda one: (one.strength, one.grade == ILLUSTRATION))
+    missing = tuple(one for one in claim.judged if one not in findings.judged)
+    return AnsweredClaim(claim, *_answer(claim, evidence), tuple(evidence), missing)
 
 
-def _evidence(name: str, claim: Claim, verdicts: Sequence[Verdict]) -> list[Evidence]:
-    """Return the values of a judged claim by group and the way they were obtained; each number once."""
-    group_of = {one.name: one.group for one in claim.interpretations}
-    groups: dict[tuple[str, str, bool], dict[tuple[float, ...], Verdict]] = {}
-    for one in verdicts:
-        if one.ours is None or one.low is None or one.high is None:
-            continue
-        key = group_of[one.interpretation], *_grade(claim, one)
-        groups.setdefault(key, {}).setdefault((one.ours, one.low, one.high), one)
-    return [
-        Evidence(
-            name,
-            claim,
-            group,
-            grade,
-            decides,
-            tuple(values.values()),
-            min(one.low for one in values.values() if one.low is not None),
-            max(one.high for one in values.values() if one.high is not None),
-        )
-        for (group, grade, decides), values in groups.items()
-    ]
-
-
-def _grade(claim: Claim, verdict: Verdict) -> tuple[str, bool]:
-    """Return in words how a value was obtained, and whether that decides."""
-    if claim.not_judged:
-        return ILLUSTRATION, False
-    if verdict.where == "as stated":
-        if verdict.origin == Origin.CALCULATED:
-            return "by the source's own formula", True
-        return str(verdict.origin), True
-    if verdict.origin == Origin.MEASURED:
-        return "measured on other hardware", False
-    return str(verdict.origin), False
-
-
-def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str]:
-    """Return the answer and why, in a few words."""
+def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:
+    """Return the answer, its strength, and why in a few words."""
     if claim.misquoted:
         missing = f"Not built: {claim.not_built}." if claim.not_built else ""
-        return MISQUOTED, f"{claim.misquoted} {missing}".strip()
+        return MISQUOTED, "A", f"{claim.misquoted} {missing}".strip()
+    if claim.universal and (found := _first(claim, evidence, OUTSIDE)):
+        return CONTRADICTED, *found
+    if claim.exists and (found := _first(claim, evidence, INSIDE)):
+        return CONFIRMED, *found
     shares = [_public_share(claim, one) for one in claim.public if one.decides]
-    shares += [one.share for one in evidence if one.decides]
-    shares = [one for one in shares if one.n >= FEWEST]
-    if shares:
-        return _decided(claim, shares), "; ".join(map(_in_words, shares))
+    shares += [one.share for one in evidence if one.strength == "A"]
+    for strength, some in (("A", shares), ("B", _predictions(evidence))):
+        if enough := [one for one in some if one.n >= FEWEST]:
+            methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
+            return _decided(claim, enough), strength, "; ".join([*map(_in_words, enough), *methods])
+    return _context(claim, evidence)
+
+
+def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tuple[str, str] | None:
+    """Return the strength of the best value with an outcome, and what it is: measured before published."""
+
+    def rank(one: Evidence) -> tuple[str, bool]:
+        return one.strength, one.grade != Origin.MEASURED
+
+    found = [
+        (one, verdict.ours)
+        for one in sorted(evidence, key=rank)
+        for verdict, its in zip(one.verdicts, one.outcomes, strict=True)
+        if one.decides and its == outcome and verdict.ours is not None
+    ]
+    if found and found[0][0].strength == "A":
+        return "A", _value_of(*found[0])
+    low, high = claim.band or (-math.inf, math.inf)
+    for record in claim.public:
+        for value in record.values.values():
+            if record.decides and (INSIDE if low <= value <= high else OUTSIDE) == outcome:
+                shown = times(value) if claim.unit == "x" else human(value, claim.unit)
+                return "A", f"{shown}, {record.origin}, {record.short}"
+    return ("B", _value_of(*found[0])) if found else None
+
+
+def _value_of(one: Evidence, value: float) -> str:
+    """Return `108 GB, measured, NVIDIA H200, flash attention and checkpointing`."""
+    shown = times(value) if one.is_ratio else human(value, one.judged.unit)
+    device = next((run.device for run in one.runs), "") if one.grade == Origin.MEASURED else ""
+    return ", ".join(filter(None, [shown, one.method or one.grade, device, one.group]))
+
+
+def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
+    """Return the shares of predicted values, those of one judged claim together."""
+    shares = []
+    predicted = [one for one in evidence if one.strength == "B"]
+    for claim, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
+        decided = [outcome for one in some for outcome in one.outcomes if outcome != UNDECIDED]
+        inside = decided.count(INSIDE) / len(decided) if decided else 0.0
+        shares.append(Share(f"predicted, {claim}", inside, len(decided), "B"))
+    return shares
+
+
+def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, str]:
+    """Return the answer where nothing decides."""
     if claim.untestable:
-        return NO_EVIDENCE, claim.untestable
+        return NO_EVIDENCE, "D", claim.untestable
     context = [one for one in evidence if one.grade != ILLUSTRATION]
     published = [one for one in claim.public if one.values and claim.band]
     if any(one.meets for one in context) or any(_public_share(claim, one).inside for one in published):
-        return PLAUSIBLE, _why_plausible(claim, context, published)
+        return PLAUSIBLE, "C", _why_plausible(claim, context, published)
     if claim.not_built:
-        return NO_EVIDENCE, claim.not_built
+        return NO_EVIDENCE, "D", claim.not_built
     if not context and not published:
-        return NO_EVIDENCE, "no run here measures it"
+        return NO_EVIDENCE, "D", "no run here measures it"
     grades = ", ".join(dict.fromkeys([*(one.grade for one in context), *["published"][: len(published)]]))
-    return IMPLAUSIBLE, f"all context ({grades}) lies outside the accepted band"
+    return IMPLAUSIBLE, "C", f"all context ({grades}) lies outside the accepted band"
 
 
 def _why_plausible(claim: PaperClaim, context: Sequence[Evidence], published: Sequence[PublicRecord]) -> str:
@@ -237,11 +191,11 @@ def _narrowly(evidence: Evidence) -> str:
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     if record.inside is not None:
-        return Share(record.of, record.inside, record.n)
+        return Share(record.of, record.inside, record.n, "A")
     low, high = claim.band or (-math.inf, math.inf)
     inside = [low <= value <= high for value in record.values.values()]
     where = _where(record.values, inside) if record.origin == Origin.CALCULATED else ""
-    return Share(record.of, sum(inside) / len(inside), len(inside), where)
+    return Share(record.of, sum(inside) / len(inside), len(inside), "A", where)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:

@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.claims.load import read_yaml
 from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, refuse_doubles
@@ -20,17 +21,28 @@ from harness.config.variants.optimizations import CONF
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
 _NUMBER = {"type": "float", "default": None}
-FILE: Fields = {"texts": {"type": "dict"}, "claims": {"type": "list"}}
+FILE: Fields = {
+    "texts": {"type": "dict"},
+    "parts": {"type": "dict"},
+    "methods": {"type": "list"},
+    "sentences": {"type": "list"},
+    "claims": {"type": "list"},
+    "statements": {"type": "list"},
+}
 CLAIM: Fields = {
     "id": _TEXT,
     "by": _TEXT,
+    "part": _TEXT,
     "section": _TEXT,
     "quoted": _TEXT,
     "claim": _TEXT,
+    "do": _TEXT,
     "band": {"type": "list", "default": None},
     "unit": {"type": "str", "default": "x"},
     "per": _OPTIONAL,
     "often": {"type": "bool", "default": False},
+    "universal": {"type": "bool", "default": False},
+    "exists": {"type": "bool", "default": False},
     "misquoted": _OPTIONAL,
     "source_says": _TEXT,
     "source": _OPTIONAL,
@@ -54,6 +66,22 @@ PUBLIC: Fields = {
     "note": _OPTIONAL,
     "decides": {"type": "bool", "default": False},
 }
+
+METHOD: Fields = {
+    "name": _TEXT,
+    "predicts": {"type": "list"},
+    "origin": _TEXT,
+    "suite": _TEXT,
+    "metric": _TEXT,
+    "method": _TEXT,
+    "known_from": _TEXT,
+}
+SENTENCE: Fields = {
+    "text": _TEXT,
+    "answers": {"type": "dict"},
+    "values": {"type": "list", "default": []},
+}
+STATEMENT: Fields = {"by": _TEXT, "section": _TEXT, "quoted": _TEXT, "why": _TEXT}
 
 SHORTEST = 10
 """Characters of a quotation, and of each of its parts."""
@@ -106,10 +134,54 @@ class PaperClaim:
     judged: tuple[str, ...]  # <suite>/<claim> of conf/claims
     not_built: str
     untestable: str
+    part: str = ""  # of the paper, a name of `PaperClaims.parts`
+    do: str = ""  # what a reader should do
+    universal: bool = False  # "requires", "mandates": one counterexample contradicts it
+    exists: bool = False  # "can", "enables": one example confirms it
 
 
-def load_paper_claims(conf: Path = CONF) -> tuple[PaperClaim, ...]:
-    """Return the claims in their order; raises ConfigError naming the claim and the field."""
+class Method(NamedTuple):
+    """A way of predicting, and where its error on measurements of others is recorded."""
+
+    name: str
+    predicts: Sequence[str]  # suites whose values of `origin` it predicts
+    origin: str
+    suite: str  # whose records have its relative errors
+    metric: str
+    method: str
+    known_from: str  # what it was compared with
+
+
+class Sentence(NamedTuple):
+    """A sentence that a reader can repeat: shown while these claims have these answers."""
+
+    text: str  # with {0}, {1} … for the values
+    answers: Mapping[str, str]  # claim -> answer
+    values: Sequence[str]  # "<suite>/<claim> | group | origin"
+
+
+class Statement(NamedTuple):
+    """A sentence of the seeds that states nothing that can be tested, and why."""
+
+    by: str
+    section: str
+    quoted: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PaperClaims:
+    """conf/answers.yaml: what is claimed, in the order of the paper, and by what it is answered."""
+
+    parts: Mapping[str, str]  # name -> title, in order
+    claims: tuple[PaperClaim, ...]
+    methods: tuple[Method, ...]
+    sentences: tuple[Sentence, ...]
+    statements: tuple[Statement, ...]
+
+
+def load_answers(conf: Path = CONF) -> PaperClaims:
+    """Return the file's content; raises ConfigError naming the claim and the field."""
     path = conf / "answers.yaml"
     data = check_fields(path.name, read_yaml(path), FILE)
     quotations = read_yaml(conf / "quotations.yaml")
@@ -118,7 +190,36 @@ def load_paper_claims(conf: Path = CONF) -> tuple[PaperClaim, ...]:
         for i, one in enumerate(data["claims"])
     )
     refuse_doubles(f"{path.name}.claims", [one.id for one in claims])
-    return claims
+    _refuse_disorder(path.name, claims, list(data["parts"]))
+    statements = tuple(
+        Statement(**fields) for fields in _all(f"{path.name}.statements", data["statements"], STATEMENT)
+    )
+    for one in statements:
+        if not is_quoted(one.quoted, quotations.get(one.by, [])):
+            raise ConfigError(f"{path.name}.statements: {one.quoted!r} is nowhere in conf/quotations.yaml")
+    methods = tuple(Method(**fields) for fields in _all(f"{path.name}.methods", data["methods"], METHOD))
+    sentences = tuple(
+        Sentence(**fields) for fields in _all(f"{path.name}.sentences", data["sentences"], SENTENCE)
+    )
+    known = {one.id for one in claims}
+    for sentence in sentences:
+        if unknown := set(sentence.answers) - known:
+            raise ConfigError(f"{path.name}.sentences: {', '.join(unknown)} is no claim of the file")
+    return PaperClaims(data["parts"], claims, methods, sentences, statements)
+
+
+def _all(where: str, entries: Sequence[Any], fields: Fields) -> list[dict[str, Any]]:
+    return [check_fields(f"{where}[{i}]", as_mapping(where, one), fields) for i, one in enumerate(entries)]
+
+
+def _refuse_disorder(where: str, claims: Sequence[PaperClaim], parts: Sequence[str]) -> None:
+    """Raise ConfigError unless the claims stand in the order of the parts."""
+    for claim in claims:
+        if claim.part not in parts:
+            raise ConfigError(f"{where} ({claim.id}).part: expected one of {', '.join(parts)}")
+    for before, after in pairwise(claims):
+        if parts.index(before.part) > parts.index(after.part):
+            raise ConfigError(f"{where} ({after.id}): stands after a claim of {before.part}, a later part")
 
 
 def is_quoted(words: str, sentences: Sequence[Mapping[str, str]]) -> bool:

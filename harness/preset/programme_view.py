@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from harness.claims.answers import FEWEST
 from harness.claims.load import load_claims
-from harness.claims.paper import load_paper_claims
+from harness.claims.paper import load_answers
 from harness.preset.claim_coverage import Hindrance, Lack, claims_about
 from harness.preset.programme import Programme
 from harness.preset.work_order import Task, TimeBudget, WorkStep, done_by, settled
@@ -96,7 +96,7 @@ def _minutes(work: Task) -> str:
 
 def _few_values(programme: Programme) -> Iterator[str]:
     """Yield the claims that get verdicts here, but too few values for an answer on the paper's claims."""
-    asked = {name for claim in load_paper_claims() for name in claim.judged}
+    asked = {name for claim in load_answers().claims for name in claim.judged}
     most: dict[str, int] = {}
     for target in programme.targets:
         name = f"{target.suite}/{target.claim}"

@@ -19,7 +19,6 @@ from harness.config.variants.optimizations import question_of, titles, workloads
 from harness.records import Record
 
 if TYPE_CHECKING:
-    from harness.claims.answers import Judged
     from harness.report.report_data import ReportData
 
 
@@ -83,30 +82,27 @@ def write_report(folder: Path, data: ReportData) -> Path:
         return write_suite(folder, data)
 
 
-def write_answers(folder: Path, judged: Judged) -> Path:
-    """Write the answers on every claim of the paper and the article into `folder`; return the page's path.
+def write_index(
+    folder: Path, folders: Iterable[tuple[ReportData, str]], without_answers: bool = False
+) -> Path:
+    """Write the answers on the claims by these results into `folder`, with a list of the results; their page.
 
-    Raises ConfigError, before anything is written.
+    `without_answers`: the list alone. Raises ConfigError, before anything is written, where results do not go
+    together: two folders of one claim, two machines.
     """
     from harness.claims.answers import answer_claims, refuse_unknown
     from harness.claims.load import load_claims
-    from harness.claims.paper import load_paper_claims
+    from harness.claims.paper import load_answers
     from harness.config.run import names
     from harness.report import write
+    from harness.report.index.answer_sources import findings
 
-    claims = load_paper_claims()
-    refuse_unknown(claims, (f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite)))
-    rows = answer_claims(claims, judged)
+    results, asked = list(folders), load_answers()
+    known = (f"{suite}/{one.id}" for suite in names("suite") for one in load_claims(suite))
+    refuse_unknown(asked.claims, known)
+    rows = [] if without_answers else answer_claims(asked.claims, findings(results, asked.methods))
     with _errors_of(folder):
-        return write.write_answers(folder, rows)
-
-
-def write_index(folder: Path, folders: Iterable[tuple[ReportData, str]]) -> Path:
-    """Write index.html and index.md of the results folders in `folder`; its path. Raises ConfigError."""
-    from harness.report import write
-
-    with _errors_of(folder):
-        return write.write_index(folder, list(folders))
+        return write.write_index(folder, asked, rows, results)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.claims.answers import AnsweredClaim
 from harness.claims.model import Claim, Verdict
+from harness.claims.paper import PaperClaims
 from harness.report.data.export_csv import measurements_csv
 from harness.report.output import markdown
 from harness.report.output.benchmark_json import benchmark_json
@@ -43,25 +44,25 @@ def write_suite(folder: Path, data: ReportData) -> Path:
     return folder / "report.html"
 
 
-def write_answers(folder: Path, rows: Sequence[AnsweredClaim]) -> Path:
-    """Write answers.md, answers.html and answers.csv; return the page's path."""
-    from harness.report.index.answers_page import answers_csv, answers_markdown, answers_page
+def write_index(
+    folder: Path, asked: PaperClaims, rows: Sequence[AnsweredClaim], folders: Sequence[tuple[ReportData, str]]
+) -> Path:
+    """Write index.html, index.md, answers.csv and figures/answers.svg; return the page's path.
 
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "answers.md", answers_markdown(rows))
-    _write(folder / "answers.csv", answers_csv(rows))
-    _write(folder / "answers.html", answers_page(rows))
-    return folder / "answers.html"
+    `folders`: results folders, given by name. Without `rows` there is the list of these alone.
+    """
+    from harness.report.index.answers_csv import answers_csv
+    from harness.report.index.answers_page import Answers, index_markdown, index_page
+    from harness.report.index.forest import forest
+    from harness.report.index.suite_index import index_rows
 
-
-def write_index(folder: Path, folders: Sequence[tuple[ReportData, str]]) -> Path:
-    """Write index.html and index.md of results folders in `folder`, given by name; return the page's path."""
-    from harness.report.index.suite_index import index_markdown, index_page, index_rows
-
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = index_rows(folders)
-    _write(folder / "index.md", index_markdown(rows))
-    _write(folder / "index.html", index_page(rows))
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    figure = forest(rows)
+    answers = Answers(asked, rows, figure, index_rows(folders))
+    _write(folder / "index.md", index_markdown(answers))
+    _write(folder / "index.html", index_page(answers))
+    _write_or_remove(folder / "answers.csv", answers_csv(rows) if rows else "")
+    _write_or_remove(folder / "figures/answers.svg", figure.file() if figure else "")
     return folder / "index.html"
 
 

@@ -32,6 +32,8 @@ def what_pays(data: ReportData) -> list[str]:
 
 def finding(data: ReportData) -> str:
     """Return the answer in a few words, for a list of reports."""
+    if stated := list(_stated(data, "finding")):
+        return stated[0].removesuffix(".")
     block = answer_block(data)
     sentences = what_pays(data)
     if block is None or data.spec.blocks == DEFAULT_BLOCKS:
@@ -256,9 +258,9 @@ def _passed(data: ReportData, row: Errors, within: float) -> str:
     )
 
 
-def _stated(data: ReportData) -> Iterator[str]:
+def _stated(data: ReportData, key: str = "states") -> Iterator[str]:
     """Yield the sentences of conf/report/ that state recorded values; none of which a value is missing."""
-    for one in data.spec.answer["states"]:
+    for one in data.spec.answer[key]:
         values = [
             data.index.get(value["workload"], value["optimization"], value["metric"], value["method"])
             for value in one["values"]

@@ -1,15 +1,42 @@
-"""Choose the results that answer the claims: one folder per interpretation, one machine per folder."""
+"""Choose the results that answer the claims: one folder per interpretation, one machine per folder.
+
+With them go the run of each value, and how far off predictions were on measurements of others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from harness.claims.answers import Judged
+from harness.claims.evidence import Findings, Judged, MethodError, Obtained
 from harness.claims.model import Claim, Verdict
+from harness.claims.paper import Method
 from harness.config.validation import ConfigError
-from harness.report.output.run_line import machine
+from harness.report.output.run_line import days, device, machine
 from harness.report.report_data import ReportData
+
+
+def findings(folders: Sequence[tuple[ReportData, str]], methods: Sequence[Method]) -> Findings:
+    """Return all that the results of these folders say; raises ConfigError where folders conflict."""
+    runs = {
+        record.cell.id: Obtained(folder, device(data.environment.get(record.environment, {})), days([record]))
+        for data, folder in folders
+        for record in data.records
+    }
+    known = (_error(folders, method) for method in methods)
+    return Findings(judged_claims(folders), runs, [one for one in known if one.errors])
+
+
+def _error(folders: Sequence[tuple[ReportData, str]], method: Method) -> MethodError:
+    """Return a method's relative errors: of each cell one, the median of its samples."""
+    errors = [
+        value.median
+        for data, _ in folders
+        if data.suite == method.suite
+        for value in data.index.table.values()
+        if (value.metric, value.method) == (method.metric, method.method)
+    ]
+    return MethodError(method.name, method.predicts, method.origin, method.known_from, errors)
 
 
 def judged_claims(folders: Sequence[tuple[ReportData, str]]) -> Judged:

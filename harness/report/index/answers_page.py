@@ -1,22 +1,35 @@
-"""Render the answers on the paper's claims as answers.md, answers.html and answers.csv: one row per claim."""
+"""Render the answers on the paper's claims, in the paper's order, as index.md and index.html.
+
+Sentences to repeat and a picture come first, then a table per part of the paper, then the runs.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from harness.claims.answers import ANSWERS, AnsweredClaim, Evidence
-from harness.claims.paper import PaperClaim, PublicRecord
+from harness.claims.answers import ANSWERS, AnsweredClaim
+from harness.claims.paper import PaperClaim, PaperClaims, Sentence
+from harness.report.figures.figure import Figure
+from harness.report.index.answers_text import (
+    accepted_text,
+    answer_text,
+    evidence_text,
+    place,
+    public_text,
+    range_text,
+    shares_text,
+)
+from harness.report.index.suite_index import IndexRow, runs_table
 from harness.report.output.markdown import details, escape, grid
 from harness.report.output.page import render
-from harness.report.tables.tables import Table, TableCell, percent
-from harness.units import counted, human, marked, times
+from harness.report.tables.tables import Table, TableCell
+from harness.units import counted
 
 TITLE = "Do the paper's claims hold?"
-HEADER = ("Claim", "Answer", "Accepted", "Its source", "Published by others", "Here")
+RUNS = "Results by question"
+HEADER = ("Claim", "Answer", "Found", "Accepted", "What to do")
 LOOKS = {
     "confirmed": "good",
     "partly": "info",
@@ -27,18 +40,64 @@ LOOKS = {
     "no evidence": "muted",
 }
 HOW_TO_READ = (
-    "One row per claim of the paper and the article, with the strength of its evidence. A: values measured "
-    "on its class of device, here or in public, or the source's own formula: they confirm, partly confirm or "
-    "contradict. A claim is misquoted, also A, where its words state something that no version of its source "
-    "known to us states. C: emulated and simulated values, and values from other devices, make a claim "
-    "plausible or implausible, no more. D: no evidence, with what is missing. "
-    "Published values are whatever their authors published: often best cases, under unequal conditions. "
-    "Unlike things have a range each, of all values with their intervals."
+    "One row per claim: one word, and how strong the evidence is. A: values measured on the claim's class "
+    "of device, here or in public, its source's own formula, or words that no version of the source known to "
+    "us has. B: predicted by a method whose error on others' measurements stands next to it; a value counts "
+    "where it is three times as far from the accepted band as the largest of these errors. C: emulated, "
+    "simulated or calculated without such a record, or another class of device: plausible or implausible, no "
+    "more. D: none, with what it would take. One counterexample contradicts what is said to be always so. "
+    "Published values are whatever their authors published: often best cases, under unequal conditions."
 )
-FIELDS = (
-    *("id", "by", "section", "quoted", "claim", "accepted", "source_says", "source", "misquoted"),
-    *("published", "evidence", "answer", "strength", "why"),
-)
+MOST_FOUND = 3
+"""Pieces of evidence that a row shows; the claim's own section has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the page shows: the file of claims, their answers, the figure, and the results folders."""
+
+    asked: PaperClaims
+    rows: Sequence[AnsweredClaim]  # none where results do not go together
+    figure: Figure | None
+    runs: Sequence[IndexRow]
+
+
+def index_markdown(answers: Answers) -> str:
+    """Return index.md."""
+    if not answers.rows:
+        return f"# {RUNS}\n\n{grid(runs_table(answers.runs))}\n"
+    parts = [f"# {TITLE}", counts_line(answers.rows)]
+    parts += ["\n".join(f"{i}. {text}" for i, text in enumerate(sentences(answers), 1))]
+    if answers.figure:
+        parts += [f"![{answers.figure.alt}](figures/answers.svg)", answers.figure.text]
+    parts.append(HOW_TO_READ)
+    for title, rows in by_part(answers):
+        cells = tuple(tuple(TableCell(text, look="word") for text in _cells(row)) for row in rows)
+        parts += [f"## {title}", grid(Table("answers", title, "", HEADER, cells))]
+    parts += ["## Sentences that state nothing to test", grid(_statements(answers.asked))]
+    parts += [
+        "## Each claim with its source",
+        *(details(row.claim.claim, _in_full(row)) for row in answers.rows),
+    ]
+    parts += [f"## {RUNS}", grid(runs_table(answers.runs))] if answers.runs else []
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def index_page(answers: Answers) -> str:
+    """Return index.html."""
+    return render(
+        "index.html.j2",
+        title=TITLE if answers.rows else RUNS,
+        runs_title=RUNS,
+        header=HEADER,
+        counts=counts_line(answers.rows) if answers.rows else "",
+        sentences=sentences(answers),
+        figure=answers.figure,
+        text=HOW_TO_READ,
+        parts=[(title, [_shown(row) for row in rows]) for title, rows in by_part(answers) if answers.rows],
+        statements=answers.asked.statements if answers.rows else (),
+        runs=answers.runs,
+    )
 
 
 def counts_line(rows: Sequence[AnsweredClaim]) -> str:
@@ -50,161 +109,85 @@ def counts_line(rows: Sequence[AnsweredClaim]) -> str:
     return f"{text} Without results of: {', '.join(missing)}." if missing else text
 
 
-def answers_markdown(rows: Sequence[AnsweredClaim]) -> str:
-    """Return answers.md: the counts, one table, and each claim's words and sources folded below it."""
-    header = ("Claim", "By", "Answer", "Accepted", "Published by others", "Here")
-    cells = tuple(
-        tuple(
-            TableCell(text, look="word")
-            for text in (
-                row.claim.claim,
-                _place(row.claim),
-                answer_text(row),
-                accepted_text(row.claim),
-                "; ".join(_published(row)),
-                "; ".join(_found(row, "")),
-            )
-        )
+def sentences(answers: Answers) -> list[str]:
+    """Return the sentences whose answers and values these results have."""
+    return [text for one in answers.asked.sentences if (text := _filled(one, answers.rows))]
+
+
+def by_part(answers: Answers) -> Iterator[tuple[str, list[AnsweredClaim]]]:
+    """Yield the title of each part of the paper with its claims."""
+    for part, title in answers.asked.parts.items():
+        if rows := [row for row in answers.rows if row.claim.part == part]:
+            yield title, rows
+
+
+def _filled(sentence: Sentence, rows: Sequence[AnsweredClaim]) -> str:
+    """Return the sentence with its values; "" where an answer is another or a value is missing."""
+    found = {row.claim.id: row.answer for row in rows}
+    if any(found.get(claim) != answer for claim, answer in sentence.answers.items()):
+        return ""
+    ranges = {
+        f"{one.claim} | {one.group} | {one.verdicts[0].origin}": range_text(one)
         for row in rows
-    )
-    parts = [f"# {TITLE}", counts_line(rows), HOW_TO_READ, grid(Table("answers", TITLE, "", header, cells))]
-    parts += ["## Each claim with its source", *(details(row.claim.claim, _in_full(row)) for row in rows)]
-    return "\n\n".join(parts) + "\n"
-
-
-def answers_page(rows: Sequence[AnsweredClaim]) -> str:
-    """Return answers.html."""
-    shown = [
-        {
-            "row": row,
-            "place": _place(row.claim),
-            "accepted": accepted_text(row.claim),
-            "published": [
-                *((public_text(one, row.claim), one.source) for one in row.claim.public),
-                *((text, "memory_published") for text in _found(row, "published")),
-            ],
-            "evidence": _found(row, ""),
-            "look": LOOKS[row.answer],
-        }
-        for row in rows
-    ]
-    return render(
-        "answers.html.j2", title=TITLE, header=HEADER, rows=shown, counts=counts_line(rows), text=HOW_TO_READ
-    )
-
-
-def answers_csv(rows: Sequence[AnsweredClaim]) -> str:
-    """Return answers.csv: a line per claim."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    for row in rows:
-        claim = row.claim
-        published = "; ".join(f"{public_text(one, claim)} [{one.source}]" for one in claim.public)
-        evidence = "; ".join(f"{one.claim}: {evidence_text(one, claim)}" for one in row.evidence)
-        known = {"accepted": accepted_text(claim), "published": published, "evidence": evidence}
-        known |= {"answer": row.answer, "strength": row.strength, "why": row.why}
-        writer.writerow([known.get(name, getattr(claim, name, "")) for name in FIELDS])
-    return out.getvalue()
-
-
-def answer_text(row: AnsweredClaim) -> str:
-    """Return the answer with its strength, and why."""
-    answer = f"**{row.answer}**, {row.strength}"
-    return f"{answer}: {row.why}" if row.why else answer
-
-
-def _published(row: AnsweredClaim) -> list[str]:
-    """Return each published record in a few words, our sums of published peaks among them."""
-    return [*(shares_text(one, row.claim) for one in row.claim.public), *_found(row, "published")]
-
-
-def _found(row: AnsweredClaim, origin: str) -> list[str]:
-    """Return our evidence of an origin; "": of all others than published."""
-    return [
-        evidence_text(one, row.claim)
         for one in row.evidence
-        if (one.verdicts[0].origin == "published") == (origin == "published")
+    }
+    if any(value not in ranges for value in sentence.values):
+        return ""
+    return sentence.text.format(*(ranges[value] for value in sentence.values))
+
+
+def _cells(row: AnsweredClaim) -> tuple[str, ...]:
+    claim = row.claim
+    return claim.claim, answer_text(row), "; ".join(_found(row)), accepted_text(claim), claim.do
+
+
+def _found(row: AnsweredClaim) -> list[str]:
+    """Return the best evidence with a link to its run, and what others published."""
+    ours = [
+        f"{escape(evidence_text(one, row.claim))} {_links(one.runs)}".strip()
+        for one in row.evidence[:MOST_FOUND]
     ]
+    return [*ours, *(escape(shares_text(one, row.claim)) for one in row.claim.public)]
 
 
-def accepted_text(claim: PaperClaim) -> str:
-    """Return the band that the claim accepts: `1.50× … 3.00×`, `≥ 280 GB`."""
-    if claim.band is None:
-        return "no number"
-    low, high = claim.band
-    if math.isinf(high):
-        return f"≥ {_value(low, claim.unit)}"
-    return (
-        f"≤ {_value(high, claim.unit)}"
-        if low <= 0
-        else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
+def _links(runs: Sequence[object]) -> str:
+    folders = dict.fromkeys(str(getattr(run, "folder", "")) for run in runs)
+    return ", ".join(f"[{folder}]({folder}/report.md)" for folder in folders if folder)
+
+
+def _shown(row: AnsweredClaim) -> dict[str, object]:
+    """Return what the template shows of a row."""
+    return {
+        "row": row,
+        "place": place(row.claim),
+        "accepted": accepted_text(row.claim),
+        "look": LOOKS[row.answer],
+        "published": [(public_text(one, row.claim), one.source) for one in row.claim.public],
+        "evidence": [
+            (evidence_text(one, row.claim), one.strength, list(dict.fromkeys(run.folder for run in one.runs)))
+            for one in row.evidence
+        ],
+    }
+
+
+def _statements(asked: PaperClaims) -> Table:
+    header = ("By", "Words", "Why")
+    rows = tuple(
+        tuple(TableCell(text, look="word") for text in (f"{one.by}, {one.section}", one.quoted, one.why))
+        for one in asked.statements
     )
-
-
-def public_text(record: PublicRecord, claim: PaperClaim) -> str:
-    """Return what others published, with n, shares and quantiles."""
-    values = ", ".join(f"{name}: {_value(value, claim.unit)}" for name, value in record.values.items())
-    shares = {"inside": record.inside, "below": record.below, "above": record.above}
-    parts = [f"n = {record.n}"] if record.n and not values else []
-    parts += [f"{100 * share:.0f} % {name}" for name, share in shares.items() if share is not None]
-    parts += [f"median {_value(record.median, claim.unit)}"] if record.median is not None else []
-    parts += [f"least {_value(record.least, claim.unit)}"] if record.least is not None else []
-    parts += [f"{name} %: {_value(value, claim.unit)}" for name, value in record.quantiles.items()]
-    text = f"{record.of}: {values or ', '.join(parts)}" if values or parts else record.of
-    return f"{text} ({record.note})" if record.note else text
-
-
-def shares_text(record: PublicRecord, claim: PaperClaim) -> str:
-    """Return what a published record is of, in a few words, with its range or its median."""
-    if record.values:
-        low, high = min(record.values.values()), max(record.values.values())
-        ends = (
-            _value(low, claim.unit)
-            if low == high
-            else f"{_value(low, claim.unit)} … {_value(high, claim.unit)}"
-        )
-        return marked(f"{record.short}: {ends} (n = {record.n})", record.origin)
-    if not record.n:
-        return marked(record.of, record.origin)
-    median = f"median {_value(record.median, claim.unit)} " if record.median is not None else ""
-    return marked(f"{record.short}: {median}(n = {record.n})", record.origin)
-
-
-def evidence_text(one: Evidence, claim: PaperClaim) -> str:
-    """Return what our values are, their range and origin, and how they were obtained where that differs."""
-    ratio = one.is_ratio or (one.judged.unit == "1" and claim.unit == "x")
-    unit = "x" if ratio else one.judged.unit
-    low, high = (times(end) if unit == "x" else _value(end, unit) for end in (one.low, one.high))
-    text = (low if low == high else f"{low} … {high}") + (f" per {claim.per}" if claim.per else "")
-    origin = one.verdicts[0].origin
-    grade = "" if one.grade == origin else f", {one.grade}"
-    group = f"{one.group}: " if one.group else ""
-    return f"{group}{marked(text, origin)}{grade}"
-
-
-def _value(value: float, unit: str) -> str:
-    """Return a value as published or claimed; `x` is a ratio, `%` a share, `parameters`, `GPUs` counts."""
-    if unit == "GPUs":
-        return f"{value:g} GPUs"
-    if unit == "x":
-        return f"{value:,g}×"
-    if unit == "%":
-        return percent(value)
-    return f"{value / 1e9:g} B" if unit == "parameters" else human(value, unit)
-
-
-def _place(claim: PaperClaim) -> str:
-    return f"{claim.by}, {claim.section}"
+    return Table("statements", "", "", header, rows)
 
 
 def _in_full(row: AnsweredClaim) -> str:
-    claim = row.claim
-    lines = [f"“{escape(claim.quoted)}” — {_place(claim)}", f"Accepted: {accepted_text(claim)}."]
+    claim: PaperClaim = row.claim
+    lines = [f"“{escape(claim.quoted)}” — {place(claim)}", f"Accepted: {accepted_text(claim)}."]
     lines.append(
         f"Its source: {escape(claim.source_says)}{f' — {escape(claim.source)}' if claim.source else ''}"
     )
     lines += [f"Published: {escape(public_text(one, claim))} — {escape(one.source)}" for one in claim.public]
-    lines += [f"Here: {evidence_text(one, claim)} (`{one.claim}`)" for one in row.evidence]
-    lines.append(f"**{row.answer}**" + (f": {escape(row.why)}" if row.why else ""))
+    lines += [
+        f"Here, {one.strength}: {escape(evidence_text(one, claim))} (`{one.claim}`)" for one in row.evidence
+    ]
+    lines.append(f"**{row.answer}**, {row.strength}" + (f": {escape(row.why)}" if row.why else ""))
     return "\n\n".join(lines)

@@ -1,4 +1,4 @@
-"""List several results folders on one page: the question, the finding in a few words, when and where."""
+"""List results folders: the question, the finding in a few words, when and where."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.report.answer.answer import finding
-from harness.report.output.markdown import escape, grid
-from harness.report.output.page import render
+from harness.report.output.markdown import escape
 from harness.report.output.run_line import days, machines, wrong_results
 from harness.report.report_data import ReportData
 from harness.report.tables.tables import Table, TableCell
 
-TITLE = "Results by question"
 HEADER = ("Question", "Finding", "Date", "Machine", "Results")
 
 
@@ -42,15 +40,9 @@ def index_rows(folders: Sequence[tuple[ReportData, str]]) -> list[IndexRow]:
     ]
 
 
-def index_page(rows: Sequence[IndexRow]) -> str:
-    """Return index.html."""
-    return render("index.html.j2", title=TITLE, header=HEADER, rows=rows)
-
-
-def index_markdown(rows: Sequence[IndexRow]) -> str:
-    """Return index.md."""
-    table = Table("index", TITLE, "", HEADER, tuple(map(_cells, rows)))
-    return f"# {TITLE}\n\n{grid(table)}\n"
+def runs_table(rows: Sequence[IndexRow]) -> Table:
+    """Return the list of results folders."""
+    return Table("index", "", "", HEADER, tuple(map(_cells, rows)))
 
 
 def _cells(row: IndexRow) -> tuple[TableCell, ...]:

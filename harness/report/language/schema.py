@@ -93,6 +93,11 @@ _EFFECTS: _Fields = {
     },
 }
 ANSWER: _Fields = {
+    "finding": {
+        "type": "list",
+        "default": [],
+        "doc": "the answer in a few words, for lists of reports: the first STATED with all its values",
+    },
     "states": {
         "type": "list",
         "default": [],

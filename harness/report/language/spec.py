@@ -53,7 +53,9 @@ class Spec(NamedTuple):
     blocks: tuple[ReportBlock, ...]
     order: Mapping[str, tuple[str, ...]] = {}
     caveats: tuple[str, ...] = ()
-    answer: Mapping[str, Any] = MappingProxyType({"leave_out": (), "also": (), "assumes": (), "states": ()})
+    answer: Mapping[str, Any] = MappingProxyType(
+        {"leave_out": (), "also": (), "assumes": (), "states": (), "finding": ()}
+    )
 
     def name(self, key: str, identifier: str) -> str:
         """Return how people know `identifier`, a value of `key`."""
@@ -100,12 +102,12 @@ def load_spec(
 
 def _answer(where: str, data: Any) -> Mapping[str, Any]:
     fields = dict(check_fields(where, as_mapping(where, data), ANSWER))
-    for name, kind in (("also", ALSO), ("assumes", ASSUMED), ("states", STATED)):
+    for name, kind in (("also", ALSO), ("assumes", ASSUMED), ("states", STATED), ("finding", STATED)):
         fields[name] = [
             check_fields(f"{where}.{name}[{i}]", as_mapping(where, one), kind)
             for i, one in enumerate(fields[name])
         ]
-    for i, one in enumerate(fields["states"]):
+    for i, one in enumerate([*fields["states"], *fields["finding"]]):
         place = f"{where}.states[{i}]"
         picked = [as_mapping(f"{place}.values[{j}]", value) for j, value in enumerate(one["values"])]
         one["values"] = [

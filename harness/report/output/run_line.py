@@ -46,6 +46,16 @@ def machine(environment: Mapping[str, Any]) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def device(environment: Any) -> str:
+    """Return the GPUs of a machine, or its processor where it has none; "" where it was not kept."""
+    if not isinstance(environment, Mapping):
+        return ""
+    names = [str(gpu["name"]) for gpu in environment.get("gpus", ())]
+    several = [f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in names]
+    processor = " ".join(str(environment.get("cpu", "")).split())
+    return ", ".join(dict.fromkeys(several)) or processor
+
+
 def days(records: Iterable[Record]) -> str:
     """Return the day on which the cells ran, or the first and the last."""
     spans = _spans(records)

@@ -15,25 +15,22 @@ from synthetic import claim as judged_claim
 from synthetic import made
 
 from harness.claims.answers import ANSWERS, AnsweredClaim, answer_claims, refuse_unknown
+from harness.claims.evidence import Findings, MethodError
 from harness.claims.judge import judge
 from harness.claims.load import load_claims
-from harness.claims.model import Difference
-from harness.claims.paper import PaperClaim, PublicRecord, is_quoted, load_paper_claims
+from harness.claims.model import Claim, Difference
+from harness.claims.paper import PaperClaim, PublicRecord, is_quoted, load_answers
 from harness.config.code_fingerprint import ROOT
 from harness.config.run import names
 from harness.config.validation import ConfigError
+from harness.records import Record
 from harness.report.index.answer_sources import judged_claims
-from harness.report.index.answers_page import (
-    accepted_text,
-    answers_csv,
-    answers_markdown,
-    answers_page,
-    evidence_text,
-    shares_text,
-)
-from harness.sweep.store import read_records
+from harness.report.index.answers_csv import answers_csv
+from harness.report.index.answers_page import Answers, index_markdown, index_page
+from harness.report.index.answers_text import accepted_text, evidence_text, shares_text
 
-CLAIMS = load_paper_claims()
+ASKED = load_answers()
+CLAIMS = ASKED.claims
 QUOTATIONS = yaml.safe_load((ROOT / "conf/quotations.yaml").read_text())
 
 OF_THE_PAPER = {
@@ -41,11 +38,11 @@ OF_THE_PAPER = {
     "seven_billion", "more_than_one_accelerator", "table_1_1b", "table_1_7b", "table_1_13b", "table_1_70b",
     "table_1_175b", "zero_stage_1", "zero_stage_2", "zero_stage_3", "zero_offload", "activation_offload",
     "unified_memory", "triton_distributed", "swizzle", "dcqcn", "e_ecmp", "infiniband", "infiniband_rate",
-    "chopper_dvfs", "chopper_clocks", "uniorch",
+    "chopper_dvfs", "chopper_clocks", "uniorch", "beyond_capacity", "run_cost", "portability_tradeoff",
 }  # fmt: skip
 OF_THE_ARTICLE = {
     "utilization", "zero_larger_models", "fusion", "compilers_double", "flash_attention", "mixed_precision",
-    "per_layer", "layered", "async_loading",
+    "per_layer", "layered", "async_loading", "no_order_of_magnitude", "trillions", "activation_fusion",
 }  # fmt: skip
 
 
@@ -64,7 +61,13 @@ def public(decides: bool = True, **changes: object) -> PublicRecord:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def answered(claim: PaperClaim, *values: Any, origin: str = "measured", **conditions: str) -> AnsweredClaim:
+def answered(
+    claim: PaperClaim,
+    *values: Any,
+    origin: str = "measured",
+    methods: tuple[MethodError, ...] = (),
+    **conditions: str,
+) -> AnsweredClaim:
     """Answer a claim of 2.0 within 10 % on CUDA, given the value, or samples, of several workloads."""
     held = judged_claim(2.0, tolerance=0.1, unit="s", conditions={"device": "cuda"})
     first = held.interpretations[0]._replace(metric="time", method="", variant="fast")
@@ -76,7 +79,14 @@ def answered(claim: PaperClaim, *values: Any, origin: str = "measured", **condit
         for name, samples in zip(names_, sampled, strict=True)
     ]
     judged_ = {"invented/claim": (held, judge([held], records))} if values else {}
-    return answer_claims([claim], judged_)[0]
+    return answer_claims([claim], Findings(judged_, {}, methods))[0]
+
+
+NOTHING = Findings({}, {})
+
+
+def of(held: Claim, records: list[Record]) -> Findings:
+    return Findings({"invented/claim": (held, judge([held], records))}, {})
 
 
 def test_each_claim_of_the_paper_and_the_article_has_one_row() -> None:
@@ -174,7 +184,7 @@ def test_a_plausible_claim_says_what_of_the_context_agrees() -> None:
 def test_a_quoted_value_between_our_bounds_is_named() -> None:
     held = judged_claim(2.0, tolerance=0.1, unit="s", stat="bounds", metric="time", method="")
     records = [made(figures={("time", ""): ("s", "calculated", (1.0, 4.0))})]
-    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    (row,) = answer_claims([paper_claim()], of(held, records))
     assert (row.answer, row.why) == ("plausible", "the quoted 2 s lies within our bounds")
 
 
@@ -186,10 +196,10 @@ def test_unlike_values_have_a_range_each_and_count_by_themselves() -> None:
     held = replace(held, interpretations=tuple(each))
     figures = dict(zip(groups, (2.0, 2.1, 1.9, 9.0), strict=True))
     records = [made(name, figures={("time", ""): ("s", "measured", (one,))}) for name, one in figures.items()]
-    (row,) = answer_claims([paper_claim()], {"invented/claim": (held, judge([held], records))})
+    (row,) = answer_claims([paper_claim()], of(held, records))
     assert [evidence_text(one, row.claim) for one in row.evidence] == [
-        "alone: 1.90 s … 2.10 s ᵐ",
-        "steps: 9 s ᵐ",
+        "alone: 1.90 s … 2.10 s ᵐ (n = 3)",
+        "steps: 9 s ᵐ (n = 1)",
     ]
     assert (row.answer, row.why) == ("confirmed", "3 of 3 (measured, alone, invented/claim)")
 
@@ -205,7 +215,8 @@ def test_what_is_missing_is_named() -> None:
     outside = answered(paper_claim(not_built="no suite yet"), 9.0, origin="simulated")
     assert (outside.answer, outside.strength) == ("no evidence", "D")
     assert answered(paper_claim()).missing == ("invented/claim",)
-    assert "Without results of: invented." in answers_markdown([answered(paper_claim())])
+    page = index_markdown(Answers(ASKED, [answered(paper_claim())], None, []))
+    assert "Without results of: invented." in page
     assert answered(paper_claim(untestable="needs prices")).why == "needs prices"
     found = answered(paper_claim(not_built="no suite yet"), 2.0, origin="simulated", device="cuda")
     assert found.answer == "plausible"
@@ -228,7 +239,7 @@ def test_values_of_zeros_formula_are_those_of_the_formula() -> None:
 
 
 def test_a_formula_says_where_it_lies_in_the_band() -> None:
-    (row,) = answer_claims([one for one in CLAIMS if one.id == "zero_larger_models"], {})
+    (row,) = answer_claims([one for one in CLAIMS if one.id == "zero_larger_models"], NOTHING)
     low, high = (
         {stage: end([n for n in range(2, 99) if 2 <= ZERO[stage](n) <= 4]) for stage in (2, 3)}
         for end in (min, max)
@@ -239,43 +250,69 @@ def test_a_formula_says_where_it_lies_in_the_band() -> None:
     assert "ZeRO-2, N = 3 to 7; ZeRO-3, N = 2 to 4" in row.why
 
 
-def reference_answers() -> list[AnsweredClaim]:
-    from harness.commands.results import results_folders
-    from harness.commands.run.from_results import judged
-
-    folders = results_folders(ROOT / "results/reference")
-    return answer_claims(CLAIMS, judged_claims([(judged(folder), folder.name) for folder in folders]))
+DRY_RUN = MethodError("the dry run", ["invented"], "simulated", "published peaks", [0.01, -0.02])
 
 
-def test_no_committed_answer_rests_on_emulation_simulation_or_another_device() -> None:
-    """By the records themselves: origin of the metric, device of the cell."""
-    records = {
-        record.cell.id: record
-        for folder in (ROOT / "results/reference").glob("*/plan.json")
-        for record in read_records(folder.parent)
-    }
-    deciding = [
-        (verdict, {one.origin for one in records[verdict.cell].measurements})
-        for row in reference_answers()
-        if row.answer in ("confirmed", "partly", "contradicted")
-        for evidence in row.evidence
-        if evidence.decides
-        for verdict in evidence.verdicts
-    ]
-    assert deciding
-    for verdict, origins in deciding:
-        assert verdict.origin in origins
-        assert verdict.origin not in ("emulated", "simulated"), verdict
+@pytest.mark.parametrize(
+    ("values", "expected", "strength"),
+    [
+        ((1.0, 1.1, 3.0), "contradicted", "B"),
+        ((2.0, 2.0, 1.95), "plausible", "C"),  # each number counts once: two are left
+        ((2.0, 2.05, 1.95), "confirmed", "B"),
+        ((2.0, 1.95, 1.0), "partly", "B"),
+        ((1.0, 1.1, 1.79), "implausible", "C"),  # one is too close to the edge, so that two are left
+        ((1.0, 1.1, 1.79, 3.0), "contradicted", "B"),
+    ],
+)
+def test_a_prediction_decides_where_it_is_farther_from_the_edge_than_three_times_its_error(
+    values: tuple[float, ...], expected: str, strength: str
+) -> None:
+    found = answered(paper_claim(), *values, origin="simulated", methods=(DRY_RUN,), device="cuda")
+    assert (found.answer, found.strength) == (expected, strength)
+    assert ("the dry run, at most 2 % off on 2 published peaks" in found.why) == (strength == "B")
+
+
+def test_a_prediction_under_other_conditions_or_of_a_worse_method_decides_nothing() -> None:
+    values = (1.0, 1.1, 3.0)
+    elsewhere = answered(paper_claim(), *values, origin="simulated", methods=(DRY_RUN,), device="cpu")
+    assert (elsewhere.answer, elsewhere.strength) == ("implausible", "C")
+    worse = DRY_RUN._replace(errors=[0.5])
+    found = answered(paper_claim(), *values, origin="simulated", methods=(worse,), device="cuda")
+    assert (found.answer, found.strength) == ("implausible", "C")
+    other = DRY_RUN._replace(origin="calculated")
+    found = answered(paper_claim(), *values, origin="simulated", methods=(other,), device="cuda")
+    assert (found.answer, found.strength) == ("implausible", "C")
+
+
+def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confirms_what_can_be() -> None:
+    always, possible = paper_claim(universal=True), paper_claim(exists=True)
+    found = answered(always, 2.0, 3.0, device="cuda")
+    assert (found.answer, found.strength, found.why) == ("contradicted", "A", "3 s, measured")
+    assert answered(always, 2.0, device="cuda").answer == "plausible"
+    assert answered(always, 2.0, 2.1, 1.9, device="cuda").answer == "confirmed"
+    assert answered(always, 2.0, 3.0, device="cpu").answer == "plausible"
+    predicted = answered(always, 2.0, 3.0, origin="simulated", methods=(DRY_RUN,), device="cuda")
+    assert (predicted.answer, predicted.strength) == ("contradicted", "B")
+    found = answered(possible, 2.0, 3.0, device="cuda")
+    assert (found.answer, found.strength, found.why) == ("confirmed", "A", "2 s, measured")
+    assert answered(possible, 3.0, device="cuda").answer == "implausible"
+    outside = public(values={"a": 9.0}, n=1)
+    assert answered(replace(always, public=(outside,))).answer == "contradicted"
+    assert answered(replace(always, public=(replace(outside, decides=False),))).answer == "implausible"
+    inside = public(values={"a": 2.0}, n=1)
+    assert answered(replace(possible, public=(inside,))).answer == "confirmed"
 
 
 def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
-    rows = answer_claims(CLAIMS, {})
-    page, table = answers_page(rows), list(csv.DictReader(io.StringIO(answers_csv(rows))))
+    rows = answer_claims(CLAIMS, NOTHING)
+    page = index_page(Answers(ASKED, rows, None, []))
+    table = list(csv.DictReader(io.StringIO(answers_csv(rows))))
     assert [line["id"] for line in table] == [one.id for one in CLAIMS]
     assert set(ANSWERS) > {row.answer for row in rows} > {"misquoted", "partly", "no evidence"}
     for row in rows:
         assert f'id="{row.claim.id}"' in page
         assert accepted_text(row.claim) in page
+        assert row.claim.do
     assert [line["accepted"] for line in table if line["id"] == "mixed_precision"] == ["1.5× … 3×"]
 
 
@@ -283,8 +320,8 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
     data = yaml.safe_load((ROOT / "conf/answers.yaml").read_text())
     first = next(one for one in data["claims"] if one["id"] == "mixed_precision")
     first.update(change)
-    data["claims"] = [first]
-    (folder / "answers.yaml").write_text(yaml.safe_dump(data))
+    data |= {"claims": [first], "sentences": []}
+    (folder / "answers.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
     (folder / "quotations.yaml").write_text((ROOT / "conf/quotations.yaml").read_text())
     return folder
 
@@ -293,7 +330,8 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
     ("change", "said"),
     [
         ({"quoted": "words that nobody wrote"}, "is nowhere in conf/quotations.yaml"),
-        ({"by": "newspaper"}, "allowed: article, paper"),
+        ({"by": "newspaper"}, "allowed: paper, article"),
+        ({"part": "appendix"}, "part: expected one of abstract, table_1"),
         ({"band": [3.0, 1.5]}, "the lower number first"),
         ({"source": "", "source_says": "It is known."}, "source: missing"),
         ({"band": None}, "decides: needs the claim's band"),
@@ -314,7 +352,7 @@ def conf_with(folder: Path, change: dict[str, object]) -> Path:
 )
 def test_a_mistake_in_the_claims_is_one_line(change: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        load_paper_claims(conf_with(tmp_path, change))
+        load_answers(conf_with(tmp_path, change))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 

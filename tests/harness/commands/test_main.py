@@ -125,7 +125,7 @@ def test_several_folders_of_results_have_an_index_and_answers(swept):
     index = (swept / "index/index.md").read_text()
     assert all(f"(../{folder}/report.md)" in index for folder in ("out", "formula"))
     assert not (swept / "index/plan.json").exists()
-    assert (swept / "index/answers.md").exists()
+    assert (swept / "index/answers.csv").exists()
 
 
 def test_folders_that_conflict_are_one_line_before_anything_is_written(swept):

@@ -349,7 +349,7 @@ def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path, capsys)
     assert run_programme(programme) == [out / "interconnect_formula"]
     assert main([f"from_results={out}", f"out={tmp_path / 'judged'}"]) == 0
     assert "Index: " in capsys.readouterr().out
-    assert (tmp_path / "judged/answers.md").exists()
+    assert (tmp_path / "judged/answers.csv").exists()
     assert main([f"from_results={out / 'interconnect_formula'}", f"out={tmp_path / 'again'}"]) == 0
     report = (tmp_path / "again/report.md").read_text()
     assert f"preset=gpu had time for 1 of 2 workloads that settle claims here; left out: {second}" in report

@@ -5,16 +5,23 @@ the committed ones; under another, each point has to say the same and lead to th
 """
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib
 import pytest
 from browser import complaints, needs_a_browser, opened
 
+from harness.claims.answers import AnsweredClaim, answer_claims
+from harness.claims.evidence import Findings
+from harness.claims.paper import load_answers
 from harness.commands.run.from_results import judged
 from harness.config.code_fingerprint import ROOT
-from harness.report import write_answers, write_index, write_report
-from harness.report.index.answer_sources import judged_claims
+from harness.report import write_index, write_report
+from harness.report.index.answer_sources import findings
+from harness.report.index.answers_page import Answers, sentences
+from harness.report.index.forest import forest
+from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference"
 FOLDERS = sorted(path.parent for path in REFERENCE.rglob("records.jsonl"))
@@ -23,6 +30,9 @@ LEFT_OUT = {"report.html", "measurements.csv", "benchmark.json"}
 SVG = "{http://www.w3.org/2000/svg}"
 FIGURE = re.compile(r"<figure.*?</figure>", re.DOTALL)
 ID = re.compile(r"[mp][0-9a-f]{10}(?![0-9a-f])")
+
+
+ASKED = load_answers()
 
 
 def points(svg: str) -> list[tuple[str, str]]:
@@ -65,7 +75,6 @@ def made(judged_folders, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     for data, name in judged_folders:
         write_report(folder / name, data)
-    write_answers(folder, judged_claims(judged_folders))
     write_index(folder, judged_folders)
     return folder
 
@@ -80,16 +89,82 @@ def test_the_committed_report_comes_out_of_the_committed_records(folder, made):
 
 
 def test_the_committed_answers_and_index_come_out_of_the_committed_results(made):
-    for name in ("index.md", "answers.md", "answers.csv"):
+    for name in ("index.md", "answers.csv", "figures/answers.svg"):
         assert (REFERENCE / name).read_text() == (made / name).read_text(), (
             "python -m harness from_results=results/reference"
         )
 
 
+@pytest.fixture(scope="module")
+def answered(judged_folders) -> list[AnsweredClaim]:
+    return answer_claims(ASKED.claims, findings(judged_folders, ASKED.methods))
+
+
+def test_no_committed_answer_rests_on_emulation_or_another_device(
+    answered: list[AnsweredClaim],
+) -> None:
+    """By the records themselves: origin of the metric, device of the cell."""
+    records = {
+        record.cell.id: record
+        for folder in (REFERENCE).glob("*/plan.json")
+        for record in read_records(folder.parent)
+    }
+    deciding = [
+        (verdict, evidence.strength, {one.origin for one in records[verdict.cell].measurements})
+        for row in answered
+        if row.answer in ("confirmed", "partly", "contradicted")
+        for evidence in row.evidence
+        if evidence.decides
+        for verdict in evidence.verdicts
+    ]
+    assert {strength for _, strength, _ in deciding} == {"A", "B"}
+    for verdict, strength, origins in deciding:
+        assert verdict.origin in origins
+        assert (verdict.origin == "simulated") == (strength == "B"), verdict
+        assert verdict.origin != "emulated"
+        if strength == "B":
+            assert records[verdict.cell].conditions["device"] == "cuda"
+
+
+def test_the_dry_runs_error_is_that_of_its_records(answered: list[AnsweredClaim]) -> None:
+    errors = [
+        sample
+        for record in read_records(ROOT / "results/reference/memory_published")
+        for one in record.measurements
+        if (one.metric, one.method) == ("relative_error", "fake_step")
+        for sample in one.samples
+    ]
+    assert len(errors) > 20
+    off = f"at most {100 * max(map(abs, errors)):.2g} % off on {len(errors)} published peaks"
+    by_id = {row.claim.id: row for row in answered}
+    assert off in by_id["table_1_175b"].why
+
+
+def test_the_page_opens_with_sentences_that_its_answers_bear_out(
+    answered: list[AnsweredClaim],
+) -> None:
+    told = sentences(Answers(ASKED, answered, None, []))
+    assert len(told) == len(ASKED.sentences) >= 5
+    turned = [replace(row, answer="plausible") for row in answered]
+    assert len(sentences(Answers(ASKED, turned, None, []))) < len(told)
+    without = sentences(Answers(ASKED, answer_claims(ASKED.claims, Findings({}, {})), None, []))
+    assert not [text for text in without if "H200" in text or "175 B" in text]
+
+
+def test_the_figure_has_each_claim_with_a_band_and_values(answered: list[AnsweredClaim]) -> None:
+    figure = forest(answered)
+    assert figure is not None
+    assert figure.svg == forest(answered).svg  # type: ignore[union-attr]
+    for row in answered:
+        if row.claim.band and row.evidence and row.answer == "contradicted":
+            assert f"({row.answer}, {row.strength})" in figure.svg
+    assert forest([]) is None
+
+
 @needs_a_browser
 def test_pages_of_committed_results_fit_every_window(made, tmp_path):
     pages = {str(path.relative_to(made)).replace("/", "_"): path for path in made.rglob("*.html")}
-    assert len(pages) == len(FOLDERS) + 2
+    assert len(pages) == len(FOLDERS) + 1
     assert list(complaints(opened(tmp_path, {name: path.read_text() for name, path in pages.items()}))) == []
 
 
