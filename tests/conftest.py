@@ -16,6 +16,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from forked_children import forked_children
 from forked_ranks import forking
+from hypothesis import HealthCheck, settings
 from marked import left, marked, wait_for
 
 from harness.config import run as config
@@ -24,6 +25,9 @@ from harness.instruments.distributed import rank_pool
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of ranks too, some of which have a thread a core
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # each would be a process that imports torch
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")  # none fails because others keep the machine busy
 
 STARTS = {
     "ranks, engines and networks": """

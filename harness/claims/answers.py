@@ -138,9 +138,12 @@ def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
     shares = []
     predicted = [one for one in evidence if one.strength == "B"]
     for claim, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
-        decided = [outcome for one in some for outcome in one.outcomes if outcome != UNDECIDED]
+        outcomes = [outcome for one in some for outcome in one.outcomes]
+        decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
         inside = decided.count(INSIDE) / len(decided) if decided else 0.0
-        shares.append(Share(f"predicted, {claim}", inside, len(decided), "B"))
+        close = len(outcomes) - len(decided)
+        near = f"; {close} too close to the edge to count" if close else ""
+        shares.append(Share(f"predicted, {claim}{near}", inside, len(decided), "B"))
     return shares
 
 
@@ -191,7 +194,7 @@ def _narrowly(evidence: Evidence) -> str:
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     if record.inside is not None:
-        return Share(record.of, record.inside, record.n, "A")
+        return Share(record.of, record.inside, record.n, "A", at_least=record.at_least)
     low, high = claim.band or (-math.inf, math.inf)
     inside = [low <= value <= high for value in record.values.values()]
     where = _where(record.values, inside) if record.origin == Origin.CALCULATED else ""
@@ -223,4 +226,5 @@ def _in_words(share: Share) -> str:
         return f"where {share.where} ({share.of})"
     if share.n < 20:
         return f"{round(share.inside * share.n)} of {share.n} ({share.of})"
-    return f"{100 * share.inside:.0f} % of {share.n} ({share.of})"
+    least = "at least " if share.at_least else ""
+    return f"{least}{100 * share.inside:.0f} % of {share.n} ({share.of})"

@@ -57,6 +57,7 @@ class Share(NamedTuple):
     n: int
     strength: str
     where: str = ""  # of a formula: between which of its values
+    at_least: bool = False  # `inside` is a lower bound
 
 
 class Evidence(NamedTuple):

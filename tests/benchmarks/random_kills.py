@@ -3,8 +3,9 @@
 python tests/benchmarks/random_kills.py 100 [SEED] [SUITE...]
 
 Each suite runs the baseline and a variant of its first tiny workload. What is killed, with signal 9, is
-the parent, one of its children or a process below these (a rank, Ray's, a loader's). Then the same
-command runs until it ends. Of each kill it is checked that each result stands as it was, that no cell
+the parent, one of its children or a process below these (a rank, Ray's, a loader's); or the disk of the
+results is filled at that instant, for which root mounts one of its own. Then the same command runs until
+it ends. Of each kill it is checked that each result stands as it was, that no cell
 has two, that the sweep can be finished, and that no process, file of /dev/shm or named network namespace
 is left, for which nothing else may run meanwhile. Prints a line for each kill, and counts; exit status 1
 where something was found.
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,7 +38,8 @@ from marked import MARK, bearing, left  # noqa: E402
 from harness.config.run import compose_suite, load, names  # noqa: E402
 from harness.records import Status  # noqa: E402
 
-VICTIMS = ("parent", "child", "below")
+VICTIMS = ("parent", "child", "below", "disk")
+DISK_MIB = 1024
 ENDS_WITHIN_S = 30
 SWEEP_WITHIN_S = 600
 FINISHES = (0, 2, 4)
@@ -88,17 +91,57 @@ def results(out: Path) -> list[tuple[str, str]]:
     return found
 
 
-def killed_once(suite: str, kind: str, lasts_s: float, folder: Path) -> list[str]:
-    """Kill a sweep once, finish it, and return what is wrong."""
-    out, mark, wrong = folder / uuid4().hex, uuid4().hex, []
-    words, before = words_of(suite, out), left(mark)
-    parent = started(words, mark)
-    time.sleep(random.uniform(0.2, lasts_s))
+@contextmanager
+def disk(folder: Path, kind: str) -> Iterator[None]:
+    """Make the folder a disk of its own where one is to be filled."""
+    folder.mkdir()
+    if kind != "disk":
+        yield
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the folder's disk; return the file that does."""
+    with suppress(OSError), (file := folder / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(1 << 16)):
+            pass
+    return file
+
+
+def strike(parent: psutil.Popen, kind: str, folder: Path) -> None:
+    """Kill the victim, or fill the disk, and wait until the sweep has ended; then there is room again."""
+    if kind == "disk":
+        file = fill(folder)
+        with suppress(psutil.TimeoutExpired):
+            parent.wait(SWEEP_WITHIN_S)
+        file.unlink()
+        return
     victim = victim_of(parent, kind)
     with suppress(psutil.Error):
         victim.kill()
     with suppress(psutil.TimeoutExpired):
         parent.wait(ENDS_WITHIN_S if victim == parent else SWEEP_WITHIN_S)
+
+
+def killed_once(suite: str, kind: str, lasts_s: float, folder: Path) -> list[str]:
+    """Kill a sweep once, finish it, and return what is wrong."""
+    own = folder / uuid4().hex
+    with disk(own, kind):
+        return finished_after(suite, kind, lasts_s, own)
+
+
+def finished_after(suite: str, kind: str, lasts_s: float, folder: Path) -> list[str]:
+    """Kill a sweep with results in the folder, finish it, and return what is wrong."""
+    out, mark, wrong = folder / "out", uuid4().hex, []
+    words, before = words_of(suite, out), left(mark)
+    parent = started(words, mark)
+    time.sleep(random.uniform(0.2, lasts_s))
+    strike(parent, kind, folder)
     if parent.poll() is None:
         wrong.append("the sweep hangs")
         parent.kill()
@@ -120,6 +163,7 @@ def killed_once(suite: str, kind: str, lasts_s: float, folder: Path) -> list[str
 
 def main(count: int, seed: int, suites: list[str]) -> int:
     random.seed(seed)
+    kinds = VICTIMS if os.geteuid() == 0 else VICTIMS[:-1]
     found, faults = Counter[tuple[str, str]](), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -130,14 +174,14 @@ def main(count: int, seed: int, suites: list[str]) -> int:
             lasts_s[suite] = time.monotonic() - begin_s
             print(f"{suite}: undisturbed {lasts_s[suite]:.1f} s, exit status {status}", flush=True)
         for number in range(count):
-            suite, kind = suites[number % len(suites)], random.choice(VICTIMS)
+            suite, kind = suites[number % len(suites)], random.choice(kinds)
             wrong = killed_once(suite, kind, lasts_s[suite], folder)
             found[suite, kind] += 1
             faults += len(wrong)
             print(
                 f"{number + 1}/{count} {suite}, {kind}: {'; '.join(wrong) or 'as it should be'}", flush=True
             )
-    for kind in VICTIMS:
+    for kind in kinds:
         print(f"{kind}: {sum(n for (_, one), n in found.items() if one == kind)} kills")
     print(f"{sum(found.values())} kills, {faults} faults")
     return 1 if faults else 0
