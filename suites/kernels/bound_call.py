@@ -63,11 +63,11 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
     """Return a call that computes `Result` by the variant's function, and nothing else."""
     if subject.bind is not None:
         return subject.bind(subject, inputs, upstream)
-    function, around, leaves = subject.function, subject.around, leaves_of(inputs)
+    function, around, leaves, whole = subject.function, subject.around, leaves_of(inputs), subject.whole
     if not leaves:
 
         def forward() -> Result:
-            with around():
+            with whole(), around():
                 outputs = function(*inputs)
             return list(tensors_of(outputs)), []
 
@@ -76,11 +76,12 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
     fitting: list[Tensor] = []
 
     def forward_and_backward() -> Result:
-        with around():
-            outputs = list(tensors_of(function(*inputs)))
-        if not fitting:
-            fitting.extend(fitted(upstream, outputs))
-        return outputs, torch.autograd.grad(outputs, leaves, fitting)
+        with whole():
+            with around():
+                outputs = list(tensors_of(function(*inputs)))
+            if not fitting:
+                fitting.extend(fitted(upstream, outputs))
+            return outputs, torch.autograd.grad(outputs, leaves, fitting)
 
     return forward_and_backward
 

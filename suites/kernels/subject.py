@@ -113,7 +113,8 @@ class Operation:
 class Subject:
     """How one variant computes one operation.
 
-    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast.
+    - `function`: same inputs and outputs as `operation.eager`; `around()`: its context, such as autocast;
+      `whole()`: that of the whole call, the backward pass included.
     - `bind(subject, inputs, upstream)`: for what is not a function of torch tensors, the call that computes
       outputs and gradients; `as_torch` converts its result.
     - `precision`: of its matrix products, fp32, tf32 or bf16.
@@ -135,6 +136,7 @@ class Subject:
     precision: str = "fp32"
     attention: str = "explicit"
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    whole: Callable[[], AbstractContextManager[Any]] = nullcontext
     bind: Callable[[Subject, Inputs, Sequence[Tensor]], Callable[[], Any]] | None = None
     as_torch: Callable[[Any], Result] | None = None
     writes_inputs: bool = False  # it gets its own inputs; other variants share theirs

@@ -61,6 +61,7 @@ class FixedBatchTrainer:
 
     def __init__(self, subject: Subject):
         self._trainer = trainer.Trainer(step_of(subject), subject.device)
+        self._whole = subject.whole
         self.model, self.optimizer = self._trainer.plain, self._trainer.optimizer
         generator = torch.Generator(subject.device).manual_seed(subject.seed)
         tokens_BT, targets_BT = inputs(subject.workload, generator, subject.device)
@@ -70,7 +71,8 @@ class FixedBatchTrainer:
     def loss_and_gradients(self) -> Tensor:
         """Run the forward and the backward pass; the gradients are left in the parameters."""
         count = len(self._micro_batches)
-        losses = [self._trainer.backward(*one, i, count) for i, one in enumerate(self._micro_batches)]
+        with self._whole():
+            losses = [self._trainer.backward(*one, i, count) for i, one in enumerate(self._micro_batches)]
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
     def update(self) -> None:

@@ -303,6 +303,22 @@ def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confir
     assert answered(replace(possible, public=(inside,))).answer == "confirmed"
 
 
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_made_up_records_would_turn_each_answer(claim: PaperClaim) -> None:
+    """Values measured under a claim's own conditions confirm or contradict it, whatever it says today."""
+    alone = replace(claim, public=(), judged=("invented/claim",))
+    turned = {
+        values: answered(alone, *values, device="cuda").answer
+        for values in ((2.0, 2.1, 1.9), (3.0, 3.1, 1.0))
+    }
+    if claim.misquoted:
+        assert set(turned.values()) == {"misquoted"}
+        alone = replace(alone, misquoted="")
+        turned = {values: answered(alone, *values, device="cuda").answer for values in turned}
+    assert list(turned.values()) == ["confirmed", "contradicted"]
+    assert answered(replace(alone, judged=())).answer == "no evidence"
+
+
 def test_the_page_has_each_claim_with_its_band_source_and_answer() -> None:
     rows = answer_claims(CLAIMS, NOTHING)
     page = index_page(Answers(ASKED, rows, None, []))

@@ -1,0 +1,82 @@
+"""TF32 for fp32 products: on in forward and backward passes, off again afterwards."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from small_kernels import ARMS, HOST, applied, subject_of
+
+from harness.records import Unavailable
+from suites.kernels import tf32
+from suites.kernels.session import Session
+
+
+class Watched(torch.autograd.Function):
+    """The identity, which notes in each pass whether products may be in TF32."""
+
+    seen: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        Watched.seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Watched.seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return gradient
+
+
+def watched(eager):
+    return lambda *inputs: Watched.apply(eager(*inputs))
+
+
+@pytest.mark.parametrize("operation", ["attention", "linear_cross_entropy"])
+def test_products_are_in_tf32_in_both_passes_and_no_longer(operation):
+    subject = tf32.apply(subject_of(operation))
+    session = Session(replace(subject, function=watched(subject.function)))
+    Watched.seen.clear()
+    outputs, gradients = session.work()
+    assert Watched.seen == [True, True]
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+    plain_outputs, plain_gradients = Session(subject_of(operation)).work()
+    torch.testing.assert_close([*outputs, *gradients], [*plain_outputs, *plain_gradients])  # on a CPU
+
+
+def test_a_step_has_it_too(monkeypatch):
+    session = Session(tf32.apply(subject_of("training_step", num_hidden_layers=2)))
+    Watched.seen.clear()
+    forward = type(session.trainer.model).forward
+    monkeypatch.setattr(
+        type(session.trainer.model), "forward", lambda model, *inputs: Watched.apply(forward(model, *inputs))
+    )
+    session.work()
+    assert Watched.seen == [True, True]
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+def test_it_is_off_again_after_an_error():
+    with pytest.raises(ZeroDivisionError), tf32.products_in_tf32():
+        raise ZeroDivisionError
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "said"),
+    [
+        ("softmax", {}, "no matrix products"),
+        ("attention", {"dtype": "bf16"}, "bf16"),
+        ("training_step", {"num_hidden_layers": 2, "part": "attention"}, "attention alone is to change"),
+    ],
+)
+def test_where_it_changes_nothing_it_is_unavailable(operation, changes, said):
+    with pytest.raises(Unavailable, match=said):
+        tf32.apply(subject_of(operation, **changes))
+
+
+def test_it_needs_a_gpu():
+    assert HOST.device == "cpu"
+    assert "tf32" in ARMS
+    with pytest.raises(Unavailable, match="NVIDIA"):
+        applied("tf32", subject_of("attention"))
