@@ -348,7 +348,7 @@ def test_the_folder_is_judged_elsewhere_with_what_was_left_out(tmp_path, capsys)
     programme = programme_of(out, works, budget_min=2.0, run=run)
     assert run_programme(programme) == [out / "interconnect_formula"]
     assert main([f"from_results={out}", f"out={tmp_path / 'judged'}"]) == 0
-    assert "Index: " in capsys.readouterr().out
+    assert "Answers on the paper's claims: " in capsys.readouterr().out
     assert (tmp_path / "judged/answers.csv").exists()
     assert main([f"from_results={out / 'interconnect_formula'}", f"out={tmp_path / 'again'}"]) == 0
     report = (tmp_path / "again/report.md").read_text()

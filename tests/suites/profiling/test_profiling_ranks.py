@@ -86,10 +86,13 @@ def test_a_competing_process_runs_only_in_the_steps_that_it_is_injected_into(ran
 
 
 def test_a_quota_is_taken_away_after_the_recording(ranks):
-    """A fifth of a core is less than a process gets next to others: the kernel counts on a busy core, too."""
+    """A fifth of a core is less than a process gets next to others: the kernel counts on a busy core, too.
+
+    What is lost is as large as was planned on a quiet machine; others change it either way.
+    """
     injection = Injection("cpu_quota", 1, share=0.2)
     try:
-        assert 0.2 < calibrated(ranks[0], "step", injection) < 1.2  # below 1 where others use the core, too
+        assert calibrated(ranks[0], "step", injection) > 0.2
     except Unavailable as reason:
         pytest.skip(str(reason))
     record(ranks, injection)
