@@ -70,21 +70,25 @@ FRESH = ("test_dataloader_other_peers",)
 their processes have ended at once in one that had run other tests."""
 
 LONG = """
+    test_answer.py::test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one
     test_at_once.py::test_equal_questions_share_their_answer_and_others_do_not_wait
     test_bf16_products.py::*[[]without *
     test_bf16_products.py::test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow
     test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most[[]heavy tails]
     test_compiled_memory.py::test_as_measured[[]autocast]
     test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_config.py::test_every_name_that_a_former_name_is_answered_with_is_a_key_of_some_suite
     test_congestion.py::test_the_harness_runs_it
     test_dataloader_loader.py::test_no_document_is_lost_or_doubled_when_any_actor_is_killed[[]1]
     test_dataloader_other_peers.py::*[[]ray_data-jsonl]
+    test_dataloader_other_peers.py::test_an_epoch_has_each_document_once[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_closing_leaves_nothing[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
     test_dataloader_other_peers.py::test_ranks_of_a_group_have_slices_of_the_same_rows[[]ray_data-parquet]
     test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
     test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*interconnect|zero3-*
     test_every_optimization.py::*llama_5m-partial_offload.*]
     test_every_optimization.py::*llama_5m-zero[123]]
     test_every_optimization.py::*llama_5m-zero[123]_offload]
@@ -96,7 +100,6 @@ LONG = """
     test_every_optimization.py::*softmax_small-torch_compile]
     test_every_optimization.py::*step_30m_512-torch_compile]
     test_every_optimization.py::*train_dp2-disaggregated_balanced]
-    test_every_optimization.py::*zero3-gradient_accumulation]
     test_fit.py::test_what_ifs_predict_what_their_own_search_finds
     test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
     test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
@@ -104,6 +107,7 @@ LONG = """
     test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
     test_host_optimizer.py::test_the_harness_runs_it
     test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_launcher.py::test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed
     test_launcher.py::test_torchrun_starts_a_sweep_over_the_machines_own_network
     test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
     test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
@@ -111,6 +115,7 @@ LONG = """
     test_layer_repetition.py::test_built_as_traced[[]shared sequences, on CUDA]
     test_memory_published.py::test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_prediction
     test_offload.py::test_cells_through_the_harness
+    test_offload_dry_run.py::test_fewer_layers_say_what_a_full_trace_does[[]plan1-sizes1]
     test_offload_largest.py::test_the_largest_on_real_ranks_is_what_its_states_allow
     test_offload_swap_folder.py::test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not
     test_overlap_training_step.py::*[[]4-*
@@ -126,10 +131,12 @@ LONG = """
     test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
     test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
     test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[45]*
+    test_techniques.py::test_a_technique_keeps_its_contract[[]float8-{}]
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx9*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
     test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
+    test_user_model.py::test_few_layers_determine_the_rest_and_the_sharded_step_too
 """
 """What takes tens of seconds and adds little to shorter tests of the same file: another setting, another
 kernel's target, one more way for a node or a submitter to be lost. `make long` runs these."""
@@ -146,10 +153,14 @@ SAMPLED = {
         test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
         test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
         test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
-        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
         test_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
     """,
     3: """
+        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
+        test_memory_order.py::test_a_kernel_has_no_race_and_no_uncertain_wait
+        test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
+        test_offload_bytes.py::test_bytes_on_the_host_are_those_by_hand
+        test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
         test_fit.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
         test_huggingface.py::test_what_reads_values_takes_the_memory_that_it_takes
         test_offload_activations.py::test_gradients_are_the_plain_ones_to_the_bit

@@ -23,7 +23,7 @@ TOLERANCE = 5e-3
 
 def unavailable(host: HostInfo) -> str | None:
     """Return why it cannot run here; None where it can."""
-    return None if host.device == "cuda" else "TF32 is a precision of NVIDIA's GPUs"
+    return None if host.device == "cuda" else "TF32 products need a GPU of NVIDIA, Ampere or later"
 
 
 @contextmanager
