@@ -28,7 +28,7 @@ check-types:
 
 # What starts no ranks, networks, engines or compilers.
 check-quick:
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not long"
 
 # Once a machine, some minutes: what deepspeed would compile while a test waits for it.
 operators: setup
