@@ -74,10 +74,11 @@ def instead_of(ours: Value, other: Value, unit: str) -> str:
 def values_of(data: ReportData, block: ReportBlock, workload: str, variants: Sequence[VariantEffect]) -> str:
     """Return the metric of each variant that has it, without a comparison."""
     fields = block.fields
+    unit = fields.get("unit", "auto")  # a block of speed-ups shows times in any
     found = (
         (one, data.index.get(workload, one.name, fields["metric"], fields["method"])) for one in variants
     )
-    return ", ".join(f"{shown_in(value, fields['unit'])} with {one.title}" for one, value in found if value)
+    return ", ".join(f"{shown_in(value, unit)} with {one.title}" for one, value in found if value)
 
 
 def changed(data: ReportData, workload: str, variant: str, baseline: str, also: Mapping[str, Any]) -> str:

@@ -18,9 +18,11 @@ from harness.claims.paper import load_answers
 from harness.commands.run.from_results import judged
 from harness.config.code_fingerprint import ROOT
 from harness.report import write_index, write_report
+from harness.report.answer.answer import finding
 from harness.report.index.answer_sources import findings
 from harness.report.index.answers_page import Answers, sentences
 from harness.report.index.forest import forest
+from harness.report.output.markdown import answers
 from harness.sweep.store import read_records
 
 REFERENCE = ROOT / "results/reference"
@@ -93,6 +95,20 @@ def test_the_committed_answers_and_index_come_out_of_the_committed_results(made)
         assert (REFERENCE / name).read_text() == (made / name).read_text(), (
             "python -m harness from_results=results/reference"
         )
+
+
+@pytest.mark.parametrize("left", ["without the baseline", "the baseline alone", "every second record"])
+def test_whatever_a_killed_sweep_lacks_its_report_has_an_answer(judged_folders, left):
+    for data, name in judged_folders:
+        kept = {
+            "without the baseline": [one for one in data.records if one.cell.optimization != "baseline"],
+            "the baseline alone": [one for one in data.records if one.cell.optimization == "baseline"],
+            "every second record": list(data.records)[::2],
+        }[left]
+        if kept:
+            part = replace(data, records=kept, verdicts=[])
+            assert all(answers(part)), name
+            assert finding(part), name
 
 
 @pytest.fixture(scope="module")
