@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 # One worker more than cores, since some tests wait. A file's tests on one worker, so that what they share is
-# set up once; in the order of tests/conftest.py.
+# set up once; in the order of tests/support/gate.py.
 PYTEST := $(VENV)/bin/pytest -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 export DS_BUILD_OPS := 0
 
@@ -37,7 +37,7 @@ operators: setup
 check-tests:
 	$(PYTEST) -m "not long"
 
-# What repeats at other settings, or at length, what make test has run: half an hour.
+# What repeats at other settings, or at length, what make test has run.
 long: setup operators
 	$(PYTEST) -m long
 

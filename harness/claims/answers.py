@@ -98,6 +98,8 @@ def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> tuple[str, str, 
     shares += [one.share for one in evidence if one.strength == "A"]
     for strength, some in (("A", shares), ("B", _predictions(evidence))):
         if enough := [one for one in some if one.n >= FEWEST]:
+            if claim.universal and any(one.inside < 1 for one in enough):
+                return PLAUSIBLE, "C", f"no counterexample is known: {'; '.join(map(_in_words, enough))}"
             methods = dict.fromkeys(one.method for one in evidence if one.strength == strength and one.method)
             return _decided(claim, enough), strength, "; ".join([*map(_in_words, enough), *methods])
     return _context(claim, evidence)
@@ -119,6 +121,9 @@ def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tup
         return "A", _value_of(*found[0])
     low, high = claim.band or (-math.inf, math.inf)
     for record in claim.public:
+        known = record.decides and record.inside is not None and not record.bound
+        if known and outcome == OUTSIDE and record.inside != 1:
+            return "A", _in_words(_public_share(claim, record))
         for value in record.values.values():
             if record.decides and (INSIDE if low <= value <= high else OUTSIDE) == outcome:
                 shown = times(value) if claim.unit == "x" else human(value, claim.unit)
@@ -194,7 +199,7 @@ def _narrowly(evidence: Evidence) -> str:
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     if record.inside is not None:
-        return Share(record.of, record.inside, record.n, "A", at_least=record.at_least)
+        return Share(record.of, record.inside, record.n, "A", bound=record.bound)
     low, high = claim.band or (-math.inf, math.inf)
     inside = [low <= value <= high for value in record.values.values()]
     where = _where(record.values, inside) if record.origin == Origin.CALCULATED else ""
@@ -226,5 +231,5 @@ def _in_words(share: Share) -> str:
         return f"where {share.where} ({share.of})"
     if share.n < 20:
         return f"{round(share.inside * share.n)} of {share.n} ({share.of})"
-    least = "at least " if share.at_least else ""
-    return f"{least}{100 * share.inside:.0f} % of {share.n} ({share.of})"
+    bound = f"{share.bound} " if share.bound else ""
+    return f"{bound}{100 * share.inside:.0f} % of {share.n} ({share.of})"

@@ -23,7 +23,7 @@ OUTCOMES = {"holds": INSIDE, "exceeds": OUTSIDE, "falls short": OUTSIDE}
 
 
 class MethodError(NamedTuple):
-    """How far predictions of one method were off on measurements of others, which they were not tuned on."""
+    """How far predictions of one method were off on measurements of others."""
 
     name: str
     predicts: Sequence[str]  # suites
@@ -57,7 +57,7 @@ class Share(NamedTuple):
     n: int
     strength: str
     where: str = ""  # of a formula: between which of its values
-    at_least: bool = False  # `inside` is a lower bound
+    bound: str = ""  # at least | at most, where `inside` is a bound
 
 
 class Evidence(NamedTuple):

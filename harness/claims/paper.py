@@ -64,7 +64,7 @@ PUBLIC: Fields = {
     "least": _NUMBER,
     "quantiles": {"type": "dict", "default": {}},
     "note": _OPTIONAL,
-    "at_least": {"type": "bool", "default": False},
+    "bound": {"type": "str", "default": "", "one_of": ["", "at least", "at most"]},
     "decides": {"type": "bool", "default": False},
 }
 
@@ -108,7 +108,7 @@ class PublicRecord:
     quantiles: Mapping[int, float]  # by per cent
     note: str
     decides: bool  # the claim's own metric, on the claim's class of device
-    at_least: bool = False  # `inside` is a lower bound: a quantile is known, not the share
+    bound: str = ""  # at least | at most, where `inside` is a bound: quantiles are known, not the share
 
     @property
     def short(self) -> str:

@@ -17,13 +17,18 @@ from suites.kernels.autocast_bf16 import PRODUCTS
 from suites.kernels.op_replacement import STEP, require_full_step
 from suites.kernels.subject import Subject
 
+AMPERE = (8, 0)
+"""Compute capability from which GPUs have TF32."""
+
 TOLERANCE = 5e-3
 """Tolerance relative to the largest value: a TF32 rounding is 2^-11, and a result passes several."""
 
 
 def unavailable(host: HostInfo) -> str | None:
     """Return why it cannot run here; None where it can."""
-    return None if host.device == "cuda" else "TF32 products need a GPU of NVIDIA, Ampere or later"
+    here = host.device == "cuda" and torch.version.hip is None
+    has_it = here and torch.cuda.get_device_capability() >= AMPERE
+    return None if has_it else "TF32 products need a GPU of NVIDIA, Ampere or later"
 
 
 @contextmanager

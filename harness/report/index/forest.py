@@ -71,10 +71,14 @@ def forest(rows: Sequence[AnsweredClaim]) -> Figure | None:
 
 
 def _row(row: AnsweredClaim) -> ForestRow | None:
-    """Return a claim with what was found over its value; None without a band or values."""
+    """Return a claim with what was found over its value.
+
+    None without a band, or without values of the answer's own strength in the claim's unit.
+    """
     reference = _reference(row.claim)
     found = sorted(_found(row)) if reference else []
-    if not reference or not found or row.claim.band is None:
+    judged = row.strength in [one.strength for one in found] or row.answer == "misquoted"
+    if not reference or not found or not judged or row.claim.band is None:
         return None
     by_strength = [
         FoundRange(

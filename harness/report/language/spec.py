@@ -107,8 +107,10 @@ def _answer(where: str, data: Any) -> Mapping[str, Any]:
             check_fields(f"{where}.{name}[{i}]", as_mapping(where, one), kind)
             for i, one in enumerate(fields[name])
         ]
-    for i, one in enumerate([*fields["states"], *fields["finding"]]):
-        place = f"{where}.states[{i}]"
+    stated = [
+        (f"{where}.{name}[{i}]", one) for name in ("states", "finding") for i, one in enumerate(fields[name])
+    ]
+    for place, one in stated:
         picked = [as_mapping(f"{place}.values[{j}]", value) for j, value in enumerate(one["values"])]
         one["values"] = [
             check_fields(f"{place}.values[{j}]", value, PICKED) for j, value in enumerate(picked)

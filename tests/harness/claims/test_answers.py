@@ -125,6 +125,12 @@ def test_published_values_decide_where_they_have_the_claims_metric(
     assert answered(claim).answer == expected
 
 
+def test_a_share_of_which_a_bound_is_known_says_so() -> None:
+    low = public(n=100, inside=0.4, bound="at most")
+    found = answered(paper_claim(public=(low,), often=True))
+    assert (found.answer, found.why) == ("partly", "at most 40 % of 100 (of a GPU)")
+
+
 def test_often_is_met_by_half() -> None:
     half = public(n=100, inside=0.56)
     assert answered(paper_claim(public=(half,))).answer == "partly"
@@ -299,6 +305,12 @@ def test_one_counterexample_contradicts_what_is_always_so_and_one_example_confir
     outside = public(values={"a": 9.0}, n=1)
     assert answered(replace(always, public=(outside,))).answer == "contradicted"
     assert answered(replace(always, public=(replace(outside, decides=False),))).answer == "implausible"
+    most = public(n=100, inside=0.95)
+    found = answered(replace(always, public=(most,)))
+    assert (found.answer, found.why) == ("contradicted", "95 % of 100 (of a GPU)")
+    bounded = answered(replace(always, public=(replace(most, bound="at least"),)))
+    assert bounded.answer == "plausible"
+    assert bounded.why == "no counterexample is known: at least 95 % of 100 (of a GPU)"
     inside = public(values={"a": 2.0}, n=1)
     assert answered(replace(possible, public=(inside,))).answer == "confirmed"
 

@@ -1,0 +1,221 @@
+"""Which tests are slow, which are for `make long`, and in which order files are taken."""
+
+from collections import Counter
+from fnmatch import fnmatchcase
+
+import pytest
+
+STARTS = {
+    "ranks, engines and networks": """
+        test_context_parallel test_dataloader_loader test_dataloader_other_peers test_dataloader_peers
+        test_dataloader_suite test_drain_gloo test_every_optimization test_fabric test_fsdp1
+        test_fsdp2 test_fsdp2_resharding
+        test_interconnect test_launcher test_memory_order
+        test_mesh test_network test_network_lifetime test_offload test_overlap_training_step
+        test_offload_activations test_offload_bytes test_offload_host test_offload_largest
+        test_offload_losses test_offload_managed test_offload_swap_folder test_pipeline
+        test_profiling_ranks test_ranks test_ray_executor test_ring_reduce_scatter test_slurm_executor
+        test_overlap test_overlap_bad_input test_real_cluster test_routing_rules test_run_queue
+        test_symmetric test_tensor_parallel
+        test_ddp test_zero
+    """,
+    "compilers": """
+        test_compiled_memory test_deepspeed_operators test_kernels test_kernels_float64 test_kernels_step
+        test_symmetric_compiled test_triton_attention test_triton_loss_and_optimizer test_triton_rowwise
+    """,
+    "real training steps, and simulations": """
+        test_bf16_products test_checkpointing_policies test_congestion test_congestion_dcqcn
+        test_fabric_flows test_fake_step test_fit test_float8 test_host_optimizer test_huggingface
+        test_layer_repetition test_leaf_spine_max_min test_leaf_spine_simulator test_llama_adapter
+        test_config_fault test_dry_run_offload test_encoder_decoder test_limits_search test_lora
+        test_losses_in_chunks test_memory_published test_pipeline_mesh test_real_configs test_reserved_memory
+        test_techniques test_offload_dry_run test_offload_memory_estimates
+        test_optimizations test_optimizer_states test_precision_and_losses test_search test_simulated_cuda
+        test_user_model
+    """,
+    "whole sweeps": """
+        test_cgroup test_guides test_installed test_jobs test_report_bytes test_interleaved_groups test_main
+        test_private_memory test_protocols test_reference test_resume test_runner test_template
+        test_worker
+    """,
+}
+"""Files whose tests are all slow, by what they start; `make check` leaves them out."""
+
+
+FRESH = ("test_dataloader_other_peers",)
+"""Files whose tests come before all others, in a worker in which nothing else has run: loaders fork it, and
+their processes have ended at once in one that had run other tests."""
+
+LONG = """
+    test_answer.py::test_another_link_is_no_answer_and_a_control_at_the_same_speed_is_one
+    test_at_once.py::test_equal_questions_share_their_answer_and_others_do_not_wait
+    test_bf16_products.py::*[[]without *
+    test_bf16_products.py::test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow
+    test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most[[]heavy tails]
+    test_compiled_memory.py::test_as_measured[[]autocast]
+    test_compiled_memory.py::test_as_measured[[]full checkpointing]
+    test_config.py::test_every_name_that_a_former_name_is_answered_with_is_a_key_of_some_suite
+    test_congestion.py::test_the_harness_runs_it
+    test_dataloader_loader.py::test_no_document_is_lost_or_doubled_when_any_actor_is_killed[[]1]
+    test_dataloader_other_peers.py::*[[]ray_data-jsonl]
+    test_dataloader_other_peers.py::test_an_epoch_has_each_document_once[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_an_unreadable_file_is_named[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_closing_leaves_nothing[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_epochs_repeat_and_the_mixture_is_kept[[]ray_data-parquet]
+    test_dataloader_other_peers.py::test_ranks_of_a_group_have_slices_of_the_same_rows[[]ray_data-parquet]
+    test_every_optimization.py::*fsdp2_two_a_node-[!bf]*
+    test_every_optimization.py::*fsdp2_two_a_node-gradient_accumulation]
+    test_every_optimization.py::*interconnect|zero3-*
+    test_every_optimization.py::*llama_5m-partial_offload.*]
+    test_every_optimization.py::*llama_5m-zero[123]]
+    test_every_optimization.py::*llama_5m-zero[123]_offload]
+    test_every_optimization.py::*llama_5m-zero_infinity]
+    test_every_optimization.py::*memory_parquet_306_8-disaggregated]
+    test_every_optimization.py::*memory_parquet_306_8-disaggregated_autoscaled]
+    test_every_optimization.py::*memory_parquet_306_8-grain_*_mix]
+    test_every_optimization.py::*memory_parquet_306_8-ray_data]
+    test_every_optimization.py::*softmax_small-torch_compile]
+    test_every_optimization.py::*step_30m_512-torch_compile]
+    test_every_optimization.py::*train_dp2-disaggregated_balanced]
+    test_fit.py::test_what_ifs_predict_what_their_own_search_finds
+    test_float8.py::test_a_dry_run_of_a_rank_is_as_measured
+    test_fsdp1.py::test_a_dry_run_of_few_layers_is_as_measured_of_more
+    test_fsdp2_resharding.py::test_repeated_layers_equal_a_full_trace[[]*apart*
+    test_guides.py::test_both_pass_the_tests_that_look_at_every_suite
+    test_host_optimizer.py::test_the_harness_runs_it
+    test_launcher.py::test_a_relay_that_is_killed_takes_its_rank_along
+    test_launcher.py::test_they_answer_as_a_pools_own_and_a_closed_pool_ends_them_before_any_heartbeat_is_missed
+    test_launcher.py::test_torchrun_starts_a_sweep_over_the_machines_own_network
+    test_layer_repetition.py::test_built_as_traced[[]a mesh of ranks, on CUDA]
+    test_layer_repetition.py::test_built_as_traced[[]dropout, two micro-batches]
+    test_layer_repetition.py::test_built_as_traced[[]gradients pile up]
+    test_layer_repetition.py::test_built_as_traced[[]shared sequences, on CUDA]
+    test_memory_published.py::test_the_page_shows_what_was_published_by_whom_and_why_there_is_no_prediction
+    test_offload.py::test_cells_through_the_harness
+    test_offload_dry_run.py::test_fewer_layers_say_what_a_full_trace_does[[]plan1-sizes1]
+    test_offload_largest.py::test_the_largest_on_real_ranks_is_what_its_states_allow
+    test_offload_swap_folder.py::test_what_a_kill_left_is_cleared_by_the_next_and_what_lives_is_not
+    test_overlap_training_step.py::*[[]4-*
+    test_pipeline_mesh.py::test_layers_of_a_stage_are_repeated[[]interleaved]
+    test_profiling_ranks.py::test_a_trace_of_a_run_elsewhere_gets_the_same_breakdown
+    test_ray_executor.py::test_a_folder_that_nodes_do_not_see_is_one_line_and_exit_status_2
+    test_ray_executor.py::test_a_folder_that_one_node_of_two_does_not_see_ends_the_sweep
+    test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
+    test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
+    test_reserved_memory.py::test_other_sizes_of_a_step_are_built_as_its_own_were[[]techniques1]
+    test_slurm_executor.py::test_a_folder_that_nodes_do_not_see_is_named[[]no node]
+    test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
+    test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
+    test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
+    test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[45]*
+    test_techniques.py::test_a_technique_keeps_its_contract[[]float8-{}]
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-gfx9*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_100-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]bf16-sm_80-*
+    test_triton_attention.py::test_every_kernel_compiles_for_every_target[[]fp32-*
+    test_user_model.py::test_few_layers_determine_the_rest_and_the_sharded_step_too
+"""
+"""What takes tens of seconds and adds little to shorter tests of the same file: another setting, another
+kernel's target, one more way for a node or a submitter to be lost. `make long` runs these."""
+
+SAMPLED = {
+    2: """
+        test_compare.py::test_identical_runs_of_real_processes_do_not_fail
+        test_ranks.py::test_a_rank_that_is_killed_in_a_collective_is_named_and_not_those_that_lost_it
+        test_ranks.py::test_a_rank_that_is_lost_with_its_node_is_no_failure_of_the_cell
+        test_context_parallel.py::test_real_ranks_see_the_losses_and_gradients_of_full_sequences_o*
+        test_context_parallel.py::test_the_dry_run_equals_what_real_tensors_take
+        test_dry_run_offload.py::test_the_dry_run_equals_what_the_allocator_sees
+        test_fabric.py::test_packets_go_where_the_kernel_says
+        test_kernels.py::test_a_variant_gives_what_float64_gives_where_it_is_planned_and_is_unavai*
+        test_mesh.py::test_real_ranks_see_the_losses_and_gradients_of_one_device
+        test_pipeline_mesh.py::test_the_dry_run_of_both_ends_equals_what_real_tensors_take
+        test_tensor_parallel.py::test_the_dry_run_equals_what_real_tensors_take
+    """,
+    3: """
+        test_symmetric.py::test_a_kernel_gives_what_pytorch_gives_whichever_rank_is_late
+        test_memory_order.py::test_a_kernel_has_no_race_and_no_uncertain_wait
+        test_offload_losses.py::test_every_engine_follows_the_scale_of_gradients
+        test_offload_bytes.py::test_bytes_on_the_host_are_those_by_hand
+        test_kernels_step.py::test_each_technique_of_one_process_passes_the_check_as_its_contract_states
+        test_fit.py::test_a_first_step_made_from_the_second_reserves_what_a_traced_one_does
+        test_models_that_read_values.py::test_what_reads_values_takes_the_memory_that_it_takes
+        test_offload_activations.py::test_gradients_are_the_plain_ones_to_the_bit
+        test_optimizations.py::test_wrong_gradients_are_caught
+        test_techniques.py::test_a_combination_keeps_the_loosest_contract
+        test_answer.py::test_the_end_of_a_sweep_fits_a_screen
+        test_checkpointing_policies.py::test_a_dry_run_is_as_measured
+        test_congestion.py::test_half_the_step_changes_little
+        test_dataloader_peers.py::test_each_document_is_loaded_once_per_epoch_bit_for_bit_and_no_p*
+        test_dry_run_offload.py::test_few_layers_stand_for_all
+        test_fake_step.py::test_as_measured
+        test_float8.py::test_a_dry_run_is_as_measured
+        test_fsdp1.py::test_a_dry_run_is_as_measured
+        test_fsdp2.py::test_the_dry_run_equals_what_real_tensors_take
+        test_fsdp2_resharding.py::test_a_dry_run_is_as_measured
+        test_huggingface.py::test_fake_step_is_what_is_measured
+        test_kernels_config.py::test_each_technique_that_applies_trains_the_configs_own_model
+        test_llama_adapter.py::test_a_dry_run_is_as_measured
+        test_llama_adapter.py::test_a_dry_run_of_a_rank_is_as_measured
+        test_lora.py::test_a_dry_run_is_as_measured
+        test_lora.py::test_a_dry_run_of_a_rank_is_as_measured
+        test_losses_in_chunks.py::test_a_dry_run_is_as_measured
+        test_memory_published.py::test_a_row_is_described_or_names_the_technique_that_is_not_built
+        test_memory_published.py::test_the_command_of_a_row_asks_for_the_same_step
+        test_memory_published.py::test_the_command_of_megatrons_rows_gives_the_same_layout_without*
+        test_mesh.py::test_the_dry_run_equals_what_real_tensors_take
+        test_offload_bytes.py::test_bytes_moved_are_those_by_hand
+        test_offload_losses.py::test_mixed_precision_rounds_and_no_more
+        test_optimizations.py::test_a_variant_gives_what_the_baseline_gives
+        test_optimizer_states.py::test_a_dry_run_is_as_measured
+        test_overlap_bad_input.py::test_a_rank_killed_in_the_middle_of_a_kernels_put_is_named_by_w*
+        test_real_configs.py::test_a_small_one_takes_what_is_predicted
+        test_real_configs.py::test_at_real_sizes_a_common_set_up_takes_less
+        test_symmetric.py::test_a_rank_that_never_signals_is_named_with_the_signal_and_the_values
+        test_triton_rowwise.py::test_every_kernel_compiles_for_every_target_without_spills
+        test_user_model.py::test_the_dry_run_of_the_example_is_the_real_steps_peak
+        test_zero.py::test_the_dry_run_equals_what_real_tensors_take
+    """,
+    4: """
+        test_memory_order.py::test_every_mutant_of_a_kernel_is_noticed
+        test_memory_published.py::test_the_dry_run_of_each_model_is_the_real_steps_peak
+        test_memory_published.py::test_the_dry_run_of_stablelm_is_the_real_steps_peak
+    """,
+    5: """
+        test_encoder_decoder.py::test_a_step_is_answered
+        test_symmetric_compiled.py::test_each_wait_acquires_each_notify_releases_and_nothing_spills
+    """,
+}
+"""Tests of which `make test` runs the first of every so many parameter sets, and `make long` the others: each
+set goes through the same code, with another step or kernel."""
+
+
+def mark(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of these files and lists, and put files with slow tests first.
+
+    Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
+    """
+    long = [line.strip() for line in LONG.strip().splitlines()]
+    slow = {file for files in STARTS.values() for file in files.split()}
+    unused = set(long)
+    every = {pattern: number for number, patterns in SAMPLED.items() for pattern in patterns.split()}
+    sets = Counter[str]()
+    for item in items:
+        if item.path.stem in slow:
+            item.add_marker(pytest.mark.slow)
+        name = f"{item.path.name}::{item.name}"
+        test = name.partition("[")[0]
+        number = next((number for pattern, number in every.items() if fnmatchcase(test, pattern)), 1)
+        sampled_out = sets[test] % number
+        sets[test] += 1
+        matching = {pattern for pattern in long if fnmatchcase(name, pattern)}
+        unused -= matching
+        if sampled_out or matching:
+            item.add_marker(pytest.mark.long)
+    files = {item.path.name for item in items}
+    unused |= {pattern for pattern in every if not any(fnmatchcase(test, pattern) for test in sets)}
+    stale = sorted(pattern for pattern in unused if pattern.partition("::")[0] in files)
+    if stale and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        raise pytest.UsageError(f"tests/support/gate.py: no test is called {', '.join(stale)}")
+    first = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.stem not in FRESH, item.path not in first))
