@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def shares(total: int, parts: int) -> list[int]:
@@ -22,8 +22,33 @@ def shares(total: int, parts: int) -> list[int]:
 
 def looped(ask: Callable[..., Any], experts: Any, *arguments: Any, **named: Any) -> Any:
     """Return the output of a loop over experts in which each has its share of the (token, choice) pairs."""
-    with _assumed(_EvenLoop()):
+    with _assumed(_Loop()):
         return ask(experts, *arguments, **named)
+
+
+def looped_over_a_mask(ask: Callable[..., Any], experts: Any, *arguments: Any, **named: Any) -> Any:
+    """Return the output of NLLB-MoE's loop, which takes the entries of a mask for numbers of experts.
+
+    So in transformers 5: the first expert has every pair of a token and an expert that is not its own, the
+    second one every other pair, and all further ones have none, however the router decides.
+    """
+    with _assumed(_MaskLoop()):
+        return ask(experts, *arguments, **named)
+
+
+def without_casts(ask: Callable[..., Any], router: Any, *arguments: Any, **named: Any) -> Any:
+    """Return the output of a router that casts its layer at each call, to the type that it has.
+
+    A cast gives a layer new parameters, which fake ones cannot be exchanged for.
+    """
+    original = nn.Module.to
+
+    def to(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+        is_cast = all(one.dtype == dtype for one in module.parameters())
+        return module if is_cast else original(module, dtype)
+
+    with patch.object(nn.Module, "to", to):
+        return ask(router, *arguments, **named)
 
 
 def split(ask: Callable[..., Any], gating: Any, hidden_states: Tensor) -> Any:
@@ -41,8 +66,8 @@ class _Expert(list[int]):
         return self[0]
 
 
-class _EvenLoop:
-    """What a loop over experts asks for, in the order in which it asks."""
+class _Loop:
+    """What a loop over experts asks for, in the order in which it asks; each has an equal share."""
 
     def __init__(self) -> None:
         self.experts, self.asked = 1, 0
@@ -52,15 +77,32 @@ class _EvenLoop:
         self.experts, self.asked = tensor.numel(), 0
         return [_Expert([expert]) for expert in range(self.experts)]
 
+    def count(self, mask: Tensor) -> int:
+        """Return how many entries of its mask, (choices, tokens), the next expert has."""
+        return shares(mask.numel(), self.experts)[self.asked]
+
     def where(self, mask: Tensor) -> tuple[Tensor, ...]:
         """Return indices of as many entries of a mask as the next expert has."""
-        count = shares(mask.numel(), self.experts)[self.asked]
+        count = self.count(mask)
         self.asked += 1
         return tuple(torch.zeros(count, dtype=torch.int64, device=mask.device) for _ in mask.shape)
 
 
+class _MaskLoop(_Loop):
+    """See `looped_over_a_mask`: two experts, whose masks are (experts, tokens)."""
+
+    def nonzero(self, tensor: Tensor) -> list[_Expert]:
+        """Return the first two, or the only one."""
+        return super().nonzero(tensor)[:2]
+
+    def count(self, mask: Tensor) -> int:
+        """Return the pairs that are not chosen, then those that are."""
+        tokens = mask.shape[-1]
+        return (mask.numel() - tokens, tokens)[self.asked]
+
+
 @contextmanager
-def _assumed(loop: _EvenLoop) -> Iterator[None]:
+def _assumed(loop: _Loop) -> Iterator[None]:
     original = torch.where
 
     def where(*arguments: Any, **named: Any) -> Any:

@@ -45,17 +45,23 @@ def without_images(ask: Callable[..., Any], embedding: Any, tokens_BT: torch.Ten
         return ask(embedding, tokens_BT)
 
 
-READ_VALUES: dict[str, tuple[str, str, Callable[..., Any]]] = {
-    "fsmt": ("", "make_padding_mask", lambda ask, *tokens: None),  # no token is padding
-    "jetmoe": ("JetMoeTopKGating", "forward", fake_routing.split),
-    "led": ("LEDEncoder", "forward", reads(False)),  # no token attends to all others
-    "longcat_flash": ("LongcatFlashExperts", "forward", fake_routing.looped),
-    "nllb-moe": ("NllbMoeExperts", "forward", fake_routing.looped),
-    "switch_transformers": ("SwitchTransformersExperts", "forward", fake_routing.looped),
-    "t5gemma2": ("T5Gemma2TextScaledWordEmbedding", "forward", without_images),
-    "xlm": ("XLMModel", "forward", reads(0)),  # no sequence is longer than its batch's
+READ_VALUES: dict[str, dict[str, Callable[..., Any]]] = {
+    "fsmt": {"make_padding_mask": lambda ask, *tokens: None},  # no token is padding
+    "jetmoe": {"JetMoeTopKGating": fake_routing.split},
+    "led": {"LEDEncoder": reads(False)},  # no token attends to all others
+    "longcat_flash": {"LongcatFlashExperts": fake_routing.looped},
+    "nllb-moe": {
+        "NllbMoeExperts": fake_routing.looped_over_a_mask,
+        "NllbMoeTop2Router": fake_routing.without_casts,
+    },
+    "switch_transformers": {
+        "SwitchTransformersExperts": fake_routing.looped,
+        "SwitchTransformersTop1Router": fake_routing.without_casts,
+    },
+    "t5gemma2": {"T5Gemma2TextScaledWordEmbedding": without_images},
+    "xlm": {"XLMModel": reads(0)},  # no sequence is longer than its batch's
 }
-"""Of architectures that read values: a class ("": the module), its function, and what runs instead.
+"""Of architectures that read values: functions, or classes with a forward pass, and what runs instead.
 
 It gives the values that the suite's batches have, and of the routing an equal share for each expert.
 """
@@ -83,12 +89,14 @@ def install() -> None:
 
 
 def install_for(model_type: str) -> None:
-    """Replace the function of an architecture that reads values; once per process."""
-    if model_type in READ_VALUES:
-        name, function, on_fake = READ_VALUES[model_type]
+    """Replace the functions of an architecture that read values; once per process."""
+    for name, on_fake in READ_VALUES.get(model_type, {}).items():
         folder = model_type.replace("-", "_")
         module = import_module(f"transformers.models.{folder}.modeling_{folder}")
-        _replace(getattr(module, name) if name else module, function, on_fake)
+        if isinstance(getattr(module, name, None), type):
+            _replace(getattr(module, name), "forward", on_fake)
+        else:
+            _replace(module, name, on_fake)
 
 
 def _has_fake_form(

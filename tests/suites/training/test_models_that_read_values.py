@@ -78,8 +78,13 @@ READ_VALUES: dict[str, dict[str, Any]] = {
         "moe_topk": 4,
     },
     "nllb-moe": BART_PARTS
-    | {"vocab_size": 96, "num_experts": 2, "expert_capacity": 1000}
-    | {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+    | {"vocab_size": 96, "num_experts": 6, "expert_capacity": 1000}
+    | {
+        "encoder_layerdrop": 0.0,
+        "decoder_layerdrop": 0.0,
+        "encoder_sparse_step": 1,
+        "decoder_sparse_step": 1,
+    },
     "switch_transformers": {
         "vocab_size": 96,
         "d_model": 32,
@@ -89,6 +94,8 @@ READ_VALUES: dict[str, dict[str, Any]] = {
         "num_decoder_layers": 2,
         "num_heads": 2,
         "num_experts": 1,
+        "num_sparse_encoder_layers": 2,
+        "num_sparse_decoder_layers": 2,
         "expert_capacity": 1000,
     },
 }
