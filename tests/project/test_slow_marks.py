@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conftest import STARTS
+from gate import STARTS
 
 TESTS = Path(__file__).parents[1]
 
