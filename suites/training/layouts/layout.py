@@ -1,0 +1,77 @@
+"""How a pretraining step is divided over GPUs, as arrays with an entry per layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+Program = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
+"""Whose code trains: it decides what is kept, sent and overlapped."""
+
+RECOMPUTES = ("none", "selective", "full")
+"""By `Layouts.recompute`: what is recomputed in the backward pass."""
+
+
+class Layouts(NamedTuple):
+    """Layouts as arrays of one length. GPUs: dp × tp × pp × cp; experts are spread over dp × tp × cp of them."""
+
+    dp: Ints  # data-parallel ranks
+    tp: Ints  # tensor-parallel ranks
+    pp: Ints  # pipeline ranks
+    cp: Ints  # context-parallel ranks
+    ep: Ints  # ranks that share a layer's experts
+    etp: Ints  # tensor-parallel ranks of one expert
+    virtual_stages: Ints  # pipeline stages per rank; more than 1: interleaved 1F1B
+    zero: Ints  # 0 to 3: what is sharded over dp × cp ranks: optimizer states, gradients, parameters
+    shard_size: Ints  # over how many of these ranks; equal to dp × cp but for hybrid sharding
+    micro_batch_size: Ints  # sequences
+    micro_batches: Ints  # per step and data-parallel rank
+    recompute: Ints  # an index of RECOMPUTES
+    sequence_parallel: Ints  # 1: norms and residuals are spread over the tensor-parallel ranks
+
+    @property
+    def gpus(self) -> Ints:
+        """Return the GPUs of each layout."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Return the chosen layouts."""
+        return type(self)(*(one[chosen] for one in self))
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, int]]) -> Self:
+        """Return layouts from rows that leave out what is 1 (or none, for zero and recompute)."""
+        given = [{**DEFAULTS, **row} for row in rows]
+        for row in given:
+            row["shard_size"] = row["shard_size"] or row["dp"] * row["cp"]
+            if row["sequence_parallel"] < 0:
+                row["sequence_parallel"] = int(row["tp"] > 1)
+        return cls(*(np.array([row[name] for row in given], dtype=np.int64) for name in cls._fields))
+
+
+DEFAULTS: Mapping[str, int] = {
+    **dict.fromkeys(Layouts._fields, 1),
+    "zero": 0,
+    "shard_size": 0,
+    "recompute": 0,
+    "sequence_parallel": -1,
+}
+"""Of a row; shard_size 0 stands for dp × cp, sequence_parallel -1 for "with tensor parallelism"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What layouts of one question have in common besides the model."""
+
+    seq_len: int
+    program: Program = "megatron"
+    precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
+    optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
+    gradient_B: int = 4  # bytes of an accumulated gradient
+    attention: Literal["fused", "flash", "unfused"] = "fused"

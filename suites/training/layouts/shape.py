@@ -1,0 +1,163 @@
+"""The sizes of a transformer that decide the bytes and the seconds of its training step.
+
+Dense models and mixtures of experts, with grouped-query or multi-head latent attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerShape:
+    """Sizes of a transformer. Fields with a name of Hugging Face's mean what they mean there."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int  # of a dense layer's MLP
+    vocab_size: int
+    gated: bool = True  # three matrices in an MLP (SwiGLU), else two
+    layer_norm: bool = False  # norms have a shift, too
+    bias: bool = False  # of every linear layer but the output layer
+    qkv_bias: bool = False  # of queries, keys and values alone
+    qk_norm: bool = False
+    tie_word_embeddings: bool = False
+    learned_positions: int = 0  # rows of a learned position embedding
+    dropout: float = 0.0
+    # Mixture of experts
+    num_experts: int = 0
+    experts_per_token: int = 0
+    moe_intermediate_size: int = 0  # of one expert's MLP
+    shared_intermediate_size: int = 0  # of the MLP that every token passes next to the experts
+    moe_layers: tuple[bool, ...] = ()  # per layer; (): all, if there are experts
+    num_nextn_predict_layers: int = 0  # layers of multi-token prediction, after the last
+    # Multi-head latent attention; kv_lora_rank 0: none
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0  # 0: head_dim
+    # Attention that sees a window alone
+    sliding_window: int = 0
+    windowed_layers: tuple[bool, ...] = ()  # per layer; (): all, if there is a window
+
+    @cached_property
+    def layers_are_moe(self) -> tuple[bool, ...]:
+        """Return for each layer whether its MLP is a mixture of experts."""
+        return self.moe_layers or (self.num_experts > 0,) * self.num_hidden_layers
+
+    @cached_property
+    def layers_are_windowed(self) -> tuple[bool, ...]:
+        """Return for each layer whether its attention sees a window alone."""
+        return self.windowed_layers or (self.sliding_window > 0,) * self.num_hidden_layers
+
+    @property
+    def value_dim(self) -> int:
+        """Return the size of one head's values."""
+        return self.v_head_dim or self.head_dim
+
+    @property
+    def attention_size(self) -> int:
+        """Return the elements per token of attention's result, which its output layer takes."""
+        return self.num_attention_heads * self.value_dim
+
+    @property
+    def key_value_size(self) -> int:
+        """Return the elements per token of the keys and the values together, as attention reads them."""
+        heads = self.num_attention_heads if self.kv_lora_rank else self.num_key_value_heads
+        return heads * (self.head_dim + self.value_dim)
+
+    @property
+    def query_size(self) -> int:
+        """Return the elements per token of the queries."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def matrices_of_mlp(self) -> int:
+        """Return how many matrices an MLP has."""
+        return 3 if self.gated else 2
+
+    @cached_property
+    def attention_matrix_parameters(self) -> int:
+        """Return the parameters of a layer's attention that are in matrices."""
+        output = self.attention_size * self.hidden_size
+        if not self.kv_lora_rank:
+            return self.hidden_size * (self.query_size + self.key_value_size) + output
+        rank = self.kv_lora_rank
+        unrotated = self.head_dim - self.qk_rope_head_dim
+        keys = self.hidden_size * (rank + self.qk_rope_head_dim)
+        keys += rank * self.num_attention_heads * (unrotated + self.value_dim)
+        queries = (
+            self.q_lora_rank * (self.hidden_size + self.query_size)
+            if self.q_lora_rank
+            else self.hidden_size * self.query_size
+        )
+        return queries + keys + output
+
+    @cached_property
+    def attention_vector_parameters(self) -> int:
+        """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
+        count = 0
+        if self.bias or self.qkv_bias:
+            count += self.query_size + self.key_value_size
+        if self.bias:
+            count += self.hidden_size
+        if self.qk_norm:
+            count += 2 * self.head_dim
+        return count + self.q_lora_rank + self.kv_lora_rank
+
+    @property
+    def norm_parameters(self) -> int:
+        """Return the parameters of one norm over the hidden size."""
+        return self.hidden_size * (2 if self.layer_norm else 1)
+
+    def mlp_parameters(self, width: int) -> int:
+        """Return the parameters of one MLP of a width."""
+        biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if self.bias else 0
+        return self.matrices_of_mlp * self.hidden_size * width + biases if width else 0
+
+    @cached_property
+    def expert_parameters(self) -> int:
+        """Return the parameters of one expert."""
+        return self.mlp_parameters(self.moe_intermediate_size)
+
+    def layer_parameters(self, moe: bool, active: bool = False) -> int:
+        """Return the parameters of one layer. `active`: of experts, only those that one token passes."""
+        count = self.attention_matrix_parameters + self.attention_vector_parameters + 2 * self.norm_parameters
+        if not moe:
+            return count + self.mlp_parameters(self.intermediate_size)
+        experts = self.experts_per_token if active else self.num_experts
+        router = self.hidden_size * self.num_experts
+        return count + router + experts * self.expert_parameters + self.mlp_parameters(
+            self.shared_intermediate_size
+        )
+
+    def _all(self, active: bool) -> int:
+        vocabulary = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        positions = self.learned_positions * self.hidden_size
+        layers = sum(self.layer_parameters(moe, active) for moe in self.layers_are_moe)
+        return vocabulary + positions + layers + self.norm_parameters
+
+    @cached_property
+    def parameters(self) -> int:
+        """Return the model's parameters, without layers of multi-token prediction."""
+        return self._all(active=False)
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Return the parameters that one token passes, embeddings included."""
+        return self._all(active=True)
+
+
+def shape_of(config: Mapping[str, Any]) -> TransformerShape:
+    """Return the shape of a Hugging Face config, with the names and defaults that its library gives.
+
+    Raises KeyError with the name of a size that the config does not state, and ValueError where a value is not
+    one that a model can have.
+    """
+    raise NotImplementedError
