@@ -42,8 +42,8 @@ class MegatronPeak(NamedTuple):
 def published_peak(workload: Workload) -> MegatronPeak:
     """Return the peak of the stage that takes the most; of a published peak, that of the last rank.
 
-    The last rank writes Megatron-LM's log (training/global_vars.py). Raises `Unavailable` for a layout or a field
-    that the account does not cover.
+    The last rank writes Megatron-LM's log (training/global_vars.py). Raises `Unavailable` for a layout or a
+    field that the account does not cover.
     """
     given = [name for name, value in FIXED.items() if getattr(workload, name) != value]
     if given:

@@ -34,7 +34,8 @@ ENGINE_WORKSPACE_B: dict[Architecture, int] = {"hopper": 32 * MiB + 1024, "black
 """Transformer Engine's workspace by architecture, 4 MiB for others: pytorch/cpp_extensions/gemm.py."""
 
 GROUPED_STREAMS = 4
-"""More such workspaces, for grouped matmuls: transformer_engine/pytorch/module/base.py, _num_cublas_streams."""
+"""More such workspaces, for grouped matmuls: transformer_engine/pytorch/module/base.py,
+_num_cublas_streams."""
 
 LOGIT_B = {"megatron": 6, "nanotron": 8, "composer": 6, "torchtitan": 12, "deepspeed": 12}
 """Bytes per logit where the loss is computed. Megatron-LM: bf16, and an fp32 copy, which the loss overwrites
@@ -43,7 +44,8 @@ LOGIT_B = {"megatron": 6, "nanotron": 8, "composer": 6, "torchtitan": 12, "deeps
 Composer's MPT in bf16."""
 
 SHARDED_LOGIT_B = 16
-"""Of torch's loss over a vocabulary that tensor-parallel ranks share, which also subtracts the ranks' maximum."""
+"""Of torch's loss over a vocabulary that tensor-parallel ranks share, which also subtracts the ranks'
+maximum."""
 
 FUSED_LOGIT_B = 10
 """Of Megatron-LM's fused loss, which keeps a second fp32 copy (core/fusions/fused_cross_entropy.py)."""
@@ -132,8 +134,9 @@ class GatheredBytes(NamedTuple):
 def gathered_B(layouts: Layouts, units: UnitParameters) -> GatheredBytes:
     """Return what FSDP2 gathers in bf16, and the gradients that it has not reduced.
 
-    The root's parameters and the last layer's stay gathered where the loss is computed. A backward pass has two
-    layers gathered, the output layer's gradient, and the fp32 buffer in which a layer's gradients are reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py).
+    The root's parameters and the last layer's stay gathered where the loss is computed. A backward pass has
+    two layers gathered, the output layer's gradient, and the fp32 buffer in which a layer's gradients are
+    reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py).
     """
     backward = 2 * (units.root + units.head + 2 * units.layer) + 4 * units.layer
     shards = layouts.zero >= 3
@@ -178,8 +181,8 @@ def logits_B(shape: TransformerShape, layouts: Layouts, training: Training, kept
 
 
 JOINED_INPUTS = 8
-"""Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined, and
-their projection (core/transformer/multi_token_prediction.py)."""
+"""Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined,
+and their projection (core/transformer/multi_token_prediction.py)."""
 
 LOSS_CHUNKS = 8
 """Chunks of a loss that makes logits in turn: the default of the technique `loss` here and of torchtitan."""
@@ -225,4 +228,3 @@ def workspaces_B(
         engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
         size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts else 0))
     return np.full_like(layouts.tp, size_B, dtype=float)
-

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from suites.training.layouts.layout import Layouts, Training
+from suites.training.layouts.layout import Ints, Layouts, Training
 from suites.training.layouts.shape import TransformerShape
 
 Bools = NDArray[np.bool_]
@@ -32,7 +32,7 @@ def divides(shape: TransformerShape, layouts: Layouts, training: Training) -> Bo
 
 
 def refusal(shape: TransformerShape, layout: Layouts, training: Training) -> str | None:
-    """Return in one line why a single layout is impossible, and which values would divide; None where it is."""
+    """Return in one line why a layout is impossible, and which values would divide; None where it is."""
     for rule in rules(shape, layout, training):
         if rule.holds.all():
             continue
@@ -91,16 +91,11 @@ def rules_of_pipelines(shape: TransformerShape, layouts: Layouts, training: Trai
         0,
     )
     if training.program == "megatron":
-        equal = (layers % stages == 0) | ((layers + 2) % stages == 0)
-        for field in ("pp", "virtual_stages"):
-            others = stages // getattr(layouts, field)
-            alone = (layers % others == 0) | ((layers + 2) % others == 0)
-            yield Rule(
-                equal | ((field == "pp") & alone & (layouts.virtual_stages > 1)),
-                field,
-                f"num_hidden_layers={layers} in equal stages, pp × virtual_stages = {int(stages.max())}",
-                layers,
-            )
+        alone, all_of = equal_stages(layers, layouts.pp), equal_stages(layers, stages)
+        yield Rule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
+        each = layers // int(layouts.pp.max())
+        what = f"the {each} layers of a rank (num_hidden_layers={layers}, pp={int(layouts.pp.max())})"
+        yield Rule(all_of, "virtual_stages", what, max(each, 1))
     most = layers + (2 if training.program == "megatron" else 0)
     yield Rule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}", 0)
     multiple = (layouts.virtual_stages == 1) | (layouts.micro_batches % layouts.pp == 0)
@@ -110,6 +105,12 @@ def rules_of_pipelines(shape: TransformerShape, layouts: Layouts, training: Trai
         f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step",
         0,
     )
+
+
+def equal_stages(layers: int, stages: Ints) -> Bools:
+    """Return whether layers divide into equal stages, where embedding and output layer may be one each."""
+    whole: Bools = (layers % stages == 0) | ((layers + 2) % stages == 0)
+    return whole
 
 
 def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[Rule]:
@@ -129,6 +130,15 @@ def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[Rule]:
     """Yield the conditions on ZeRO's stage."""
     most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
     yield Rule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
+    if training.offload != "none":
+        least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
+        able = training.program in ("deepspeed", "torchtitan")
+        yield Rule(
+            (layouts.zero >= least) & able,
+            "zero",
+            f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3",
+            0,
+        )
     ranks = layouts.dp * layouts.cp
     size = int(ranks.max())
     yield Rule(ranks % layouts.shard_size == 0, "shard_size", f"dp × cp = {size}", size)

@@ -1,8 +1,9 @@
 """Bytes that autograd keeps of one layer and one micro-batch on one rank, by the tensors of each program.
 
-Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has two.
-Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d; huggingface/nanotron
-commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own operations.
+Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has
+two. Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d;
+huggingface/nanotron commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own
+operations.
 """
 
 from __future__ import annotations

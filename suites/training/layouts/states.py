@@ -1,4 +1,4 @@
-"""Parameters of a rank, and the bytes of what is kept for each of them: weights, gradients, optimizer states."""
+"""Parameters of a rank, and bytes of what is kept for each: weights, gradients, optimizer states."""
 
 from __future__ import annotations
 
@@ -41,23 +41,28 @@ SIZES = {
     "torchtitan": StateSizes(4, 4, 8),
     "composer": StateSizes(4, 4, 8),
 }
-"""Megatron-LM: bf16 weights, fp32 gradients, fp32 weights and Adam's moments (core/distributed, core/optimizer).
-nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they exist. DeepSpeed:
-arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
+"""Megatron-LM: bf16 weights, fp32 gradients, fp32 weights and Adam's moments (core/distributed,
+core/optimizer). nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they
+exist. DeepSpeed: arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
 
 FP8_WEIGHT_B = {"fp8": 2.0, "mxfp8": 2.0 + 2 / 32, "nvfp4": 1.0 + 2 / 16}
-"""Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay from
-step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
+"""Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay
+from step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
 
 OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
-"""Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values, twice."""
+"""Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
+twice."""
 
 
 def sizes_of(training: Training) -> StateSizes:
-    """Return the bytes per parameter, with the optimizer's own states in place of Adam's."""
+    """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
     if training.precision in FP8_WEIGHT_B:
         sizes = sizes._replace(weights=sizes.weights + FP8_WEIGHT_B[training.precision])
+    if training.offload != "none" and training.program == "torchtitan":
+        return StateSizes(0, 0, 0)
+    if training.offload != "none":
+        return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
     return sizes._replace(optimizer=sizes.optimizer - OPTIMIZER_B["adamw"] + OPTIMIZER_B[training.optimizer])
 
 
@@ -168,9 +173,7 @@ class UnitParameters(NamedTuple):
     head: Floats  # the output layer alone
 
 
-def units_of(
-    shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints
-) -> UnitParameters:
+def units_of(shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints) -> UnitParameters:
     """Return the units of one rank."""
     layer = layer_parameters(shape, layouts)
     dense = np.where(layers.dense > 0, layer.dense, 0.0)

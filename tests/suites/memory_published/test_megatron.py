@@ -20,6 +20,7 @@ GPT = Workload(
     norm="layer", mlp="gelu", position="learned", bias=True, dropout=0.1, architecture="hopper",
 )  # fmt: skip
 
+
 @pytest.mark.parametrize("name", ROWS)
 def test_published_peaks_are_predicted(name):
     readings = [one for one in memory_published.sample(memory_published.build(RUN.workloads[name], 1))
@@ -63,7 +64,10 @@ def test_megatrons_arguments_are_refused_of_a_step_of_torch():
         ({"tp_size": 3}, "tp=3 does not divide num_attention_heads=8; allowed: 1, 2, 4, 8"),
         ({"sequence_parallel": True}, "sequence parallelism needs tp of at least 2"),
         ({"cp_size": 3}, "cp=3 does not divide seq_len=128"),
-        ({"pp_size": 2, "stages_per_rank": 2, "gradient_accumulation_steps": 3}, "multiple of pp=2 micro-batches"),
+        (
+            {"pp_size": 2, "stages_per_rank": 2, "gradient_accumulation_steps": 3},
+            "multiple of pp=2 micro-batches",
+        ),
         ({"stages_per_rank": 2}, "several stages per rank need pp"),
         ({"expert_ranks": 2}, "the model has no experts"),
         ({"techniques": ["lora"]}, "techniques=.'lora'.: the account of Megatron-LM is for .. alone"),

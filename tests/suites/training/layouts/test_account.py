@@ -1,4 +1,4 @@
-"""The closed account of layouts against other formulas, a model's parameters and dry runs of the same step."""
+"""The closed account of layouts against other formulas, a model's parameters and dry runs of a step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from suites.training.workload import Workload
 
 GPT = TransformerShape(
     num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8, head_dim=8,
-    intermediate_size=256, vocab_size=1024, gated=False, layer_norm=True, bias=True, learned_positions=128, dropout=0.1,
+    intermediate_size=256, vocab_size=1024, gated=False, layer_norm=True, bias=True, learned_positions=128,
+    dropout=0.1,
 )  # fmt: skip
 TRAINING = Training(seq_len=128)
 FIRST = np.array([0])
@@ -40,7 +41,8 @@ def parameters(shape: TransformerShape, layout: Layouts, rank: int = 0) -> float
 
 @pytest.mark.parametrize(("ranks", "sequence_parallel"), [(1, 0), (2, 0), (4, 0), (2, 1), (4, 1)])
 @pytest.mark.parametrize(
-    ("attention", "recompute", "kept"), [("fused", 0, "no_scores"), ("unfused", 0, "all"), ("unfused", 1, "no_scores")]
+    ("attention", "recompute", "kept"),
+    [("fused", 0, "no_scores"), ("unfused", 0, "all"), ("unfused", 1, "no_scores")],
 )
 def test_a_layer_keeps_what_korthikanti_says(ranks, sequence_parallel, attention, recompute, kept):
     layout = one(tp=ranks, sequence_parallel=sequence_parallel, recompute=recompute)
@@ -59,8 +61,9 @@ def test_a_layer_keeps_what_korthikanti_says(ranks, sequence_parallel, attention
 def test_one_rank_has_the_models_parameters(changes: dict[str, Any]):
     workload = replace(
         Workload(
-            num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8, intermediate_size=256,
-            vocab_size=1024, seq_len=128, norm="layer", mlp="gelu", position="learned", bias=True,
+            num_hidden_layers=8, hidden_size=64, num_attention_heads=8, num_key_value_heads=8,
+            intermediate_size=256, vocab_size=1024, seq_len=128, norm="layer", mlp="gelu",
+            position="learned", bias=True,
         ),
         **changes,
     )  # fmt: skip
@@ -149,7 +152,9 @@ def test_the_rank_that_takes_the_most_is_found():
     assert worst_peak(replace(GPT, vocab_size=200_000), layout, TRAINING).stage[0] == 3
 
 
-@pytest.mark.parametrize("fields", [{"tp": 2}, {"zero": 1, "dp": 4}, {"recompute": 2}, {"cp": 2}, {"pp": 2}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"tp": 2}, {"zero": 1, "dp": 4}, {"recompute": 2}, {"cp": 2}, {"pp": 2}], ids=str
+)
 def test_what_spreads_or_recomputes_takes_less(fields):
     assert worst_peak(GPT, one(**fields), TRAINING).total_B[0] < worst_peak(GPT, one(), TRAINING).total_B[0]
 
@@ -168,8 +173,8 @@ def test_fsdp2_takes_what_the_dry_run_of_the_same_step_takes(sizes, recipe, fiel
     """Within 1 %: the dry run traces torch's own operations, the account adds up tensors."""
     workload = Workload(**{
         "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4,
-        "intermediate_size": 8192, "vocab_size": 128256, "seq_len": 4096, "dp_size": 8, "optimizer_impl": "fused",
-        **sizes,
+        "intermediate_size": 8192, "vocab_size": 128256, "seq_len": 4096, "dp_size": 8,
+        "optimizer_impl": "fused", **sizes,
     })  # fmt: skip
     listed = ["fsdp2", "mixed_precision", {"attention": {"kernel": "flash"}}, *recipe]
     run = dry_run(techniques.build_step(asdict(workload), listed, 0), Device("cuda", architecture="hopper"))
