@@ -11,14 +11,14 @@ from suites.layouts.subject import Subject, subject_of
 from suites.training.layouts.search import fits, largest_micro_batch
 
 
-class Change(NamedTuple):
+class LayoutChange(NamedTuple):
     """One change of a workload's fields."""
 
     title: str
     fields: Mapping[str, Any]
 
 
-def possible(subject: Subject) -> Iterator[Change]:
+def possible(subject: Subject) -> Iterator[LayoutChange]:
     """Yield changes in order of what they usually cost: memory that is free first, then time.
 
     A sharded optimizer and a loss without its copies cost next to nothing; recomputing attention's kernel
@@ -27,29 +27,29 @@ def possible(subject: Subject) -> Iterator[Change]:
     """
     now = subject.workload
     if now.zero == 0 and now.gpus // (now.tp * now.pp) > 1:
-        yield Change("ZeRO-1", {"zero": 1})
+        yield LayoutChange("ZeRO-1", {"zero": 1})
     if now.program == "torchtitan" and not now.fused_loss:
-        yield Change("loss in chunks", {"fused_loss": True})
+        yield LayoutChange("loss in chunks", {"fused_loss": True})
     if now.program in ("torchtitan", "deepspeed") and now.zero < 3:
-        yield Change(f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1})
+        yield LayoutChange(f"ZeRO-{now.zero + 1}", {"zero": now.zero + 1})
     if now.micro_batch_size > 1:
-        yield Change(
+        yield LayoutChange(
             f"micro-batch {now.micro_batch_size // 2}", {"micro_batch_size": now.micro_batch_size // 2}
         )
     if now.recompute == "none":
-        yield Change("selective recompute", {"recompute": "selective"})
+        yield LayoutChange("selective recompute", {"recompute": "selective"})
     for name in ("tp", "pp", "cp", "ep"):
         size = 2 * getattr(now, name)
         if name == "ep" and not subject.shape.num_experts:
             continue
-        yield Change(f"{name} {size}", {name: size})
+        yield LayoutChange(f"{name} {size}", {name: size})
     if now.recompute != "full":
-        yield Change("full recompute", {"recompute": "full"})
-        yield Change(f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp})
-        yield Change(f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp})
-    yield Change(f"{2 * now.gpus:,} GPUs", {"gpus": 2 * now.gpus})
+        yield LayoutChange("full recompute", {"recompute": "full"})
+        yield LayoutChange(f"full recompute and tp {2 * now.tp}", {"recompute": "full", "tp": 2 * now.tp})
+        yield LayoutChange(f"full recompute and pp {2 * now.pp}", {"recompute": "full", "pp": 2 * now.pp})
+    yield LayoutChange(f"{2 * now.gpus:,} GPUs", {"gpus": 2 * now.gpus})
     if now.offload == "none" and now.program in ("torchtitan", "deepspeed"):
-        yield Change("states on the host", {"offload": "optimizer", "zero": 3})
+        yield LayoutChange("states on the host", {"offload": "optimizer", "zero": 3})
 
 
 def changes(subject: Subject) -> Iterator[Reading]:

@@ -9,8 +9,8 @@ from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.divide import refusal
-from suites.training.layouts.layout import RECOMPUTES, Layouts, Program, Training
-from suites.training.layouts.search import Cluster
+from suites.training.layouts.layout import RECOMPUTES, Layouts, TrainingProgram, Training
+from suites.training.layouts.search import GpuCluster
 from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.shape_of_config import shape_of_config
 
@@ -26,7 +26,7 @@ class Workload:
     gpus_per_node: PositiveInt = 8
     seq_len: PositiveInt
     global_batch_size: PositiveInt | None = None  # sequences of one update; None: not known
-    program: Program = "megatron"  # whose code trains
+    program: TrainingProgram = "megatron"  # whose code trains
     precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     offload: Literal["none", "optimizer", "parameters"] = "none"
@@ -54,7 +54,7 @@ class Subject(NamedTuple):
     workload: Workload
     shape: TransformerShape
     training: Training
-    cluster: Cluster
+    cluster: GpuCluster
     layout: Layouts  # one; of a search, the plainest
 
 
@@ -70,7 +70,9 @@ def subject_of(workload: Workload) -> Subject:
         attention="flash" if workload.program != "megatron" else "fused",
     )
     shape = shape_of_config(workload.hf_config)
-    cluster = Cluster(workload.gpus, workload.gpus_per_node, workload.usable_memory_B, workload.architecture)
+    cluster = GpuCluster(
+        workload.gpus, workload.gpus_per_node, workload.usable_memory_B, workload.architecture
+    )
     layout = layout_of(workload)
     if not workload.search and (reason := refusal(shape, layout, training)):
         raise Unavailable(reason)

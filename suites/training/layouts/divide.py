@@ -14,7 +14,7 @@ from suites.training.layouts.shape import TransformerShape
 Bools = NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
+class DivisionRule(NamedTuple):
     """One condition, as an array over layouts."""
 
     holds: Bools
@@ -49,28 +49,28 @@ def divisors(whole: int) -> list[int]:
     return [one for one in range(1, whole + 1) if whole % one == 0]
 
 
-def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[Rule]:
+def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield every condition; a field breaks the first that it can."""
     yield from rules_of_tensor_parallelism(shape, layouts)
     yield from rules_of_pipelines(shape, layouts, training)
     split = layouts.cp * np.where(layouts.cp > 1, 2, 1)  # Megatron-Core: two parts a rank, for balance
     spread = np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
     tokens = training.seq_len
-    yield Rule(tokens % split == 0, "cp", f"seq_len={tokens} (in two parts per rank)", tokens // 2)
-    yield Rule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
+    yield DivisionRule(tokens % split == 0, "cp", f"seq_len={tokens} (in two parts per rank)", tokens // 2)
+    yield DivisionRule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
     yield from rules_of_experts(shape, layouts)
     yield from rules_of_sharding(layouts, training)
 
 
-def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> Iterator[Rule]:
+def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
     """Yield the conditions on what tensor-parallel ranks share."""
     heads, groups = shape.num_attention_heads, shape.num_key_value_heads
-    yield Rule(heads % layouts.tp == 0, "tp", f"num_attention_heads={heads}", heads)
-    yield Rule(groups % layouts.tp == 0, "tp", f"num_key_value_heads={groups}", groups)
+    yield DivisionRule(heads % layouts.tp == 0, "tp", f"num_attention_heads={heads}", heads)
+    yield DivisionRule(groups % layouts.tp == 0, "tp", f"num_key_value_heads={groups}", groups)
     if not all(shape.layers_are_moe):
         width = shape.intermediate_size
-        yield Rule(width % layouts.tp == 0, "tp", f"intermediate_size={width}", width)
-    yield Rule(
+        yield DivisionRule(width % layouts.tp == 0, "tp", f"intermediate_size={width}", width)
+    yield DivisionRule(
         (layouts.sequence_parallel == 0) | (layouts.tp > 1),
         "sequence_parallel",
         "sequence parallelism needs tp of at least 2",
@@ -78,13 +78,15 @@ def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> It
     )
 
 
-def rules_of_pipelines(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[Rule]:
+def rules_of_pipelines(
+    shape: TransformerShape, layouts: Layouts, training: Training
+) -> Iterator[DivisionRule]:
     """Yield the conditions on pipeline stages and their micro-batches.
 
     Megatron-Core wants equal stages, where embedding and output layer may count as a layer each.
     """
     layers, stages = shape.num_hidden_layers, layouts.pp * layouts.virtual_stages
-    yield Rule(
+    yield DivisionRule(
         (layouts.virtual_stages == 1) | (layouts.pp > 1),
         "virtual_stages",
         "several stages per rank need pp of at least 2",
@@ -92,14 +94,14 @@ def rules_of_pipelines(shape: TransformerShape, layouts: Layouts, training: Trai
     )
     if training.program == "megatron":
         alone, all_of = equal_stages(layers, layouts.pp), equal_stages(layers, stages)
-        yield Rule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
+        yield DivisionRule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
         each = layers // int(layouts.pp.max())
         what = f"the {each} layers of a rank (num_hidden_layers={layers}, pp={int(layouts.pp.max())})"
-        yield Rule(all_of, "virtual_stages", what, max(each, 1))
+        yield DivisionRule(all_of, "virtual_stages", what, max(each, 1))
     most = layers + (2 if training.program == "megatron" else 0)
-    yield Rule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}", 0)
+    yield DivisionRule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}", 0)
     multiple = (layouts.virtual_stages == 1) | (layouts.micro_batches % layouts.pp == 0)
-    yield Rule(
+    yield DivisionRule(
         multiple,
         "micro_batches",
         f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step",
@@ -113,27 +115,27 @@ def equal_stages(layers: int, stages: Ints) -> Bools:
     return whole
 
 
-def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[Rule]:
+def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
     """Yield the conditions on expert parallelism."""
     if not shape.num_experts:
-        yield Rule(layouts.ep == 1, "ep", "the model has no experts", 0)
+        yield DivisionRule(layouts.ep == 1, "ep", "the model has no experts", 0)
         return
     experts, width = shape.num_experts, shape.moe_intermediate_size
-    yield Rule(experts % layouts.ep == 0, "ep", f"num_experts={experts}", experts)
-    yield Rule(width % layouts.etp == 0, "etp", f"moe_intermediate_size={width}", width)
+    yield DivisionRule(experts % layouts.ep == 0, "ep", f"num_experts={experts}", experts)
+    yield DivisionRule(width % layouts.etp == 0, "etp", f"moe_intermediate_size={width}", width)
     ranks = layouts.dp * layouts.cp * layouts.tp
     size = int(ranks.max())
-    yield Rule(ranks % (layouts.ep * layouts.etp) == 0, "ep", f"dp × cp × tp / etp = {size}", size)
+    yield DivisionRule(ranks % (layouts.ep * layouts.etp) == 0, "ep", f"dp × cp × tp / etp = {size}", size)
 
 
-def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[Rule]:
+def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
     """Yield the conditions on ZeRO's stage."""
     most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
-    yield Rule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
+    yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
     if training.offload != "none":
         least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
         able = training.program in ("deepspeed", "torchtitan")
-        yield Rule(
+        yield DivisionRule(
             (layouts.zero >= least) & able,
             "zero",
             f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3",
@@ -141,4 +143,4 @@ def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[Rule]:
         )
     ranks = layouts.dp * layouts.cp
     size = int(ranks.max())
-    yield Rule(ranks % layouts.shard_size == 0, "shard_size", f"dp × cp = {size}", size)
+    yield DivisionRule(ranks % layouts.shard_size == 0, "shard_size", f"dp × cp = {size}", size)
