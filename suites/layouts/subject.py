@@ -9,7 +9,7 @@ from harness.bounds import Bounds, PositiveInt
 from harness.records import Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.divide import refusal
-from suites.training.layouts.layout import RECOMPUTES, Layouts, TrainingProgram, Training
+from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
 from suites.training.layouts.search import GpuCluster
 from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.shape_of_config import shape_of_config
@@ -26,7 +26,7 @@ class Workload:
     gpus_per_node: PositiveInt = 8
     seq_len: PositiveInt
     global_batch_size: PositiveInt | None = None  # sequences of one update; None: not known
-    program: TrainingProgram = "megatron"  # whose code trains
+    program: ProgramName = "megatron"  # whose code trains
     precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     offload: Literal["none", "optimizer", "parameters"] = "none"

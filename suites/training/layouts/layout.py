@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-TrainingProgram = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
+ProgramName = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
 """Whose code trains: it decides what is kept, sent and overlapped."""
 
 RECOMPUTES = ("none", "selective", "full")
@@ -72,7 +72,7 @@ class Training:
     """What layouts of one question have in common besides the model."""
 
     seq_len: int
-    program: TrainingProgram = "megatron"
+    program: ProgramName = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
     attention: Literal["fused", "flash", "unfused"] = "fused"
