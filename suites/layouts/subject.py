@@ -10,7 +10,7 @@ from harness.records import Unavailable
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.divide import refusal
 from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
-from suites.training.layouts.search import GpuCluster
+from suites.training.layouts.search import LayoutGpus
 from suites.training.layouts.shape import TransformerShape
 from suites.training.layouts.shape_of_config import shape_of_config
 
@@ -54,7 +54,7 @@ class Subject(NamedTuple):
     workload: Workload
     shape: TransformerShape
     training: Training
-    cluster: GpuCluster
+    cluster: LayoutGpus
     layout: Layouts  # one; of a search, the plainest
 
 
@@ -70,7 +70,7 @@ def subject_of(workload: Workload) -> Subject:
         attention="flash" if workload.program != "megatron" else "fused",
     )
     shape = shape_of_config(workload.hf_config)
-    cluster = GpuCluster(
+    cluster = LayoutGpus(
         workload.gpus, workload.gpus_per_node, workload.usable_memory_B, workload.architecture
     )
     layout = layout_of(workload)

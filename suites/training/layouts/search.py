@@ -26,7 +26,7 @@ LONG_TOKENS = 8192
 """Context parallelism leaves a rank at least half as many tokens of a sequence."""
 
 
-class GpuCluster(NamedTuple):
+class LayoutGpus(NamedTuple):
     """The GPUs of a question."""
 
     gpus: int
@@ -44,7 +44,7 @@ class Fits(NamedTuple):
     retries: NDArray[np.bool_]  # it fits, and the allocator may free its cache over and over
 
 
-def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: GpuCluster) -> Fits:
+def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
     """Return whether each layout fits the cluster's GPUs."""
     peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
     room = room_B(layouts, cluster.usable_B)
@@ -55,7 +55,7 @@ def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster:
 def candidates(
     shape: TransformerShape,
     training: Training,
-    cluster: GpuCluster,
+    cluster: LayoutGpus,
     global_batch_size: int | None = None,
 ) -> Layouts:
     """Return every layout that divides the model and the GPUs, with one sequence per micro-batch.
@@ -67,7 +67,7 @@ def candidates(
 
 
 def _rows(
-    shape: TransformerShape, training: Training, cluster: GpuCluster, global_batch_size: int | None
+    shape: TransformerShape, training: Training, cluster: LayoutGpus, global_batch_size: int | None
 ) -> Iterator[dict[str, int]]:
     zeros = {"megatron": (0, 1), "nanotron": (0, 1)}.get(training.program, (1, 2, 3))
     sizes = [one for one in divisors(cluster.gpus) if one <= cluster.gpus_per_node]
@@ -114,7 +114,7 @@ def largest_micro_batch(
     shape: TransformerShape,
     layouts: Layouts,
     training: Training,
-    cluster: GpuCluster,
+    cluster: LayoutGpus,
     global_batch_size: int | None = None,
 ) -> Ints:
     """Return the largest micro-batch with which each layout fits, 0 where none does; by halving."""
