@@ -1,0 +1,49 @@
+"""What each training program does with a step: its launches, its passes over memory, what it overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from suites.training.layouts.layout import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramTraits:
+    """How one program runs a step. Launch seconds are those of the host, which the GPU cannot outrun."""
+
+    layer_launch_s: float  # forward and backward of a layer
+    tp_launch_s: float = 0.0  # more of it with tensor parallelism
+    pointwise_factor: float  # bytes that operations between matmuls move, over those of fused kernels
+    logit_B: float  # moved per logit by the loss, forward and backward
+    accumulate_B: float  # moved per parameter to add a micro-batch's gradient
+    update_B: float  # moved per parameter to update it
+    reduced_B: float  # bytes of a gradient as it is sent
+    tp_exposed: float  # share of tensor-parallel communication that nothing hides
+    reduction_overlaps: bool  # gradients are sent while the last backward runs
+    gather_overlaps: bool  # parameters are gathered while the next forward runs
+    attention_factor: float = 1.0  # seconds of attention over those of the best kernel
+
+
+TRAITS: Mapping[Program, ProgramTraits] = {
+    "megatron": ProgramTraits(
+        layer_launch_s=1.6e-3, pointwise_factor=1.1, logit_B=20, accumulate_B=8, update_B=34, reduced_B=4,
+        tp_exposed=0.35, reduction_overlaps=True, gather_overlaps=True,
+    ),
+    "nanotron": ProgramTraits(
+        layer_launch_s=2.5e-3, tp_launch_s=1.9e-3, pointwise_factor=1.5, logit_B=50, accumulate_B=14, update_B=60, reduced_B=4,
+        tp_exposed=0.7, reduction_overlaps=False, gather_overlaps=False,
+    ),
+    "composer": ProgramTraits(
+        layer_launch_s=2.0e-3, pointwise_factor=1.3, logit_B=40, accumulate_B=10, update_B=60, reduced_B=2,
+        tp_exposed=1.0, reduction_overlaps=True, gather_overlaps=True,
+    ),
+    "torchtitan": ProgramTraits(
+        layer_launch_s=1.5e-3, pointwise_factor=1.1, logit_B=30, accumulate_B=10, update_B=40, reduced_B=2,
+        tp_exposed=1.0, reduction_overlaps=True, gather_overlaps=True,
+    ),
+    "deepspeed": ProgramTraits(
+        layer_launch_s=2.0e-3, pointwise_factor=1.4, logit_B=40, accumulate_B=12, update_B=40, reduced_B=2,
+        tp_exposed=1.0, reduction_overlaps=True, gather_overlaps=False,
+    ),
+}
