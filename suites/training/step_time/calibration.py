@@ -26,8 +26,9 @@ DEFAULT = dict(
     moe_imbalance=1.15, grouped_factor=1.1, memory_share=0.8, expert_exposed=0.8, shard_exposed=0.15, send_exposed=0.3,
     straggler=0.01, step_s=0.01, moe_launch=2.0,
     sustained_ampere=0.95, sustained_hopper=0.9, sustained_blackwell=0.9, sustained_fp8=0.9, sustained_nvfp4=0.6,
-    attention_ampere_f=0.55, attention_ampere_b=0.45, attention_hopper_f=0.55, attention_hopper_b=0.45,
-    attention_blackwell_f=0.5, attention_blackwell_b=0.4, attention_seq=512.0,
+    flash2_ampere_f=0.62, flash2_ampere_b=0.58, flash2_hopper_f=0.38, flash2_hopper_b=0.33, flash2_blackwell_f=0.3, flash2_blackwell_b=0.25,
+    cudnn_ampere_f=0.62, cudnn_ampere_b=0.58, cudnn_hopper_f=0.6, cudnn_hopper_b=0.5, cudnn_blackwell_f=0.6, cudnn_blackwell_b=0.48,
+    attention_seq=500.0, attention_head64=0.85, triton_factor=1.3, quantised_B=3.0, reduction_exposed=0.1, mlperf_factor=0.92,
     node_share=0.75, network_share=0.85, collective_s=2e-5, node_hop_s=3e-6, network_hop_s=2e-5,
 )
 
@@ -52,11 +53,11 @@ class Calibration(dict[str, float]):
             base *= self["sustained_nvfp4"]
         return base
 
-    def attention(self, gpu: Gpu, head_dim: int, seq_len: float) -> tuple[float, float]:
-        arch = gpu.architecture if f"attention_{gpu.architecture}_f" in self else "ampere"
+    def attention(self, gpu: Gpu, kernel: str, head_dim: int, seq_len: float) -> tuple[float, float]:
+        arch = gpu.architecture if f"{kernel}_{gpu.architecture}_f" in self else "ampere"
         peak = gpu.peak_FLOP_per_s("bf16") * gpu.power_share ** (1 / 3)
-        ramp = seq_len / (seq_len + self["attention_seq"]) * (0.75 if head_dim <= 64 else 1.0)
-        return peak * self[f"attention_{arch}_f"] * ramp, peak * self[f"attention_{arch}_b"] * ramp
+        ramp = seq_len / (seq_len + self["attention_seq"]) * (self["attention_head64"] if head_dim <= 64 else 1.0)
+        return peak * self[f"{kernel}_{arch}_f"] * ramp, peak * self[f"{kernel}_{arch}_b"] * ramp
 
     def links(self, cluster: Cluster) -> NodeLinks:
         return NodeLinks(

@@ -52,13 +52,13 @@ class _Work(NamedTuple):
 class StepModel:
     """The seconds of one model's steps on one cluster by one program, for arrays of layouts."""
 
-    def __init__(self, shape: TransformerShape, training: Training, cluster: Cluster, calibration: Calibration, lora: bool = False):
+    def __init__(self, shape: TransformerShape, training: Training, cluster: Cluster, calibration: Calibration, lora: bool = False, triton: bool = False, tuned: bool = False):
         self.shape, self.training, self.cluster, self.calibration = shape, training, cluster, calibration
         self.traits: ProgramTraits = calibration.traits(training.program)
         self.gpu = cluster.gpu
         self.rates = calibration.matmul(self.gpu.architecture)
         self.precision = training.precision if training.precision not in ("fp32", "fp16") else "bf16"
-        self.lora = lora
+        self.lora, self.triton, self.tuned = lora, triton, tuned
         self.links = calibration.links(cluster)
 
     # kernels
@@ -108,9 +108,10 @@ class StepModel:
             linear_elements = linear_elements + share * (2 * h + s.moe_intermediate_size * (gate + 1))
         seen = self._seen(windowed)
         flop = attention_flop(tokens, seen, s.query_size / tp, s.attention_size / tp)
-        rate_f, rate_b = self.calibration.attention(gpu, s.head_dim, self.training.seq_len)
-        att_f = flop / rate_f * tr.attention_factor
-        att_b = 2.5 * flop / rate_b * tr.attention_factor
+        rate_f, rate_b = self.calibration.attention(gpu, tr.attention_kernel, s.head_dim, self.training.seq_len)
+        slow = self.calibration["triton_factor"] if self.triton else 1.0
+        att_f = flop / rate_f * slow
+        att_b = 2.5 * flop / rate_b * slow
         # memory-bound operations: elements per token
         spread = np.where(lay.sequence_parallel > 0, tp, 1.0)
         norms = (2 * 2 + 2 * 3) * h / spread  # two norms (read, write), two additions
@@ -120,7 +121,7 @@ class StepModel:
         if moe:
             f_el = f_el + 4 * s.experts_per_token * h / tp
             b_el = b_el + 4 * s.experts_per_token * h / tp
-        quantised_B = 4.0 if self.precision in ("fp8", "mxfp8", "nvfp4") else 0.0
+        quantised_B = self.calibration["quantised_B"] if self.precision in ("fp8", "mxfp8", "nvfp4") else 0.0
         bw = gpu.memory_B_per_s * self.calibration["memory_share"]
         extra = quantised_B * linear_elements * tokens / bw
         point_f = 2.0 * f_el * tokens * tr.pointwise_factor / bw + 0.5 * extra
@@ -223,7 +224,7 @@ class StepModel:
         ideal = m * (layer_s * L + head_s) / lay.pp
         reduction, update = self._reduction(lay, layer_s * L / lay.pp), self._update(lay)
         straggle = 1 + cal["straggler"] * np.sqrt(2 * np.log(np.maximum(lay.gpus / self.cluster.node_size, 1.0)))
-        total = (step + reduction) * straggle + update + cal["step_s"]
+        total = ((step + reduction) * straggle + update) * (cal["mlperf_factor"] if self.tuned else 1.0) + cal["step_s"]
         per = m * L / lay.pp
         return StepSeconds(
             *(tot[k] * per if k not in ("matmul", "pointwise") else tot[k] * per + m / lay.pp * (sum(hw.matmul) if k == "matmul" else sum(hw.pointwise)) for k in tot),
@@ -274,11 +275,12 @@ class StepModel:
         if s.num_experts:
             re, ge = both(experts, np.maximum(group * lay.tp / lay.ep / lay.etp, 1.0), lay.ep * lay.etp * 1.0)
             r, g = r + re, g + ge
-        b, f = 0.66 * micro_s * 0.8, 0.33 * micro_s * 0.8
+        window = np.where(lay.virtual_stages > 1, np.minimum(lay.micro_batches, lay.pp), 1)
+        b, f = 0.66 * micro_s * window, 0.33 * micro_s * window
         over_r = tr.reduction_overlaps or self.training.program == "nanotron"
         hide_r = b if tr.reduction_overlaps else (np.where(lay.zero == 0, b, 0.0) if self.training.program == "nanotron" else 0.0)
-        r = np.maximum(r - hide_r, 0.1 * r)
-        g = np.maximum(g - (f if tr.gather_overlaps else 0.0), 0.1 * g)
+        r = np.maximum(r - hide_r, self.calibration["reduction_exposed"] * r)
+        g = np.maximum(g - (f if tr.gather_overlaps else 0.0), self.calibration["reduction_exposed"] * g)
         return np.where(lay.zero == 3, 0.0, r + g)
 
     def _update(self, lay: Layouts) -> Floats:

@@ -22,12 +22,12 @@ class ProgramTraits:
     tp_exposed: float  # share of tensor-parallel communication that nothing hides
     reduction_overlaps: bool  # gradients are sent while the last backward runs
     gather_overlaps: bool  # parameters are gathered while the next forward runs
-    attention_factor: float = 1.0  # seconds of attention over those of the best kernel
+    attention_kernel: str = "flash2"
 
 
 TRAITS: Mapping[Program, ProgramTraits] = {
     "megatron": ProgramTraits(
-        layer_launch_s=1.6e-3, pointwise_factor=1.1, logit_B=20, accumulate_B=8, update_B=34, reduced_B=4,
+        layer_launch_s=1.6e-3, pointwise_factor=1.0, logit_B=12, accumulate_B=8, update_B=34, reduced_B=2, attention_kernel="cudnn",
         tp_exposed=0.35, reduction_overlaps=True, gather_overlaps=True,
     ),
     "nanotron": ProgramTraits(

@@ -78,7 +78,7 @@ def precision_of(question: Json, architecture: str) -> str:
         return "nvfp4"
     if "mx" in word:
         return "mxfp8"
-    if "fp8" in word:
+    if "fp8" in word or (not word and "bridge" in str(question.get("framework", "")).lower() and architecture in ("hopper", "blackwell")):
         return "fp8"
     if str(question.get("source", "")).startswith("mlperf") and architecture in ("hopper", "blackwell"):
         return "fp8"  # MLPerf's language models train in FP8 there (Transformer Engine)
@@ -155,7 +155,9 @@ def case_of(question: Json, cal: Calibration) -> Case | None:
     training = Training(seq_len=int(question["seq_len"]), program=program, precision=precision)  # type: ignore[arg-type]
     lora = "lora" in json.dumps([question.get("source"), question.get("framework"), question["model"].get("name"), question.get("notes")]).lower()
     rows = [row_of(one, question, shape, training, cluster, per_node) for one in (question.get("among") or [question["layout"]])]
-    return Case(StepModel(shape, training, cluster, cal, lora), Layouts.of(rows), question)
+    triton = "triton" in str(question.get("notes") or "").lower()
+    tuned = str(question.get("source", "")).startswith("mlperf")
+    return Case(StepModel(shape, training, cluster, cal, lora, triton, tuned), Layouts.of(rows), question)
 
 
 def row_of(layout: Json, question: Json, shape: TransformerShape, training: Training, cluster: Cluster, per_node: int) -> dict[str, int]:
