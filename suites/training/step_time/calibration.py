@@ -29,7 +29,7 @@ DEFAULT = dict(
     flash2_ampere_f=0.62, flash2_ampere_b=0.58, flash2_hopper_f=0.38, flash2_hopper_b=0.33, flash2_blackwell_f=0.3, flash2_blackwell_b=0.25,
     cudnn_ampere_f=0.62, cudnn_ampere_b=0.58, cudnn_hopper_f=0.6, cudnn_hopper_b=0.5, cudnn_blackwell_f=0.6, cudnn_blackwell_b=0.48,
     attention_seq=500.0, attention_head64=0.85, triton_factor=1.3, quantised_B=3.0, reduction_exposed=0.1, mlperf_factor=0.92,
-    node_share=0.75, network_share=0.85, collective_s=2e-5, node_hop_s=3e-6, network_hop_s=2e-5,
+    node_share=0.75, network_share=0.85, collective_s=2e-5, node_hop_s=3e-6, network_hop_s=2e-5, bucket_parameters=12.5e6,
 )
 
 

@@ -8,7 +8,7 @@ from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import Floats
 from suites.training.step_time.gpu import Gpu
-from suites.training.step_time.stages import layers_of_stages
+from suites.training.step_time.stages import stages_of
 
 
 def memory_B(shape: TransformerShape, layouts: Layouts, training: Training, gpu: Gpu) -> Floats:
@@ -18,7 +18,7 @@ def memory_B(shape: TransformerShape, layouts: Layouts, training: Training, gpu:
     experts = shape.num_experts * shape.expert_parameters
     for i in range(n):
         pp, tp, cp, ep, etp, zero = (int(getattr(layouts, k)[i]) for k in ("pp", "tp", "cp", "ep", "etp", "zero"))
-        counts, head = layers_of_stages(shape, pp, training.program)
+        counts, head, _ = stages_of(shape, pp, training.program)
         shard = int(layouts.shard_size[i])
         per_layer = shape.attention_matrix_parameters
         moe = shape.num_experts > 0

@@ -9,11 +9,11 @@ import numpy as np
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.calibration import Calibration
-from suites.training.step_time.collectives import Floats, NodeLinks, Seconds, all_to_all_s, gather_s
+from suites.training.step_time.collectives import Floats, all_to_all_s, ring_gather_s
 from suites.training.step_time.gpu import Gpu
 from suites.training.step_time.kernels import attention_flop, matmul_s
 from suites.training.step_time.programs import TRAITS, ProgramTraits
-from suites.training.step_time.stages import layers_of_stages, pipeline_s
+from suites.training.step_time.stages import stages_of, pipeline_s
 
 
 class Cluster(NamedTuple):
@@ -68,7 +68,7 @@ class StepModel:
         forward = sum(matmul_s(tokens, n, k, gpu, rates, precision) for k, n in sizes)
         inputs = sum(matmul_s(tokens, k, n, gpu, rates, precision) for k, n in sizes)
         weights = sum(matmul_s(k, n, tokens, gpu, rates, precision) for k, n in sizes)
-        slow = 1.0 / self.calibration.sustained(self.gpu, precision)
+        slow = 1.0 / (self.calibration.sustained(self.gpu, precision) * self.traits.sustained)
         backward = inputs * (1.0 if True else 0.0) + (0.0 if self.lora else weights)
         return np.asarray(forward * slow), np.asarray(backward * slow)
 
@@ -160,9 +160,10 @@ class StepModel:
         tokens = lay.micro_batch_size * self.training.seq_len / lay.cp
         size_B = 2.0 * tokens * self.shape.hidden_size
         tp = lay.tp.astype(float)
-        each = gather_s(size_B, tp, np.ones_like(tp), self.links)
+        each = ring_gather_s(size_B, tp, np.ones_like(tp), self.links)
         count = 4.0 + 6.0 + 4.0 * recompute
-        return (each.bytes_s * self.traits.tp_exposed + each.latency_s) * count
+        far = np.maximum(tp / self.cluster.node_size - 1, 0.0)
+        return (each.bytes_s * self.traits.tp_exposed + each.latency_s + far * self.traits.tp_network_s) * count
 
     def _context(self, lay: Layouts, attention_s: Floats) -> Floats:
         tokens = lay.micro_batch_size * self.training.seq_len / lay.cp
@@ -202,6 +203,8 @@ class StepModel:
             cx = self._context(lay, at)
             ex = self._expert(lay) if moe else np.zeros(n)
             launch = (tr.layer_launch_s + tr.tp_launch_s * (lay.tp > 1)) * (1 + again / 3) * (cal["moe_launch"] if moe else 1.0)
+            across = (lay.pp > 1) & (lay.gpus > self.cluster.node_size) & (lay.tp > 1)
+            launch = launch + np.where(across, tr.pipeline_tp_s * lay.tp, 0.0)
             busy = mm + at + pw + te + cx + ex
             wait = np.maximum(launch - busy, 0.0)
             shard_comm = self._shard_layer(lay, moe, again)
@@ -211,13 +214,19 @@ class StepModel:
         layer_s = sum(tot.values())
         hw = self._head(lay)
         head_s = sum(hw.matmul) + sum(hw.pointwise)
+        loss_s = self._logits_B(lay) / 2 * tr.logit_B / (self.gpu.memory_B_per_s * cal["memory_share"])
         step, work_share = np.zeros(n), np.zeros(n)
         for pp in np.unique(lay.pp):
             at_pp = lay.pp == pp
-            layers, head = layers_of_stages(s, int(pp), self.training.program)
+            layers, head, loss = stages_of(s, int(pp), self.training.program)
             counts = np.array(layers, dtype=float)
             stage = layer_s[at_pp, None] * counts[None, :]
             stage[:, head] += head_s[at_pp]
+            if loss != head:
+                some = lay.only(at_pp)
+                passed = 2 * self._logits_B(some) / self._neighbour_B_per_s(some)
+                stage[:, head] += passed - loss_s[at_pp]
+                stage[:, loss] += passed + loss_s[at_pp]
             if pp > 1:
                 stage = stage + self._send(lay.only(at_pp))[:, None]
             step[at_pp] = pipeline_s(stage, m[at_pp], lay.virtual_stages[at_pp])
@@ -235,9 +244,16 @@ class StepModel:
         """Return the exposed seconds of passing a micro-batch on and its gradient back."""
         tokens = lay.micro_batch_size * self.training.seq_len / lay.cp
         size_B = 2.0 * tokens * self.shape.hidden_size / np.where(lay.sequence_parallel > 0, lay.tp, 1)
-        inside = lay.gpus <= self.cluster.node_size
-        rate = np.where(inside, self.links.node_B_per_s, self.links.network_B_per_s)
-        return (2 * size_B / rate * self.calibration["send_exposed"] + 2e-5) * lay.virtual_stages
+        return (2 * size_B / self._neighbour_B_per_s(lay) * self.calibration["send_exposed"] + 2e-5) * lay.virtual_stages
+
+    def _neighbour_B_per_s(self, lay: Layouts) -> Floats:
+        """Return the rate to the next pipeline rank, which lies dp x tp x cp GPUs further."""
+        inside = lay.dp * lay.tp * lay.cp < self.cluster.node_size
+        return np.where(inside, self.links.node_B_per_s, self.links.network_B_per_s)
+
+    def _logits_B(self, lay: Layouts) -> Floats:
+        """Return the bytes of a micro-batch's logits in 16 bits."""
+        return 2.0 * lay.micro_batch_size * self.training.seq_len / lay.cp * self.shape.vocab_size / lay.tp
 
     def _rank_parameters(self, lay: Layouts) -> tuple[Floats, Floats]:
         """Return the parameters per rank before sharding: dense ones of the fullest stage, and experts'."""
@@ -252,8 +268,8 @@ class StepModel:
         params = s.layer_parameters(moe) / lay.tp
         group = lay.shard_size.astype(float)
         inner = lay.tp.astype(float)
-        gather = gather_s(2.0 * params, group, inner, self.links)
-        reduce = gather_s(self.traits.reduced_B * params, group, inner, self.links)
+        gather = ring_gather_s(2.0 * params, group, inner, self.links)
+        reduce = ring_gather_s(self.traits.reduced_B * params, group, inner, self.links)
         return 2 * (gather.bytes_s + gather.latency_s) + (reduce.bytes_s + reduce.latency_s)
 
     def _reduction(self, lay: Layouts, micro_s: Floats) -> Floats:
@@ -262,11 +278,12 @@ class StepModel:
         dense, experts = self._rank_parameters(lay)
         group, inner = (lay.dp * lay.cp).astype(float), lay.tp.astype(float)
         def both(size: Floats, group: Floats, inner: Floats) -> tuple[Floats, Floats]:
-            reduce = gather_s(tr.reduced_B * size, group, inner, self.links)
-            gather = gather_s(2.0 * size, group, inner, self.links)
+            reduce = ring_gather_s(tr.reduced_B * size, group, inner, self.links)
+            gather = ring_gather_s(2.0 * size, group, inner, self.links)
             r, g = reduce.bytes_s + reduce.latency_s, gather.bytes_s + gather.latency_s
             if self.training.program == "nanotron":
-                r = 2 * r
+                buckets = np.where(lay.zero == 0, np.maximum(size / self.calibration["bucket_parameters"], 1.0), 1.0)
+                r = 2 * (reduce.bytes_s + buckets * reduce.latency_s)
                 g = np.where(lay.zero > 0, g, 0.0)
             else:
                 r, g = np.where(lay.zero == 0, 2 * r, r), np.where(lay.zero == 0, 0.0, g)

@@ -23,6 +23,9 @@ class ProgramTraits:
     reduction_overlaps: bool  # gradients are sent while the last backward runs
     gather_overlaps: bool  # parameters are gathered while the next forward runs
     attention_kernel: str = "flash2"
+    pipeline_tp_s: float = 0.0  # of launches per layer and tensor-parallel rank, where a pipeline spans nodes
+    tp_network_s: float = 0.0  # more of a collective, per node that tensor parallelism spans besides the first
+    sustained: float = 1.0  # share of the rate of matmuls that this program reaches
 
 
 TRAITS: Mapping[Program, ProgramTraits] = {
@@ -31,7 +34,7 @@ TRAITS: Mapping[Program, ProgramTraits] = {
         tp_exposed=0.35, reduction_overlaps=True, gather_overlaps=True,
     ),
     "nanotron": ProgramTraits(
-        layer_launch_s=2.5e-3, tp_launch_s=1.9e-3, pointwise_factor=1.5, logit_B=50, accumulate_B=14, update_B=60, reduced_B=4,
+        layer_launch_s=2.5e-3, tp_launch_s=1.6e-3, pipeline_tp_s=2.2e-3, tp_network_s=0.33e-3, sustained=0.87, pointwise_factor=1.5, logit_B=50, accumulate_B=14, update_B=60, reduced_B=4,
         tp_exposed=0.7, reduction_overlaps=False, gather_overlaps=False,
     ),
     "composer": ProgramTraits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,9 +12,17 @@ from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import Amount, Floats
 
 
+class Stages(NamedTuple):
+    """What each pipeline rank has."""
+
+    layers: tuple[int, ...]
+    head: int  # the rank with the output layer
+    loss: int  # the rank with the loss, which needs the logits
+
+
 @lru_cache(maxsize=4096)
-def layers_of_stages(shape: TransformerShape, pp: int, program: Program) -> tuple[tuple[int, ...], int]:
-    """Return the layers of each of `pp` pipeline ranks, and the rank that has the output layer.
+def stages_of(shape: TransformerShape, pp: int, program: Program) -> Stages:
+    """Return the layers of each of `pp` pipeline ranks, and the ranks that have the output layer and the loss.
 
     nanotron assigns blocks in turn by their matmuls' parameters, the output layer among them, and goes on to the
     next rank once the sum passes that rank's share (nanotron, models/base.py, build_model). The others divide
@@ -22,11 +31,11 @@ def layers_of_stages(shape: TransformerShape, pp: int, program: Program) -> tupl
     count = shape.num_hidden_layers
     if program != "nanotron" or pp == 1:
         base, more = divmod(count, pp)
-        return tuple(base + (rank < more) for rank in range(pp)), pp - 1
-    layer = 4 * shape.query_size * shape.hidden_size + shape.matrices_of_mlp * shape.intermediate_size * shape.hidden_size
+        return Stages(tuple(base + (rank < more) for rank in range(pp)), pp - 1, pp - 1)
+    layer = (4 * shape.query_size + shape.matrices_of_mlp * shape.intermediate_size) * shape.hidden_size
     costs = [layer] * count + [shape.vocab_size * shape.hidden_size]
-    total, passed, rank = sum(costs), 0, 0
-    layers, head = [0] * pp, pp - 1
+    total, passed, rank, head = sum(costs), 0, 0, 0
+    layers = [0] * pp
     for index, cost in enumerate(costs):
         if index < count:
             layers[rank] += 1
@@ -35,7 +44,7 @@ def layers_of_stages(shape: TransformerShape, pp: int, program: Program) -> tupl
         passed += cost
         if passed * pp > total * (rank + 1):
             rank = min(rank + 1, pp - 1)
-    return tuple(layers), head
+    return Stages(tuple(layers), head, rank)
 
 
 def pipeline_s(stage_s: Floats, micro_batches: Amount, virtual_stages: Amount) -> Floats:
