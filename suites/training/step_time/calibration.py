@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 PATH = Path(__file__).with_name("calibration.yaml")
 
 DEFAULT = dict(
-    moe_imbalance=1.15, grouped_factor=1.1, memory_share=0.8, expert_exposed=0.8, shard_exposed=0.15, send_exposed=0.3,
+    moe_imbalance=1.15, grouped_factor=1.1, memory_share=0.8, expert_exposed=0.8, shard_exposed=0.4, send_exposed=0.3,
     straggler=0.01, step_s=0.01, moe_launch=2.0,
-    sustained_ampere=0.95, sustained_hopper=0.9, sustained_blackwell=0.9, sustained_fp8=0.9, sustained_nvfp4=0.6,
+    sustained_ampere=1.04, sustained_hopper=0.98, sustained_blackwell=0.9, sustained_fp8=0.9, sustained_nvfp4=0.6,
     flash2_ampere_f=0.62, flash2_ampere_b=0.58, flash2_hopper_f=0.38, flash2_hopper_b=0.33, flash2_blackwell_f=0.3, flash2_blackwell_b=0.25,
     cudnn_ampere_f=0.62, cudnn_ampere_b=0.58, cudnn_hopper_f=0.6, cudnn_hopper_b=0.5, cudnn_blackwell_f=0.6, cudnn_blackwell_b=0.48,
-    attention_seq=500.0, attention_head64=0.85, triton_factor=1.3, quantised_B=3.0, reduction_exposed=0.1, mlperf_factor=0.92,
-    node_share=0.75, network_share=0.85, collective_s=2e-5, node_hop_s=3e-6, network_hop_s=2e-5, bucket_parameters=12.5e6,
+    attention_seq=700.0, attention_head64=1.0, triton_factor=1.9, quantised_B=3.0, reduction_exposed=0.1, mlperf_factor=0.92,
+    node_share=0.75, network_share=0.85, collective_s=2e-5, node_hop_s=3e-6, network_hop_s=2e-5, bucket_parameters=12.5e6, fits_below=1.0, retries_from=0.92, retries_width=0.05, retry_s=1.2,
 )
 
 

@@ -30,6 +30,11 @@ def memory_B(shape: TransformerShape, layouts: Layouts, training: Training, gpu:
         kept = tokens * (2 * shape.hidden_size * 6 / sp + 2 * (2 * shape.query_size + shape.key_value_size) / tp + 2 * wide * (gate if gate == 3 else 2) / tp)
         if layouts.recompute[i] == 2:
             kept = tokens * 2 * shape.hidden_size / sp
+        grad, of_logits, base = 0.0, 8.0, 2e9
+        if training.program == "nanotron":
+            # fitted to the development set's memory, whole steps
+            kept = tokens * 2 * (20 * shape.hidden_size / tp + 0.17 * shape.hidden_size + 1.9 * shape.intermediate_size / tp)
+            grad, of_logits, base = 2.7, 14.0, 0.1e9
         m = int(layouts.micro_batches[i])
         best = 0.0
         for rank, count in enumerate(counts):
@@ -39,9 +44,9 @@ def memory_B(shape: TransformerShape, layouts: Layouts, training: Training, gpu:
             states = _states_B(parameters, zero, shard, training) + _states_B(of_experts, zero, max(1, shard * tp // ep // etp), training)
             flight = min(m, pp - rank) if layouts.virtual_stages[i] == 1 else min(m, pp - rank) * (1 + (pp - 1) / pp / float(layouts.virtual_stages[i]))
             act = count * kept * flight
-            logits = tokens * shape.vocab_size / tp * (10 if training.program == "nanotron" else 8) if rank == head else 0.0
-            best = max(best, states + act + logits)
-        used[i] = best + 2e9
+            logits = tokens * shape.vocab_size / tp * of_logits if rank == head else 0.0
+            best = max(best, states + grad * parameters + act + logits)
+        used[i] = best + base
     return used
 
 

@@ -162,8 +162,7 @@ class StepModel:
         tp = lay.tp.astype(float)
         each = ring_gather_s(size_B, tp, np.ones_like(tp), self.links)
         count = 4.0 + 6.0 + 4.0 * recompute
-        far = np.maximum(tp / self.cluster.node_size - 1, 0.0)
-        return (each.bytes_s * self.traits.tp_exposed + each.latency_s + far * self.traits.tp_network_s) * count
+        return (each.bytes_s * self.traits.tp_exposed + each.latency_s) * count
 
     def _context(self, lay: Layouts, attention_s: Floats) -> Floats:
         tokens = lay.micro_batch_size * self.training.seq_len / lay.cp
@@ -205,8 +204,9 @@ class StepModel:
             launch = (tr.layer_launch_s + tr.tp_launch_s * (lay.tp > 1)) * (1 + again / 3) * (cal["moe_launch"] if moe else 1.0)
             across = (lay.pp > 1) & (lay.gpus > self.cluster.node_size) & (lay.tp > 1)
             launch = launch + np.where(across, tr.pipeline_tp_s * lay.tp, 0.0)
+            far = np.maximum(lay.tp / self.cluster.node_size - 1, 0.0) * tr.tp_network_s * (10 + 4 * again)
             busy = mm + at + pw + te + cx + ex
-            wait = np.maximum(launch - busy, 0.0)
+            wait = np.maximum(launch - busy, 0.0) + far
             shard_comm = self._shard_layer(lay, moe, again)
             shard = np.where(lay.zero == 3, np.maximum(shard_comm - busy - wait, 0.0) + cal["shard_exposed"] * np.minimum(shard_comm, busy + wait), 0.0)
             for name, value in (("matmul", mm), ("attention", at), ("pointwise", pw), ("launch", wait), ("tensor", te), ("context", cx), ("expert", ex), ("shard", shard)):

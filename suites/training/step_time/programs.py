@@ -34,8 +34,8 @@ TRAITS: Mapping[Program, ProgramTraits] = {
         tp_exposed=0.35, reduction_overlaps=True, gather_overlaps=True,
     ),
     "nanotron": ProgramTraits(
-        layer_launch_s=2.5e-3, tp_launch_s=1.6e-3, pipeline_tp_s=2.2e-3, tp_network_s=0.33e-3, sustained=0.87, pointwise_factor=1.5, logit_B=50, accumulate_B=14, update_B=60, reduced_B=4,
-        tp_exposed=0.7, reduction_overlaps=False, gather_overlaps=False,
+        layer_launch_s=2.5e-3, tp_launch_s=1.6e-3, pipeline_tp_s=2.2e-3, tp_network_s=0.39e-3, sustained=0.80, pointwise_factor=1.4, logit_B=56, accumulate_B=14, update_B=60, reduced_B=4,
+        tp_exposed=0.95, reduction_overlaps=False, gather_overlaps=False,
     ),
     "composer": ProgramTraits(
         layer_launch_s=2.0e-3, pointwise_factor=1.3, logit_B=40, accumulate_B=10, update_B=60, reduced_B=2,

@@ -193,8 +193,8 @@ def answers(questions: Sequence[Json], cal: Calibration | None = None) -> list[d
         parts = case.model.seconds(case.layouts)
         used = memory_B(case.model.shape, case.layouts, case.model.training, case.model.gpu)
         limit = case.model.gpu.usable_memory_B
-        fits = (used < 0.97 * limit) & runs(case)
-        seconds = parts.total_s
+        fits = (used < cal["fits_below"] * limit) & runs(case)
+        seconds = parts.total_s + retries_s(used / limit, case.layouts, cal)
         if question["kind"] == "choose":
             key = np.where(fits, seconds, seconds * 1e6)
             rows = list(question["among"])
@@ -203,6 +203,15 @@ def answers(questions: Sequence[Json], cal: Calibration | None = None) -> list[d
             t = float(seconds[0])
             out.append({"id": question["id"], "step_s": t, "step_s_low": t * 0.8, "step_s_high": t * 1.25, "memory_GB": float(used[0]) / 1e9, "fits": bool(fits[0])})
     return out
+
+
+def retries_s(filled: np.ndarray, layouts: Layouts, cal: Calibration) -> np.ndarray:
+    """Return the seconds that the allocator takes to free and allocate anew, near the limit of memory.
+
+    Each micro-batch pays once, where the peak comes within a margin of the limit (whole steps: playbook).
+    """
+    near = np.clip((filled - cal["retries_from"]) / cal["retries_width"], 0.0, 1.0)
+    return near * cal["retry_s"] * layouts.micro_batches
 
 
 def runs(case: Case) -> np.ndarray:
