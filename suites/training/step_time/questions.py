@@ -194,7 +194,12 @@ def answers(questions: Sequence[Json], cal: Calibration | None = None) -> list[d
         used = memory_B(case.model.shape, case.layouts, case.model.training, case.model.gpu)
         limit = case.model.gpu.usable_memory_B
         fits = (used < cal["fits_below"] * limit) & runs(case)
-        seconds = parts.total_s + retries_s(used / limit, case.layouts, cal)
+        seconds = parts.total_s
+        if case.model.training.program == "nanotron":
+            seconds = seconds + retries_s(used / limit, case.layouts, cal)
+        lay = case.layouts
+        # where the micro-batches given are not the whole batch, as many steps are taken as make it
+        seconds = seconds * int(question["global_batch_size"]) / (lay.dp * lay.micro_batch_size * lay.micro_batches)
         if question["kind"] == "choose":
             key = np.where(fits, seconds, seconds * 1e6)
             rows = list(question["among"])
