@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 Program = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
 """Whose code trains: it decides what is kept, sent and overlapped."""
 
 RECOMPUTES = ("none", "selective", "full")
-"""By `Layouts.recompute`: what is recomputed in the backward pass."""
+"""By `Layouts.recompute`: what is recomputed in the backward pass. selective: attention without its kernel's
+inputs (Megatron-LM), matmuls kept and the rest recomputed (torchtitan)."""
 
 
 class Layouts(NamedTuple):
@@ -73,5 +75,6 @@ class Training:
     program: Program = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
-    gradient_B: int = 4  # bytes of an accumulated gradient
     attention: Literal["fused", "flash", "unfused"] = "fused"
+    fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean
