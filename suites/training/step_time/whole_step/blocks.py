@@ -12,7 +12,7 @@ from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import Amount, Floats
 
 
-class Stages(NamedTuple):
+class RankBlocks(NamedTuple):
     """What each pipeline rank has."""
 
     layers: tuple[int, ...]
@@ -21,7 +21,7 @@ class Stages(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def stages_of(shape: TransformerShape, pp: int, program: Program) -> Stages:
+def blocks_of_ranks(shape: TransformerShape, pp: int, program: Program) -> RankBlocks:
     """Return the layers of each of `pp` pipeline ranks, and the ranks that have the output layer and the loss.
 
     nanotron assigns blocks in turn by their matmuls' parameters, the output layer among them, and goes on to the
@@ -31,7 +31,7 @@ def stages_of(shape: TransformerShape, pp: int, program: Program) -> Stages:
     count = shape.num_hidden_layers
     if program != "nanotron" or pp == 1:
         base, more = divmod(count, pp)
-        return Stages(tuple(base + (rank < more) for rank in range(pp)), pp - 1, pp - 1)
+        return RankBlocks(tuple(base + (rank < more) for rank in range(pp)), pp - 1, pp - 1)
     layer = (4 * shape.query_size + shape.matrices_of_mlp * shape.intermediate_size) * shape.hidden_size
     costs = [layer] * count + [shape.vocab_size * shape.hidden_size]
     total, passed, rank, head = sum(costs), 0, 0, 0
@@ -44,7 +44,7 @@ def stages_of(shape: TransformerShape, pp: int, program: Program) -> Stages:
         passed += cost
         if passed * pp > total * (rank + 1):
             rank = min(rank + 1, pp - 1)
-    return Stages(tuple(layers), head, rank)
+    return RankBlocks(tuple(layers), head, rank)
 
 
 def pipeline_s(stage_s: Floats, micro_batches: Amount, virtual_stages: Amount) -> Floats:

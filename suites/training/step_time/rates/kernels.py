@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from suites.training.step_time.collectives import Amount, Floats
-from suites.training.step_time.gpu import Gpu
+from suites.training.step_time.rates.gpu import RatedGpu
 
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
 """Rows and columns of a tile, as cuBLAS and CUTLASS have them for 16-bit operands."""
@@ -30,7 +30,7 @@ class MatmulRates(NamedTuple):
 
 
 def matmul_s(
-    rows: Amount, columns: Amount, inner: Amount, gpu: Gpu, rates: MatmulRates, precision: str = "bf16"
+    rows: Amount, columns: Amount, inner: Amount, gpu: RatedGpu, rates: MatmulRates, precision: str = "bf16"
 ) -> Floats:
     """Return the seconds of one product of [rows, inner] and [inner, columns]."""
     m, n, k = (np.asarray(one, dtype=float) for one in (rows, columns, inner))
@@ -61,6 +61,6 @@ def attention_flop(tokens: Amount, seen: Amount, query_size: Amount, value_size:
     return 2.0 * tokens * seen * (query_size + value_size)
 
 
-def moved_s(moved_B: Amount, gpu: Gpu, share: float) -> Amount:
+def moved_s(moved_B: Amount, gpu: RatedGpu, share: float) -> Amount:
     """Return the seconds of operations that are bound by memory."""
     return moved_B / (gpu.memory_B_per_s * share)
