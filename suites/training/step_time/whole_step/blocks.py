@@ -47,14 +47,28 @@ def blocks_of_ranks(shape: TransformerShape, pp: int, program: Program) -> RankB
     return RankBlocks(tuple(layers), head, rank)
 
 
-def pipeline_s(stage_s: Floats, micro_batches: Amount, virtual_stages: Amount) -> Floats:
-    """Return the seconds of a step of 1F1B from those of one micro-batch on each stage, stages last.
+FORWARD_SHARE = 1 / 3
+"""Of a stage's seconds, those of its forward pass: its backward pass multiplies twice as much."""
 
-    The slowest stage works without a break once it has its first micro-batch, and each micro-batch passes the
-    others before and after: (m - 1) times the slowest and once all. Interleaving divides the others' part by the
-    stages per rank (Narayanan et al., arXiv 2104.04473, section 2.2.2).
+
+def pipeline_s(stage_s: Floats, micro_batches: Amount, virtual_stages: Amount) -> Floats:
+    """Return the seconds of a step of 1F1B from those of one micro-batch on each rank, ranks last.
+
+    The slowest rank works without a break once it has its first micro-batch, except while the ranks after it
+    have the first one and its own forward passes ahead of that do not take as long, and while the last
+    micro-batches come back more slowly than it could take them. Ranks before it work before and after. With
+    stages of equal length this is (m + p - 1) micro-batches; interleaving divides p - 1 by the stages per rank
+    (Narayanan et al., arXiv 2104.04473, section 2.2.2). `schedule.stepped` is the same, stepped through time.
     """
+    count, ranks = np.asarray(micro_batches, dtype=float), np.arange(stage_s.shape[-1])
+    at = stage_s.argmax(axis=-1)
     slowest = stage_s.max(axis=-1)
-    others = stage_s.sum(axis=-1) - slowest
-    seconds: Floats = micro_batches * slowest + others / virtual_stages
+    after_s = np.where(ranks > at[:, None], stage_s, 0.0)
+    before = np.where(ranks < at[:, None], stage_s, 0.0).sum(axis=-1)
+    ahead = np.minimum(ranks[-1] - at, count - 1)
+    filling = np.maximum(after_s.sum(axis=-1) - ahead * slowest * FORWARD_SHARE, 0.0)
+    draining = ahead * np.maximum(after_s.max(axis=-1) - slowest * (1 - FORWARD_SHARE), 0.0)
+    plain = before + filling + draining
+    interleaved = (stage_s.sum(axis=-1) - slowest) / virtual_stages
+    seconds: Floats = count * slowest + np.where(np.asarray(virtual_stages) > 1, interleaved, plain)
     return seconds
