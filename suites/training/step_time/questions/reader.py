@@ -12,6 +12,7 @@ from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.questions.words import (
     NVLINK_DOMAIN,
     Json,
+    is_compiled,
     is_lora,
     is_mlperf,
     network_B_per_s,
@@ -70,6 +71,7 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
         adapters_alone=is_lora(question),
         triton_attention="triton" in str(question.get("notes") or "").lower(),
         tuned=is_mlperf(question),
+        compiled=is_compiled(question),
         routing_forced="bridge" in str(question.get("framework") or "").lower(),
     )
 

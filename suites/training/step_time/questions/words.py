@@ -111,7 +111,7 @@ def precision_of(question: Json, architecture: str) -> str:
     their weights. So do, by their seconds, those of Megatron Bridge where the precision is left out.
     """
     word = re.sub(r"[^a-z0-9]", "", str(question.get("precision") or "").lower())
-    narrow = architecture in ("hopper", "blackwell", "ada")
+    narrow = architecture in ("hopper", "blackwell", "ada", "cdna")
     if not narrow:
         return "bf16"
     if "fp4" in word:
@@ -127,6 +127,13 @@ def precision_of(question: Json, architecture: str) -> str:
 def is_mlperf(question: Json) -> bool:
     """Return whether a question is of a submission to MLPerf."""
     return str(question.get("source") or "").lower().startswith("mlperf")
+
+
+def is_compiled(question: Json) -> bool:
+    """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, which always does."""
+    said = f"{question.get('notes')} {question.get('framework')} {question.get('source')}".lower()
+    without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[^,;]*(off|false|none)", said)
+    return ("compile" in said or "fms" in said) and not without
 
 
 def is_lora(question: Json) -> bool:

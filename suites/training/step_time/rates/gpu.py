@@ -28,6 +28,7 @@ ALIKE: Mapping[str, str] = {
     "h100": "h100_80gb",
     "h800": "h100_80gb",
     "gh200": "h100_80gb",
+    "mi325x": "mi300x",
     "v100": "v100_32gb",
 }
 """Chips by the first part of a name, and which file of conf/hardware has their rates."""
@@ -43,6 +44,10 @@ FULL_POWER_W = 700.0
 
 LESS_POWER_W = 500.0
 """Of the H100 with HBM2e: what published steps on it say."""
+
+
+MORE_POWER: Mapping[str, float] = {"gb300": 1.4 / 1.2}
+"""Power limit over that of the GPU whose matmuls were measured, GB200: https://verda.com/blog/gb300-nvl72-architecture"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +125,5 @@ def _read(name: str) -> RatedGpu:
         link_B_per_s=float(values.get("link_B_per_s") or 0.0),
         matmul_FLOP_per_s={precision: float(rate) for precision, rate in rates.items()},
         processors=PROCESSORS.get(name.split("_")[0], OTHER_PROCESSORS),
+        power_share=MORE_POWER.get(name, 1.0),
     )

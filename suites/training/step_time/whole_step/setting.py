@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from suites.training.layouts.layout import Floats, Layouts, Training
@@ -25,6 +25,7 @@ class StepSetting:
     adapters_alone: bool = False  # weights are frozen, as with LoRA: no gradients of them
     triton_attention: bool = False  # FlashAttention written in Triton, in place of the program's own
     tuned: bool = False  # a submission to MLPerf
+    compiled: bool = False  # torch.compile fuses what a program has between matmuls
     routing_forced: bool = False  # every expert gets as many tokens
 
     @property
@@ -46,7 +47,9 @@ class StepSetting:
     @cached_property
     def own(self) -> ProgramConstants:
         """Return the program's constants."""
-        return self.constants.program(self.training.program)
+        own = self.constants.program(self.training.program)
+        fused = self.constants["compiled_pointwise_factor"] if self.compiled else own.pointwise_factor
+        return replace(own, pointwise_factor=fused)
 
     @cached_property
     def links(self) -> NodeLinks:
