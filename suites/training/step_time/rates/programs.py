@@ -89,6 +89,7 @@ class ProgramConstants:
 
     layer_launch_s: float  # forward and backward of a layer
     tp_launch_s: float  # more of it with tensor parallelism
+    zero_launch_s: float  # more of it with sharded states
     pipeline_tp_s: float  # more of it per tensor-parallel rank, where a pipeline spans nodes
     tp_network_s: float  # more of a collective, per node that tensor parallelism spans besides the first
     ddp_pipeline_factor: float  # seconds with ZeRO-0 over those with ZeRO-1, where a pipeline spans nodes

@@ -103,7 +103,8 @@ def straggling(setting: StepSetting, layouts: Layouts) -> Floats:
 
 def _ddp_in_pipeline(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return where whole gradients are reduced in a pipeline that spans nodes."""
-    return (layouts.zero == 0) & (layouts.pp > 1) & (layouts.gpus > setting.cluster.node_size)
+    spans = (layouts.pp > 1) & (layouts.gpus > setting.cluster.node_size)
+    return spans & (layouts.zero == 0) & (layouts.dp > 1)
 
 
 def mean_layer(setting: StepSetting, layouts: Layouts) -> LayerSeconds:
@@ -141,7 +142,8 @@ def launches_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> Float
     dense = own.layer_launch_s * (setting.constants["expert_launch_factor"] if kind.moe else 1.0)
     tensor = np.where(layouts.tp > 1, own.tp_launch_s, 0.0)
     across = (layouts.pp > 1) & (layouts.tp > 1) & (layouts.gpus > setting.cluster.node_size)
-    return dense + tensor + np.where(across, own.pipeline_tp_s * layouts.tp, 0.0)
+    sharded = np.where(layouts.zero > 0, own.zero_launch_s, 0.0)
+    return dense + tensor + sharded + np.where(across, own.pipeline_tp_s * layouts.tp, 0.0)
 
 
 def pipelined_s(setting: StepSetting, layouts: Layouts, layer: Floats, head: HeadSeconds) -> Floats:
@@ -164,9 +166,8 @@ def rank_s(setting: StepSetting, layouts: Layouts, layer: Floats, head: HeadSeco
     stage[:, blocks.loss] += head.loss
     stage[:, blocks.loss] += setting.shape.num_nextn_predict_layers * (layer + head.total)
     if blocks.head != blocks.loss:
-        passed = 2 * logits_B(setting, layouts) / neighbour_B_per_s(setting, layouts)
-        stage[:, blocks.head] += passed
-        stage[:, blocks.loss] += passed
+        # the loss waits for the logits; the rank that sends them goes on
+        stage[:, blocks.loss] += 2 * logits_B(setting, layouts) / neighbour_B_per_s(setting, layouts)
     return stage
 
 
