@@ -30,6 +30,9 @@ DEVICES = {"a100": "a100_80gb", "h100": "h100_80gb"}
 
 MATMULS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
 
+WHOLE_NODE = 8
+"""Ranks of a node, which training's collectives use."""
+
 FEWEST_ROWS = 256
 """Training has no smaller matmuls; below, their seconds are those of a launch."""
 
@@ -102,17 +105,16 @@ def _bounded(values: Values) -> MatmulRates:
 
 
 def memory_share(rows: Iterable[Row]) -> float:
-    """Return the share of the memory's rate that additions and norms of large tensors reach, in the median."""
+    """Return the share of the memory's rate that additions of large tensors reach, in the median."""
     shares = []
-    moved = {"add": 3, "input_layernorm": 2}  # tensors read and written
     for row in rows:
-        if row["source"] != "vidur" or row["accelerator"] not in DEVICES or row["operator"] not in moved:
+        if row["source"] != "vidur" or row["accelerator"] not in DEVICES or row["operator"] != "add":
             continue
         size_B = 2.0 * int(row["tokens"]) * int(row["hidden"])
         gpu = gpu_of(DEVICES[row["accelerator"]])
         if size_B < 32e6 or gpu is None:  # smaller ones stay in the cache
             continue
-        rate = moved[row["operator"]] * size_B / (float(row["forward_ms"]) / 1e3)
+        rate = 3 * size_B / (float(row["forward_ms"]) / 1e3)  # two read, one written
         shares.append(rate / gpu.memory_B_per_s)
     return float(np.median(shares))
 
@@ -126,9 +128,13 @@ def node_links(rows: Iterable[Row]) -> dict[str, float]:
     for row in rows:
         if row["system"] not in ("h100_dgx", "a100_dgx") or row["operation"] != "all_reduce":
             continue
-        ranks, size_B, seconds = int(row["ranks"]), float(row["bytes"]), float(row["milliseconds_median"]) / 1e3
+        ranks, size_B, seconds = (
+            int(row["ranks"]),
+            float(row["bytes"]),
+            float(row["milliseconds_median"]) / 1e3,
+        )
         gpu = gpu_of(DEVICES[row["system"].split("_")[0]])
-        if ranks != int(row["ranks_per_node"]) or ranks < 4 or gpu is None:
+        if ranks != int(row["ranks_per_node"]) or ranks < WHOLE_NODE or gpu is None:
             continue
         if size_B > 48e6:
             shares.append(2 * (ranks - 1) / ranks * size_B / seconds / gpu.link_B_per_s)
@@ -170,7 +176,7 @@ def fitted(folder: Path) -> dict[str, float]:
         name = f"matmul.{gpu.architecture}"
         found[f"{name}.typical_share"] = rates.peak_share / best_share(gpu, "bf16")
         found |= {f"{name}.{key}": value for key, value in rates._asdict().items() if key != "peak_share"}
-        print(f"{name}: {len(measured.rows)} matmuls, mean error {error:.1%}")
+        print(f"{name}: {len(measured.rows)} matmuls, mean error {error:.1%}")  # noqa: T201
     found["memory_share"] = memory_share(operators)
     return found | node_links(collectives) | network_links(collectives)
 
@@ -179,7 +185,7 @@ def main(words: Sequence[str]) -> None:
     """Print each constant as fitted and as constants.yaml has it."""
     now = StepConstants.read()
     for name, value in fitted(Path(words[0])).items():
-        print(f"{name:32} {value:12.4g}   constants.yaml: {now[name]:.4g}")
+        print(f"{name:32} {value:12.4g}   constants.yaml: {now[name]:.4g}")  # noqa: T201
 
 
 if __name__ == "__main__":

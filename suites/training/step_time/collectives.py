@@ -80,7 +80,7 @@ def gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> 
 
 
 def ring_gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
-    """Return the seconds of an all-gather to `size_B` bytes per rank by rings, or of a reduce-scatter from them.
+    """Return the seconds of an all-gather to `size_B` bytes per rank by rings, or of a reduce-scatter.
 
     As many rings as GPUs of a node have links, each through all ranks: the slowest link bounds all, and the
     latency is that of every node in turn (NCCL's ring algorithm; nccl-tests, PERFORMANCE.md).

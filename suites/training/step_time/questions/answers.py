@@ -1,4 +1,4 @@
-"""Answers to questions about published steps: seconds with an interval, memory, whether it fits, which is fastest."""
+"""Answers to questions about published steps: seconds with an interval, memory, the fastest that fits."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def answer(question: Json, constants: StepConstants) -> dict[str, Any]:
     if question["kind"] == "choose":
         return {"id": question["id"], "index": _fastest(list(question["among"]), steps)}
     seconds = float(steps.seconds[0])
-    low, high = interval_of(question, asked, steps.fits)
+    interval = interval_of(asked, float(steps.memory_B[0]) / asked.setting.gpu.usable_memory_B)
     return {
         "id": question["id"],
         "step_s": seconds,
-        "step_s_low": seconds * low,
-        "step_s_high": seconds * high,
+        "step_s_low": seconds * interval.low,
+        "step_s_high": seconds * interval.high,
         "memory_GB": float(steps.memory_B[0]) / 1e9,
         "fits": bool(steps.fits[0]),
     }

@@ -21,8 +21,8 @@ PROGRAMS: tuple[tuple[tuple[str, ...], Program], ...] = (
 """Parts of frameworks' names, and whose code stands for them; the last for a name that none of them has."""
 
 NETWORK_B_PER_S: Mapping[str, float] = {"volta": 12.5e9, "ampere": 25e9, "hopper": 50e9, "blackwell": 50e9}
-"""Per GPU where a question states none: an adapter per GPU, as in DGX-1 (100 Gbit/s), DGX A100 (200), DGX H100,
-DGX B200 and DGX GB200 (400); their user guides, https://docs.nvidia.com/dgx/."""
+"""Per GPU where a question states none: an adapter per GPU, as in DGX-1 (100 Gbit/s), DGX A100 (200), DGX
+H100, DGX B200 and DGX GB200 (400); their user guides, https://docs.nvidia.com/dgx/."""
 
 GB300_NETWORK_B_PER_S = 100e9
 """ConnectX-8, 800 Gbit/s per GPU: https://docs.nvidia.com/dgx/dgxgb200-user-guide/ and its GB300 edition."""
@@ -70,7 +70,8 @@ def _experts(model: Json) -> dict[str, Any]:
     shared = _first(model, "n_shared_experts", "num_shared_experts") * width
     return {
         "num_experts": count,
-        "experts_per_token": _first(model, "num_experts_per_tok", "experts_per_token", "moe_router_topk") or 1,
+        "experts_per_token": _first(model, "num_experts_per_tok", "experts_per_token", "moe_router_topk")
+        or 1,
         "moe_intermediate_size": width,
         "shared_intermediate_size": shared or _first(model, "shared_expert_intermediate_size"),
         "moe_layers": tuple(layer >= dense and (layer + 1) % step == 0 for layer in layers),
@@ -130,7 +131,7 @@ def is_mlperf(question: Json) -> bool:
 
 
 def is_compiled(question: Json) -> bool:
-    """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, which always does."""
+    """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, as always there."""
     said = f"{question.get('notes')} {question.get('framework')} {question.get('source')}".lower()
     without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[^,;]*(off|false|none)", said)
     return ("compile" in said or "fms" in said) and not without

@@ -47,7 +47,9 @@ class StepConstants(dict[str, float]):
         known = f"matmul.{gpu.architecture}.typical_share" in self
         architecture = gpu.architecture if known else "ampere"
         own = {
-            name: self[f"matmul.{architecture}.{name}"] for name in MatmulRates._fields if name != "peak_share"
+            name: self[f"matmul.{architecture}.{name}"]
+            for name in MatmulRates._fields
+            if name != "peak_share"
         }
         typical = self[f"matmul.{architecture}.typical_share"]
         share = best_share(gpu, precision) * typical * self.sustained(gpu, precision)
@@ -56,7 +58,9 @@ class StepConstants(dict[str, float]):
     def sustained(self, gpu: RatedGpu, precision: str) -> float:
         """Return the share of a short run's rate that clocks leave in a long one."""
         narrow = precision in ("fp8", "mxfp8", "nvfp4")
-        share = self.get(f"sustained.{gpu.architecture}.fp8" if narrow else f"sustained.{gpu.architecture}", 1.0)
+        share = self.get(
+            f"sustained.{gpu.architecture}.fp8" if narrow else f"sustained.{gpu.architecture}", 1.0
+        )
         if precision == "nvfp4":
             share *= self["sustained.nvfp4"]
         return float(share * gpu.power_share ** self["power_exponent"])
@@ -101,6 +105,12 @@ def entries() -> Mapping[str, Mapping[str, Any]]:
     """Return each constant by name, with its value and its source or what it was fitted to."""
     named: Mapping[str, Mapping[str, Any]] = _read()["constants"]
     return named
+
+
+def intervals() -> Mapping[str, Mapping[str, Any]]:
+    """Return the ends of 90 % intervals by kind of question, over the predicted seconds."""
+    by_kind: Mapping[str, Mapping[str, Any]] = _read()["intervals"]
+    return by_kind
 
 
 def fitted_to_whole_steps() -> tuple[str, ...]:

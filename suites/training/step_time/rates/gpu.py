@@ -34,7 +34,7 @@ ALIKE: Mapping[str, str] = {
 """Chips by the first part of a name, and which file of conf/hardware has their rates."""
 
 EXPORT_LINK_B_PER_S = 200e9
-"""Of A800 and H800, each way: NVLink is limited to 400 GB/s both ways (of H800: arXiv 2505.09343, section 2)."""
+"""Of A800 and H800, each way: their NVLink has 400 GB/s both ways (of H800: arXiv 2505.09343, section 2)."""
 
 STACK_B, STACK_B_PER_S = 16e9, 400e9
 """Of HBM2e on an H100, whose PCIe card has five stacks: 80 GB at 2.0 TB/s (conf/hardware/h100_pcie.yaml)."""
@@ -47,7 +47,7 @@ LESS_POWER_W = 500.0
 
 
 MORE_POWER: Mapping[str, float] = {"gb300": 1.4 / 1.2}
-"""Power limit over that of the GPU whose matmuls were measured, GB200: https://verda.com/blog/gb300-nvl72-architecture"""
+"""Power limit over GB200's, whose matmuls were measured: https://verda.com/blog/gb300-nvl72-architecture."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def matmul_s(
         waves = tiles / gpu.processors
         counted = rates.quantisation * np.ceil(waves) + (1 - rates.quantisation) * np.maximum(waves, 1.0)
         flop = 2.0 * height * width * (k + rates.inner_offset) * gpu.processors
-        best = np.minimum(best, counted * flop / (peak * rates.peak_share * _tile_rate(height * width, rates)))
+        best = np.minimum(
+            best, counted * flop / (peak * rates.peak_share * _tile_rate(height * width, rates))
+        )
     element_B = {"fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}.get(precision, 2.0)
     moved_B = element_B * (m * k + k * n) + 2.0 * m * n
     by_memory = moved_B / (gpu.memory_B_per_s * rates.memory_share)

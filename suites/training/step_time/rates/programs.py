@@ -85,7 +85,7 @@ FACTS: Mapping[Program, ProgramFacts] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramConstants:
-    """What was fitted or estimated of a program. Launch seconds are those of the host, which no GPU outruns."""
+    """What was fitted or estimated of a program. No GPU outruns the host's launches."""
 
     layer_launch_s: float  # forward and backward of a layer
     tp_launch_s: float  # more of it with tensor parallelism

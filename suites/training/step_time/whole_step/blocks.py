@@ -22,11 +22,11 @@ class RankBlocks(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def blocks_of_ranks(shape: TransformerShape, pp: int, program: Program) -> RankBlocks:
-    """Return the layers of each of `pp` pipeline ranks, and the ranks that have the output layer and the loss.
+    """Return the layers of each of `pp` pipeline ranks, and which have the output layer and the loss.
 
-    nanotron assigns blocks in turn by their matmuls' parameters, the output layer among them, and goes on to the
-    next rank once the sum passes that rank's share (nanotron, models/base.py, build_model). The others divide
-    the layers evenly.
+    nanotron assigns blocks in turn by their matmuls' parameters, the output layer among them, and goes on to
+    the next rank once the sum passes that rank's share (nanotron, models/base.py, build_model). The others
+    divide the layers evenly.
     """
     count = shape.num_hidden_layers
     if program != "nanotron" or pp == 1:
@@ -57,8 +57,8 @@ def pipeline_s(stage_s: Floats, micro_batches: Amount, virtual_stages: Amount) -
     The slowest rank works without a break once it has its first micro-batch, except while the ranks after it
     have the first one and its own forward passes ahead of that do not take as long, and while the last
     micro-batches come back more slowly than it could take them. Ranks before it work before and after. With
-    stages of equal length this is (m + p - 1) micro-batches; interleaving divides p - 1 by the stages per rank
-    (Narayanan et al., arXiv 2104.04473, section 2.2.2). `schedule.stepped` is the same, stepped through time.
+    stages of equal length this is (m + p - 1) micro-batches; interleaving divides p - 1 by the stages per
+    rank (Narayanan et al., arXiv 2104.04473, section 2.2.2). `schedule.stepped` steps it through time.
     """
     count, ranks = np.asarray(micro_batches, dtype=float), np.arange(stage_s.shape[-1])
     at = stage_s.argmax(axis=-1)

@@ -11,9 +11,9 @@ from suites.training.step_time.whole_step.layer import ELEMENT_B
 from suites.training.step_time.whole_step.setting import StepSetting
 
 FORWARD_COLLECTIVES, BACKWARD_COLLECTIVES = 4, 6
-"""All-gathers and reduce-scatters of a layer with sequence parallelism: one of each around attention and around
-the MLP; the backward pass gathers the two inputs again (arXiv 2205.05198, section 4.2.2). Without sequence
-parallelism an all-reduce takes as long as both."""
+"""All-gathers and reduce-scatters of a layer with sequence parallelism: one of each around attention and
+around the MLP; the backward pass gathers the two inputs again (arXiv 2205.05198, section 4.2.2). Without
+sequence parallelism an all-reduce takes as long as both."""
 
 HIDDEN_BY_ATTENTION = 0.8
 """Share of attention's seconds during which keys and values of the next ring step can be sent: set."""
@@ -105,9 +105,9 @@ def send_exposed_s(setting: StepSetting, layouts: Layouts) -> Floats:
 def reduction_exposed_s(setting: StepSetting, layouts: Layouts, micro_batch_s: Floats) -> Floats:
     """Return the exposed seconds of reducing gradients and gathering updated parameters, once per step.
 
-    `micro_batch_s`: of one micro-batch on a rank. The last micro-batch's backward pass can hide the reduction,
-    the next step's first forward pass the gathering; with interleaved stages the last and first pp of them,
-    since a stage is done with all its micro-batches while others still work.
+    `micro_batch_s`: of one micro-batch on a rank. The last micro-batch's backward pass can hide the
+    reduction, the next step's first forward pass the gathering; with interleaved stages the last and first pp
+    of them, since a stage is done with all its micro-batches while others still work.
     """
     facts, nanotron = setting.facts, setting.training.program == "nanotron"
     reduce_s, gather_s = _step_collectives_s(setting, layouts)
@@ -163,4 +163,5 @@ def update_s(setting: StepSetting, layouts: Layouts) -> Floats:
     shards = np.where(layouts.zero > 0, layouts.shard_size, 1).astype(float)
     copies = np.where(layouts.zero > 0, np.minimum(expert_copies(layouts), shards), 1.0)
     moved_B = setting.own.update_B * (shared / shards + experts / copies)
-    return moved_B / setting.memory_B_per_s
+    seconds: Floats = moved_B / setting.memory_B_per_s
+    return seconds

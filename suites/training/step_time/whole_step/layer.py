@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.layouts.states import layer_parameters
@@ -212,6 +213,11 @@ class HeadSeconds(NamedTuple):
     def total(self) -> Floats:
         """Return all of them."""
         return self.matmul.all() + self.added + self.loss
+
+    def only(self, chosen: NDArray[np.bool_]) -> HeadSeconds:
+        """Return those of the chosen layouts."""
+        matmul = PassSeconds(self.matmul.forward[chosen], self.matmul.backward[chosen])
+        return HeadSeconds(matmul, self.added[chosen], self.loss[chosen])
 
 
 def head_s(setting: StepSetting, layouts: Layouts) -> HeadSeconds:

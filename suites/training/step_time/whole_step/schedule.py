@@ -1,7 +1,7 @@
 """A pipeline's schedule stepped through time: when each rank runs which pass of which micro-batch.
 
-1F1B and interleaved 1F1B in Megatron-Core's order (core/pipeline_parallel/schedules.py), and all forward passes
-before all backward passes.
+1F1B and interleaved 1F1B in Megatron-Core's order (core/pipeline_parallel/schedules.py), and all forward
+passes before all backward passes.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from suites.training.layouts.layout import Floats, Layouts
 from suites.training.step_time.whole_step.blocks import blocks_of_ranks, pipeline_s
@@ -79,7 +80,9 @@ def step_s(setting: StepSetting, layouts: Layouts) -> StepSeconds:
     steady = layouts.micro_batches * (layers.total * count + heads)
     reduction = reduction_exposed_s(setting, layouts, layers.total * count)
     update = update_s(setting, layouts)
-    slow = straggling(setting, layouts) * np.where(_ddp_in_pipeline(setting, layouts), setting.own.ddp_pipeline_factor, 1.0)
+    slow = straggling(setting, layouts) * np.where(
+        _ddp_in_pipeline(setting, layouts), setting.own.ddp_pipeline_factor, 1.0
+    )
     tuned = cal["mlperf_factor"] if setting.tuned else 1.0
     known = pipelined + reduction + update
     total = ((pipelined + reduction) * slow + update) * tuned + cal["step_s"]
@@ -101,10 +104,10 @@ def straggling(setting: StepSetting, layouts: Layouts) -> Floats:
     return factor
 
 
-def _ddp_in_pipeline(setting: StepSetting, layouts: Layouts) -> Floats:
+def _ddp_in_pipeline(setting: StepSetting, layouts: Layouts) -> NDArray[np.bool_]:
     """Return where whole gradients are reduced in a pipeline that spans nodes."""
     spans = (layouts.pp > 1) & (layouts.gpus > setting.cluster.node_size)
-    return spans & (layouts.zero == 0) & (layouts.dp > 1)
+    return np.asarray(spans & (layouts.zero == 0) & (layouts.dp > 1))
 
 
 def mean_layer(setting: StepSetting, layouts: Layouts) -> LayerSeconds:
@@ -152,16 +155,17 @@ def pipelined_s(setting: StepSetting, layouts: Layouts, layer: Floats, head: Hea
     for pp in np.unique(layouts.pp):
         at = layouts.pp == pp
         some = layouts.only(at)
-        stage = rank_s(setting, some, layer[at], HeadSeconds(*_only(head, at)))
-        seconds[at] = pipeline_s(stage, some.micro_batches, some.virtual_stages)
+        stage = rank_s(setting, some, layer[at], head.only(at))
+        count, virtual = some.micro_batches.astype(float), some.virtual_stages.astype(float)
+        seconds[at] = pipeline_s(stage, count, virtual)
     return seconds
 
 
 def rank_s(setting: StepSetting, layouts: Layouts, layer: Floats, head: HeadSeconds) -> Floats:
-    """Return the seconds of one micro-batch on each pipeline rank, ranks last, of layouts with as many ranks."""
+    """Return the seconds of one micro-batch on each pipeline rank, ranks last; all layouts have as many."""
     blocks = blocks_of_ranks(setting.shape, int(layouts.pp[0]), setting.training.program)
     stage = layer[:, None] * np.array(blocks.layers, dtype=float)
-    stage = stage + send_exposed_s(setting, layouts)[:, None]
+    stage = np.asarray(stage + send_exposed_s(setting, layouts)[:, None], dtype=float)
     stage[:, blocks.head] += head.total - head.loss
     stage[:, blocks.loss] += head.loss
     stage[:, blocks.loss] += setting.shape.num_nextn_predict_layers * (layer + head.total)
@@ -169,8 +173,3 @@ def rank_s(setting: StepSetting, layouts: Layouts, layer: Floats, head: HeadSeco
         # the loss waits for the logits; the rank that sends them goes on
         stage[:, blocks.loss] += 2 * logits_B(setting, layouts) / neighbour_B_per_s(setting, layouts)
     return stage
-
-
-def _only(head: HeadSeconds, at: np.ndarray) -> tuple[object, ...]:
-    matmul = type(head.matmul)(*(one[at] for one in head.matmul))
-    return matmul, head.added[at], head.loss[at]

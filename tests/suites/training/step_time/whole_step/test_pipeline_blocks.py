@@ -34,7 +34,7 @@ def test_all_layers_lie_on_some_rank(program, pp):
 
 
 def test_nanotron_ends_a_rank_with_the_block_that_passes_its_share():
-    # a layer has 243 M parameters in matmuls, the output layer 537 M, or 2.2 layers: 8.55 layers for each of four
+    # matmuls of a layer: 243 M parameters, the output layer: 537 M or 2.2 layers; 8.55 layers for each of 4
     assert blocks_of_ranks(EIGHT_B, 4, "nanotron").layers == (9, 9, 8, 6)
     # of sixteen the second last has the output layer, and passes its logits on to the loss
     blocks = blocks_of_ranks(EIGHT_B, 16, "nanotron")
