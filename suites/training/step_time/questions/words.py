@@ -132,8 +132,8 @@ def is_mlperf(question: Json) -> bool:
 
 def is_compiled(question: Json) -> bool:
     """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, as always there."""
-    said = f"{question.get('notes')} {question.get('framework')} {question.get('source')}".lower()
-    without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[^,;]*(off|false|none)", said)
+    said = " ".join(str(question.get(key) or "") for key in ("notes", "framework", "source")).lower()
+    without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[ d:=]*(off|false|none)", said)
     return ("compile" in said or "fms" in said) and not without
 
 
