@@ -2,7 +2,7 @@
 
     python -m suites.training.step_time.calibrate FOLDER
 
-FOLDER has operators.csv.gz and collectives.csv.gz. Each constant is printed beside what constants.yaml has.
+FOLDER has operators.csv.gz and collectives.csv.gz. Each constant is printed next to what constants.yaml has.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from suites.training.step_time.questions.words import (
     shape_of_question,
     sharding_of,
 )
-from suites.training.step_time.rates.constants import StepConstants, TrainingCluster
+from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import RatedGpu, gpu_of
 from suites.training.step_time.whole_step.setting import StepSetting
 
@@ -66,7 +66,7 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
     return StepSetting(
         shape_of_question(question["model"]),
         training,
-        TrainingCluster(gpu, domain, rate, network_kind(question)),
+        GpuCluster(gpu, domain, rate, network_kind(question)),
         constants,
         adapters_alone=is_lora(question),
         triton_attention="triton" in str(question.get("notes") or "").lower(),

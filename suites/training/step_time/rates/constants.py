@@ -21,7 +21,7 @@ WHOLE_STEPS = "whole steps"
 """How `fitted_to` begins where a constant was fitted to steps, not to their parts."""
 
 
-class TrainingCluster(NamedTuple):
+class GpuCluster(NamedTuple):
     """The GPUs of a run and what connects them; rates are per GPU and direction."""
 
     gpu: RatedGpu
@@ -76,7 +76,7 @@ class StepConstants(dict[str, float]):
         rate *= self["attention.small_heads"] if head_dim <= 64 else 1.0
         return rate * self[f"{name}.forward"], rate * self[f"{name}.backward"]
 
-    def links(self, cluster: TrainingCluster) -> NodeLinks:
+    def links(self, cluster: GpuCluster) -> NodeLinks:
         """Return the links as collectives see them."""
         return NodeLinks(
             float(cluster.node_size),

@@ -44,13 +44,13 @@ class KernelSeconds(NamedTuple):
 
 
 class LayerKind(NamedTuple):
-    """What tells layers of one model apart."""
+    """How layers of one model differ."""
 
     moe: bool
     windowed: bool
 
 
-Sizes = list[tuple[Floats, Floats]]
+MatmulSizes = list[tuple[Floats, Floats]]
 """Inner dimension and outputs of matmuls, per rank."""
 
 
@@ -76,7 +76,7 @@ def layer_s(setting: StepSetting, layouts: Layouts, kind: LayerKind) -> KernelSe
     )
 
 
-def dense_s(setting: StepSetting, rows: Floats, sizes: Sizes, precision: str) -> PassSeconds:
+def dense_s(setting: StepSetting, rows: Floats, sizes: MatmulSizes, precision: str) -> PassSeconds:
     """Return the seconds of matmuls of [rows, inner] and [inner, outputs].
 
     The backward pass multiplies twice, for the gradients of inputs and of weights, which frozen weights lack.
@@ -92,11 +92,11 @@ def dense_s(setting: StepSetting, rows: Floats, sizes: Sizes, precision: str) ->
     return PassSeconds(forward, backward)
 
 
-def dense_sizes(setting: StepSetting, layouts: Layouts, moe: bool) -> Sizes:
+def dense_sizes(setting: StepSetting, layouts: Layouts, moe: bool) -> MatmulSizes:
     """Return the matmuls that every token passes: attention's, and an MLP's or the shared experts'."""
     shape, tp = setting.shape, layouts.tp.astype(float)
     hidden = shape.hidden_size * np.ones_like(tp)
-    sizes: Sizes = []
+    sizes: MatmulSizes = []
     if shape.kv_lora_rank:
         query = shape.query_size / tp
         rank = shape.q_lora_rank * np.ones_like(tp)
@@ -156,7 +156,7 @@ def positions_seen(seq_len: int, window: int) -> float:
     return seq_len / 2
 
 
-def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Sizes) -> PassSeconds:
+def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: MatmulSizes) -> PassSeconds:
     """Return the seconds of norms, additions, rotations, activations, quantisation and accumulation.
 
     Elements that fused kernels move per token, forward: two norms and two additions, 4 and 6 of the hidden
@@ -179,7 +179,7 @@ def pointwise_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Sizes)
     return PassSeconds(forward + 0.5 * quantised, backward + quantised + added)
 
 
-def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Sizes) -> Floats:
+def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: MatmulSizes) -> Floats:
     """Return the seconds in which operands of a layer's matmuls are quantised, were it done once."""
     shape = setting.shape
     elements = sum((inner + outputs for inner, outputs in sizes), start=np.zeros(len(layouts.tp)))

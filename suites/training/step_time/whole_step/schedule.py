@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Order = Literal["1f1b", "afab"]
+PassOrder = Literal["1f1b", "afab"]
 
 
 class StagePass(NamedTuple):
@@ -30,7 +30,7 @@ class TimedPass(NamedTuple):
 
 
 def passes_of_rank(
-    rank: int, pp: int, micro_batches: int, virtual_stages: int, order: Order
+    rank: int, pp: int, micro_batches: int, virtual_stages: int, order: PassOrder
 ) -> list[StagePass]:
     """Return a rank's passes in the order in which it runs them; raises ValueError where none is defined."""
     if virtual_stages > 1 and micro_batches % pp:
@@ -61,7 +61,7 @@ def stepped(
     backward_s: Sequence[float],
     micro_batches: int,
     virtual_stages: int = 1,
-    order: Order = "1f1b",
+    order: PassOrder = "1f1b",
 ) -> list[TimedPass]:
     """Return every pass with its start and its end; seconds are those of one stage, per rank.
 

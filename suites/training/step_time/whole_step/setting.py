@@ -8,7 +8,7 @@ from functools import cached_property
 from suites.training.layouts.layout import Floats, Layouts, Training
 from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import NodeLinks
-from suites.training.step_time.rates.constants import StepConstants, TrainingCluster
+from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import RatedGpu
 from suites.training.step_time.rates.kernels import MatmulRates
 from suites.training.step_time.rates.programs import FACTS, ProgramConstants, ProgramFacts
@@ -20,7 +20,7 @@ class StepSetting:
 
     shape: TransformerShape
     training: Training
-    cluster: TrainingCluster
+    cluster: GpuCluster
     constants: StepConstants
     adapters_alone: bool = False  # weights are frozen, as with LoRA: no gradients of them
     triton_attention: bool = False  # FlashAttention written in Triton, in place of the program's own

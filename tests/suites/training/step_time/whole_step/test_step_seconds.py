@@ -7,7 +7,7 @@ import pytest
 
 from suites.training.layouts.layout import Layouts, Training
 from suites.training.layouts.shape import TransformerShape
-from suites.training.step_time.rates.constants import StepConstants, TrainingCluster
+from suites.training.step_time.rates.constants import GpuCluster, StepConstants
 from suites.training.step_time.rates.gpu import gpu_of
 from suites.training.step_time.whole_step.layer import experts_s
 from suites.training.step_time.whole_step.seconds import step_s
@@ -52,7 +52,7 @@ NOTHING_ELSE = {
 
 
 def setting(shape=SEVENTY_B, program="megatron", precision="bf16", seq_len=8192, **changed):
-    cluster = TrainingCluster(gpu_of("h100_80gb"), 8, 50e9)
+    cluster = GpuCluster(gpu_of("h100_80gb"), 8, 50e9)
     training = Training(seq_len=seq_len, program=program, precision=precision)
     return StepSetting(shape, training, cluster, StepConstants.read(**changed))
 
