@@ -78,6 +78,7 @@ def check(step: TrainingStep) -> None:
             ranks=1,
             tensor_ranks=1,
             context_ranks=1,
+            expert_ranks=1,
             pipeline_ranks=1,
             make_model=None,
         )

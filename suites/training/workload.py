@@ -102,3 +102,4 @@ class Resources(NamedTuple):
     device: torch.device
     host: HostMemory
     folder: str = ""  # for files; "": the system's for temporary ones
+    mesh: Any = None  # the DeviceMesh of the step's ranks, see ranks/mesh.py; None: it has no such mesh

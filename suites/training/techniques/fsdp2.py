@@ -30,10 +30,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 
 from harness.bounds import Bounds
-from harness.instruments import torch_internals
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
+from suites.training.models.mixture import Experts
 from suites.training.models.model import blocks_of
 from suites.training.offload.host_memory import on_host, states_on_host
 from suites.training.optimizers.optimizers import (
@@ -42,6 +42,7 @@ from suites.training.optimizers.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
+from suites.training.ranks.mesh import dimensions, joined
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.techniques import mixed_precision
 from suites.training.workload import Resources, Workload
@@ -135,7 +136,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
             "fsdp2 gathers block by block, which one graph cannot; use compile: {scope: blocks}"
         )
     refuse_wrong_groups(settings, step.workload.dp_size * step.context_ranks)
-    for other in ("tensor_parallel", "pipeline"):
+    for other in ("tensor_parallel", "pipeline", "expert_parallel"):
         if step.settings_of(other) is not None:
             refuse_on_a_mesh(settings, other)
     unlike, sharding = step.features.states_unlike, shard
@@ -151,7 +152,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     others = step.features.sharding
     features = replace(
         step.features,
-        sharding="zero3" if others == "none" else f"zero3, {others}",
+        sharding="zero3" if others == "none" else joined("zero3", others),
         optimizer_on=place,
         parameters_on=place,
         states_unlike=unlike,
@@ -162,7 +163,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         step,
         ranks=step.workload.dp_size * step.same_data_ranks,
         shard_within=settings.shard_within,
-        ranks_multiple_of=lcm(settings.shard_within or 1, int(settings.reshard_after_forward or 1)),
+        ranks_multiple_of=lcm(
+            settings.shard_within or 1,
+            int(settings.reshard_after_forward or 1),
+            step.expert_ranks * step.same_data_ranks,
+        ),
         features=features,
         around=no_context if mixed else step.around,
         wraps=(*step.wraps, partial(sharding, settings, policy)),
@@ -209,8 +214,7 @@ def shard(
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    mesh = mesh_of(settings, next(model.parameters()))
-    sharded = shard_over(mesh, settings, policy, offload, model)
+    sharded = shard_over(resources.mesh, mesh_of(settings, resources), settings, policy, offload, model)
     if settings.cpu_offload and real:
         for parameter in sharded.parameters():
             resources.host.note(parameter.to_local())
@@ -223,20 +227,23 @@ def shard_stages(
     settings: Settings, policy: MixedPrecisionPolicy, model: Any, resources: Resources
 ) -> nn.Module:
     """Shard each of a pipeline's stages on this rank over the column of its mesh."""
-    mesh = torch_internals.root_mesh(model.mesh)["dp"]
     for stage in model.stages:
-        shard_over(mesh, settings, policy, OffloadPolicy(), stage)
+        shard_over(resources.mesh, mesh_of(settings, resources), settings, policy, OffloadPolicy(), stage)
     return model  # type: ignore[no-any-return]
 
 
 def shard_over(
+    of_step: DeviceMesh | None,
     mesh: DeviceMesh,
     settings: Settings,
     policy: MixedPrecisionPolicy,
     offload: OffloadPolicy,
     model: nn.Module,
 ) -> Any:
-    """Shard each block of a model, or of a stage, then the rest of it; return it."""
+    """Shard each block of a model, or of a stage, then the rest of it; return it.
+
+    Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
+    """
     with_all: Any = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
     of_blocks, of_rest = resharding(settings)
     blocks = blocks_of(model)
@@ -248,7 +255,12 @@ def shard_over(
             with_all([norm, head], reshard_after_forward=bool(of_rest))
     for block in blocks:
         kept = settings.keep_last_block and block is blocks[-1]
-        with_all(block, reshard_after_forward=False if kept else of_blocks)
+        after_forward = False if kept else of_blocks
+        for experts in shared_experts(block):
+            assert of_step is not None
+            over = dimensions(of_step, ("dp", "cp"), "fsdp_experts")
+            with_all(experts, mesh=over, reshard_after_forward=after_forward)
+        with_all(block, reshard_after_forward=after_forward)
     sharded = with_all(model, reshard_after_forward=of_rest)
     if settings.forward_prefetch:
         sharded._set_unshard_async_op(True)
@@ -280,14 +292,20 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
     return find()  # type: ignore[no-any-return]
 
 
-def mesh_of(settings: Settings, parameter: nn.Parameter) -> DeviceMesh:
-    """Return the ranks to shard over: all, or those of one column of tensor parallelism's mesh.
+def shared_experts(block: nn.Module) -> list[Experts]:
+    """Return the experts of a block that ranks share."""
+    return [one for one in block.modules() if isinstance(one, Experts) and one.exchange is not None]
+
+
+def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:
+    """Return the ranks to shard over: all, or those with the same layers and the same part of each.
 
     With `shard_within` its rows have that many neighbouring ranks.
     """
-    device_type = parameter.device.type
-    if isinstance(parameter, DTensor):
-        return torch_internals.root_mesh(parameter.device_mesh)["dp"]  # type: ignore[no-any-return]
+    device_type = resources.device.type
+    names = () if resources.mesh is None else resources.mesh.mesh_dim_names
+    if {"tp", "pp", "ep"} & set(names):
+        return dimensions(resources.mesh, ("dp", "ep", "cp"), "fsdp")
     if settings.shard_within is None:
         return rank_mesh(device_type)
     return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))
