@@ -68,7 +68,7 @@ class Workload(StepWorkload):
     cp_size: PositiveInt = 1  # ranks that context parallelism spreads over
     # Ranks that share the layers under the technique pipeline; a step on one rank ignores it.
     pp_size: Annotated[int, Bounds(at_least=1, not_above="num_hidden_layers")] = 1
-    ep_size: PositiveInt = 1  # of the dp_size ranks, neighbours that share each layer's experts
+    ep_size: PositiveInt = 1  # of dp_size * cp_size ranks, neighbours that share each layer's experts
     optimizer: str = "adamw"  # a name of `optimizers.OPTIMIZERS`
     optimizer_impl: Literal["default", "for_loop", "foreach", "fused"] = "default"
     weight_decay: Annotated[float, Bounds(at_least=0)] = 0.1  # of all optimizers but SGD
@@ -102,4 +102,4 @@ class Resources(NamedTuple):
     device: torch.device
     host: HostMemory
     folder: str = ""  # for files; "": the system's for temporary ones
-    mesh: Any = None  # the DeviceMesh of the step's ranks, see ranks/mesh.py; None: it has no such mesh
+    meshes: Any = None  # `ranks.mesh.Meshes` of the step's ranks

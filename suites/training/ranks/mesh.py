@@ -1,12 +1,14 @@
-"""The mesh of ranks on which techniques share a model, with a dimension for each of them.
+"""The meshes of ranks on which techniques share a model.
 
-From the outermost to the innermost: data-parallel ranks (`fsdp2`), those of them that share each layer's
-experts, those of a pipeline, those that share each sequence, and those that share each layer.
+The mesh of a step has a dimension for each of them, from the outermost to the innermost: data-parallel ranks
+(`fsdp2`), those that share each sequence, those of a pipeline, and those that share each layer. Of the first
+two together, as in torchtitan, so many neighbours share each layer's experts: that is another mesh of the
+same ranks.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -15,46 +17,78 @@ from harness.instruments.distributed.fake_process_group import mesh_of_sizes, wo
 from harness.records import Unavailable
 from suites.training.step import TrainingStep
 
-TECHNIQUES = {
-    "expert_parallel": "ep",
-    "pipeline": "pp",
-    "context_parallel": "cp",
-    "tensor_parallel": "tp",
-}
-"""Techniques with a dimension of their own, and its name."""
+DIMENSIONS = {"context_parallel": "cp", "pipeline": "pp", "tensor_parallel": "tp"}
+"""Techniques with a dimension of the mesh, and its name, the outermost first; before them is "dp"."""
+
+SHARING = ("expert_parallel", *DIMENSIONS)
+"""Techniques by which ranks share layers, sequences or experts."""
 
 
-def mesh_of(step: TrainingStep, device_type: str) -> DeviceMesh | None:
-    """Return the mesh of a step's ranks; None for a step whose ranks share no layers, sequences or experts.
+class Meshes(NamedTuple):
+    """The meshes of a step's ranks; None where no technique needs it.
+
+    `whole`: dp, cp, pp and tp. `experts`: edp, the ranks with the same experts, and ep, those that share them;
+    then all that take part in one layer or have other layers, as one dimension.
+    """
+
+    whole: DeviceMesh | None = None
+    experts: DeviceMesh | None = None
+
+    def of(self, name: str) -> DeviceMesh:
+        """Return one dimension, which a technique of the step has."""
+        mesh = self.experts if name in ("edp", "ep") else self.whole
+        assert mesh is not None
+        return mesh[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the dimensions of the mesh of all techniques but expert parallelism."""
+        return () if self.whole is None else self.whole.mesh_dim_names or ()
+
+    def shards(self) -> DeviceMesh:
+        """Return, as one dimension, the ranks with the same layers and the same part of each."""
+        assert self.whole is not None
+        if "cp" not in self.names:
+            return self.whole["dp"]
+        part: Any = self.whole["dp", "cp"]
+        with torch_internals.no_modes():
+            return part._flatten("dp_cp")  # type: ignore[no-any-return]
+
+
+def meshes_of(step: TrainingStep, device_type: str) -> Meshes:
+    """Return the meshes of a step's ranks.
 
     Fewer ranks than the step has are spread over the innermost dimensions.
     """
-    given = (step.expert_ranks, step.pipeline_ranks, step.context_ranks, step.tensor_ranks)
+    if not any(step.settings_of(one) is not None for one in SHARING):
+        return Meshes()
+    given = (step.context_ranks, step.pipeline_ranks, step.tensor_ranks)
     present = [
         (name, size)
-        for (technique, name), size in zip(TECHNIQUES.items(), given, strict=True)
+        for (technique, name), size in zip(DIMENSIONS.items(), given, strict=True)
         if step.settings_of(technique) is not None
     ]
-    if not present:
-        return None
     left, sizes = world_size(), {}
     for name, size in reversed(present):
         sizes[name] = min(size, left)
         left //= sizes[name]
-    if step.settings_of("fsdp2") is not None:
+    with_fsdp2 = step.settings_of("fsdp2") is not None
+    if with_fsdp2:
         sizes["dp"] = left
-    names = tuple(reversed(sizes))
-    return mesh_of_sizes(device_type, tuple(sizes[name] for name in names), names)
+    whole = made(device_type, dict(reversed(sizes.items()))) if present else None
+    if step.settings_of("expert_parallel") is None:
+        return Meshes(whole)
+    inner = sizes.get("pp", 1) * sizes.get("tp", 1)
+    outer = world_size() // inner
+    expert_ranks = min(step.expert_ranks, outer)
+    split = {"edp": outer // expert_ranks} if with_fsdp2 else {}
+    split["ep"] = expert_ranks
+    return Meshes(whole, made(device_type, split if inner == 1 else {**split, "inner": inner}))
 
 
-def dimensions(mesh: DeviceMesh, names: tuple[str, ...], joined: str) -> DeviceMesh:
-    """Return those of the named dimensions that the mesh has, as one dimension, called `joined` if of several."""
-    found = tuple(name for name in names if name in (mesh.mesh_dim_names or ()))
-    part: Any = mesh[found] if len(found) > 1 else mesh[found[0]]
-    if len(found) == 1:
-        return part  # type: ignore[no-any-return]
-    with torch_internals.no_modes():
-        return part._flatten(joined)  # type: ignore[no-any-return]
+def made(device_type: str, sizes: dict[str, int]) -> DeviceMesh:
+    """Return the mesh of all ranks with dimensions of these names and sizes, the outermost first."""
+    return mesh_of_sizes(device_type, tuple(sizes.values()), tuple(sizes))
 
 
 def joined(sharding: str, further: str) -> str:
@@ -64,7 +98,7 @@ def joined(sharding: str, further: str) -> str:
 
 def refuse_without_fsdp2(step: TrainingStep, technique: str) -> None:
     """Raise `Unavailable` where a technique would average gradients itself on a mesh of several dimensions."""
-    others = [one for one in TECHNIQUES if one != technique and step.settings_of(one) is not None]
+    others = [one for one in SHARING if one != technique and step.settings_of(one) is not None]
     if others and step.settings_of("fsdp2") is None:
         raise Unavailable(
             f"{technique} with {others[0]} needs fsdp2, which reduces gradients over a mesh of ranks; list "

@@ -120,7 +120,7 @@ def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
     assert isinstance(model, Transformer)
     if "attention" in model.functions:
         raise Unavailable("context_parallel does not know the causal mask of an attention of another kind")
-    group = ContextGroup(resources.mesh["cp"])
+    group = ContextGroup(resources.meshes.of("cp"))
     for block in model.blocks:
         attention: Any = block.attention
         attention.gather, attention.sdpa = partial(GatherSequence.apply, group), group.sdpa

@@ -5,8 +5,8 @@ token's experts and gets their results back, by one all-to-all before the expert
 sizes follow the routing. In a dry run, which has no values, every expert gets an equal share of the tokens.
 
 Alone, all ranks have all other parameters, and average their gradients after an update's last backward pass.
-With `fsdp2`, `ep_size` neighbours of the `dp_size` ranks share the experts, as in torchtitan: each shards its
-experts over the ranks that have the same ones, and the rest of the model over all.
+With `fsdp2`, `ep_size` neighbours of the ranks that shard the model share the experts, as in torchtitan: each
+shards its experts over the ranks that have the same ones, and the rest of the model over all.
 
 What it does not combine with follows from `ROLE` and `EXCLUDES` of either module, and from what `applies_to`
 and `apply` refuse. It works on `suites.training.models.model` alone.
@@ -84,8 +84,11 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     """Return one of `ep_size` ranks' step; `fsdp2` is applied later."""
     ep_size, with_fsdp2 = step.workload.ep_size, step.settings_of("fsdp2") is not None
     refuse_without_fsdp2(step, "expert_parallel")
-    if with_fsdp2 and step.workload.dp_size % ep_size:
-        raise Unavailable(f"ep_size={ep_size} does not divide dp_size={step.workload.dp_size}")
+    workload = step.workload
+    sequences_shared = 1 if step.settings_of("context_parallel") is None else workload.cp_size
+    if with_fsdp2 and workload.dp_size * sequences_shared % ep_size:
+        shared = f" * cp_size={sequences_shared}" if sequences_shared > 1 else ""
+        raise Unavailable(f"ep_size={ep_size} does not divide dp_size={workload.dp_size}{shared}")
     if not with_fsdp2 and step.settings_of("optimizer_in_backward") is not None:
         raise Unavailable(
             "expert_parallel averages gradients after the backward pass, and optimizer_in_backward releases "
@@ -111,7 +114,7 @@ def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
     that of the mean loss.
     """
     assert isinstance(model, Transformer)
-    mesh = resources.mesh["ep"]
+    mesh = resources.meshes.of("ep")
     group = ExpertGroup(mesh)
     for experts in [one for one in model.modules() if isinstance(one, Experts)]:
         for name, weight in list(experts.named_parameters()):

@@ -42,7 +42,7 @@ from suites.training.optimizers.optimizers import (
     make_torch_optimizer,
     not_for_shards,
 )
-from suites.training.ranks.mesh import dimensions, joined
+from suites.training.ranks.mesh import Meshes, joined
 from suites.training.step import Level, Role, TrainingStep, no_context
 from suites.training.techniques import mixed_precision
 from suites.training.workload import Resources, Workload
@@ -166,7 +166,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
         ranks_multiple_of=lcm(
             settings.shard_within or 1,
             int(settings.reshard_after_forward or 1),
-            step.expert_ranks * step.same_data_ranks,
+            lcm(step.expert_ranks, step.context_ranks) * step.tensor_ranks * step.pipeline_ranks,
         ),
         features=features,
         around=no_context if mixed else step.around,
@@ -214,7 +214,7 @@ def shard(
     """Shard each block, then the rest of the model."""
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
-    sharded = shard_over(resources.mesh, mesh_of(settings, resources), settings, policy, offload, model)
+    sharded = shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, offload, model)
     if settings.cpu_offload and real:
         for parameter in sharded.parameters():
             resources.host.note(parameter.to_local())
@@ -228,12 +228,12 @@ def shard_stages(
 ) -> nn.Module:
     """Shard each of a pipeline's stages on this rank over the column of its mesh."""
     for stage in model.stages:
-        shard_over(resources.mesh, mesh_of(settings, resources), settings, policy, OffloadPolicy(), stage)
+        shard_over(resources.meshes, mesh_of(settings, resources), settings, policy, OffloadPolicy(), stage)
     return model  # type: ignore[no-any-return]
 
 
 def shard_over(
-    of_step: DeviceMesh | None,
+    meshes: Meshes,
     mesh: DeviceMesh,
     settings: Settings,
     policy: MixedPrecisionPolicy,
@@ -257,9 +257,7 @@ def shard_over(
         kept = settings.keep_last_block and block is blocks[-1]
         after_forward = False if kept else of_blocks
         for experts in shared_experts(block):
-            assert of_step is not None
-            over = dimensions(of_step, ("dp", "cp"), "fsdp_experts")
-            with_all(experts, mesh=over, reshard_after_forward=after_forward)
+            with_all(experts, mesh=meshes.of("edp"), reshard_after_forward=after_forward)
         with_all(block, reshard_after_forward=after_forward)
     sharded = with_all(model, reshard_after_forward=of_rest)
     if settings.forward_prefetch:
@@ -303,9 +301,8 @@ def mesh_of(settings: Settings, resources: Resources) -> DeviceMesh:
     With `shard_within` its rows have that many neighbouring ranks.
     """
     device_type = resources.device.type
-    names = () if resources.mesh is None else resources.mesh.mesh_dim_names
-    if {"tp", "pp", "ep"} & set(names):
-        return dimensions(resources.mesh, ("dp", "ep", "cp"), "fsdp")
+    if {"tp", "pp"} & set(resources.meshes.names):
+        return resources.meshes.shards()  # type: ignore[no-any-return]
     if settings.shard_within is None:
         return rank_mesh(device_type)
     return mesh_of_rows(device_type, settings.shard_within, ("replicate", "shard"))

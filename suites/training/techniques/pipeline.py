@@ -125,5 +125,5 @@ def split(
     if isinstance(model, ContextParallelModel):
         model, context = model.model, model.group
     assert isinstance(model, Transformer)
-    parts = resources.mesh["tp"].size() if by_sequence else 1
-    return Pipeline(model, settings.stages_per_rank, resources.mesh["pp"], dtype, parts, context)
+    parts = resources.meshes.of("tp").size() if by_sequence else 1
+    return Pipeline(model, settings.stages_per_rank, resources.meshes.of("pp"), dtype, parts, context)

@@ -122,7 +122,7 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
 def parallelize(settings: Settings, model: nn.Module, resources: Resources) -> nn.Module:
     """Return the model sharded over the ranks that share each layer; it returns the full loss."""
     assert isinstance(model, Transformer)
-    mesh = resources.mesh["tp"]
+    mesh = resources.meshes.of("tp")
     ends, of_block = plan_of_ends(model, settings), plan_of_block(model, settings)
     parallelize_module(model, mesh, ends, src_data_rank=None)
     for block in model.blocks:  # one after the other, so that fsdp2 releases what it shards in this order
