@@ -11,6 +11,7 @@ token), E experts, F width of an expert.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class MixtureMLP(nn.Module):
         self, hidden_size: int, width: int, experts: int, per_token: int, shared: nn.Module | None = None
     ) -> None:
         super().__init__()
-        self.per_token = per_token
+        self.per_token, self.count = per_token, experts
         self.router = nn.Linear(hidden_size, experts, bias=False)
         self.experts = Experts(hidden_size, width, experts)
         self.shared = shared
@@ -49,7 +50,7 @@ class MixtureMLP(nn.Module):
         chosen_M = chosen_NK.flatten()
         order_M = chosen_M.argsort(stable=True)
         tokens_M = order_M // self.per_token
-        counts_E = torch.zeros(self.router.out_features, dtype=torch.int64, device=x_ND.device)
+        counts_E = torch.zeros(self.count, dtype=torch.int64, device=x_ND.device)
         counts_E.scatter_add_(0, chosen_M, torch.ones_like(chosen_M))
         results_MD = self.experts(x_ND.index_select(0, tokens_M), counts_E)
         weights_M1 = weights_NK.flatten().index_select(0, order_M).unsqueeze(1)
@@ -101,7 +102,8 @@ class GroupedProduct(torch.autograd.Function):
     """Multiply each group of rows by a matrix of its own, into one result.
 
     It allocates what torch's grouped product allocates, its result and in the backward pass the gradients;
-    that one takes no fp32 on fake tensors, and rows of multiples of 16 bytes alone.
+    that one takes no fp32 on fake tensors, and rows of multiples of 16 bytes alone. On fake tensors the
+    products of the single experts, which allocate nothing, are left out: a dry run takes a quarter of the time.
     """
 
     @staticmethod
@@ -112,10 +114,8 @@ class GroupedProduct(torch.autograd.Function):
         context.save_for_backward(x_MD, weight_EFD)
         context.counts, context.scale = counts, scale
         result_MF = x_MD.new_empty(len(x_MD), weight_EFD.shape[1])
-        for rows_XD, weight_FD, result_XF in zip(
-            x_MD.split(counts), weight_EFD, result_MF.split(counts), strict=True
-        ):
-            torch.mm(rows_XD, weight_FD.T, out=result_XF)
+        for expert, rows in enumerate(computed(counts)):
+            torch.mm(x_MD[rows], weight_EFD[expert].T, out=result_MF[rows])
         return result_MF
 
     @staticmethod
@@ -124,19 +124,19 @@ class GroupedProduct(torch.autograd.Function):
         (gradient_MF,) = gradients
         x_MD, weight_EFD = context.saved_tensors
         of_x_MD, of_weight_EFD = torch.empty_like(x_MD), torch.empty_like(weight_EFD)
-        for expert, (start, end) in enumerate(spans(context.counts)):
-            part_XF = gradient_MF[start:end]
-            torch.mm(part_XF, weight_EFD[expert], out=of_x_MD[start:end])
-            torch.mm(part_XF.T, x_MD[start:end], out=of_weight_EFD[expert])
+        for expert, rows in enumerate(computed(context.counts)):
+            torch.mm(gradient_MF[rows], weight_EFD[expert], out=of_x_MD[rows])
+            torch.mm(gradient_MF[rows].T, x_MD[rows], out=of_weight_EFD[expert])
         if context.scale != 1.0:
             of_weight_EFD.mul_(context.scale)
         return of_x_MD, of_weight_EFD, None, None
 
 
-def spans(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first row of each group, and the one after its last."""
-    ends = [sum(counts[: group + 1]) for group in range(len(counts))]
-    return list(zip([0, *ends], ends, strict=False))
+def computed(counts: Sequence[int]) -> list[slice]:
+    """Return the rows of each group whose product is computed: none on fake tensors."""
+    if torch_internals.active_fake_mode() is not None:
+        return []
+    return [slice(start, end) for start, end in pairwise(accumulate(counts, initial=0))]
 
 
 def numbers(counts_E: Tensor, total: int) -> list[int]:
