@@ -85,6 +85,8 @@ def broken_assumptions(method: str, step: TrainingStep, counts: ModelCounts) -> 
         yield f"the formula counts {HELD[method]} B/param of states and copies; this step holds {held}"
     if method in ("korthikanti", "megatron"):
         yield from step.features.activations_unlike
+        if step.workload.num_experts is not None:
+            yield "the formula has a dense MLP; this model has a mixture of experts"
         if step.features.precision == "autocast":
             yield "the formula has activations of 2 bytes; autocast keeps the residual stream in fp32"
     if method in ("deepspeed_zero2", "deepspeed_zero3"):

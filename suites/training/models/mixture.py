@@ -45,8 +45,7 @@ class MixtureMLP(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         x_ND = x_BTD.flatten(0, -2)
-        weights_NK, chosen_NK = F.softmax(self.router(x_ND).float(), dim=-1).topk(self.per_token)
-        weights_NK = weights_NK / weights_NK.sum(dim=-1, keepdim=True)
+        weights_NK, chosen_NK = self.choose(F.softmax(self.router(x_ND).float(), dim=-1))
         chosen_M = chosen_NK.flatten()
         order_M = chosen_M.argsort(stable=True)
         tokens_M = order_M // self.per_token
@@ -55,10 +54,16 @@ class MixtureMLP(nn.Module):
         results_MD = self.experts(x_ND.index_select(0, tokens_M), counts_E)
         weights_M1 = weights_NK.flatten().index_select(0, order_M).unsqueeze(1)
         weighted_MD = results_MD * weights_M1.to(results_MD.dtype)
-        mixed_ND = torch.zeros_like(x_ND, dtype=weighted_MD.dtype).index_add(0, tokens_M, weighted_MD)
+        places_MD = tokens_M.unsqueeze(1).expand_as(weighted_MD)  # index_add would keep what it adds
+        mixed_ND = torch.zeros_like(x_ND, dtype=weighted_MD.dtype).scatter_add(0, places_MD, weighted_MD)
         if self.shared is not None:
             mixed_ND = mixed_ND + self.shared(x_ND)
         return mixed_ND.view_as(x_BTD)
+
+    def choose(self, probabilities_NE: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each token's experts with their weights, which sum to 1."""
+        weights_NK, chosen_NK = probabilities_NE.topk(self.per_token)
+        return weights_NK / weights_NK.sum(dim=-1, keepdim=True), chosen_NK
 
 
 class Experts(nn.Module):

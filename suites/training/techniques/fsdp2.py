@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from harness.bounds import Bounds
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
@@ -257,7 +257,7 @@ def shard_over(
         kept = settings.keep_last_block and block is blocks[-1]
         after_forward = False if kept else of_blocks
         for experts in shared_experts(block):
-            with_all(experts, mesh=meshes.of("edp"), reshard_after_forward=after_forward)
+            shard_experts(experts, meshes.of("edp"), with_all, after_forward)
         with_all(block, reshard_after_forward=after_forward)
     sharded = with_all(model, reshard_after_forward=of_rest)
     if settings.forward_prefetch:
@@ -288,6 +288,18 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
     if find is None:
         raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
     return find()  # type: ignore[no-any-return]
+
+
+def shard_experts(experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None) -> None:
+    """Shard a rank's experts over the ranks with the same ones.
+
+    As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
+    """
+    ranks, parameters = mesh.size(), list(experts.parameters())
+    few = len(experts.gate.to_local()) < ranks
+    by_rows = few and all(one.shape[1] % ranks == 0 for one in parameters)  # torch shards rows evenly alone
+    place = (lambda parameter: Shard(1)) if by_rows else None
+    with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)
 
 
 def shared_experts(block: nn.Module) -> list[Experts]:
