@@ -55,8 +55,8 @@ class Features:
     precision: str = "fp32"  # fp32 | autocast | bf16_grads (16 B/param) | fp32_grads (18 B/param) | bf16
     attention: str = "explicit"  # explicit | sdpa | unknown: the user's own code
     recompute: str = "none"  # none | selective | full | per_op, or one of them ", every k"
-    # none | ddp | zero1 | zero2 | zero3, or any of tensor, expert, context, pipeline, joined by ", ", after zero3
-    # where states are sharded too
+    # none | ddp | zero1 | zero2 | zero3, or any of tensor, expert, context and pipeline, joined by ", ",
+    # after zero3 where states are sharded too
     sharding: str = "none"
     sequence_parallel: bool = False  # with tensor parallelism: activations between matrices are sharded too
     activations_on: str = "device"  # device | host | host_prefetched

@@ -57,7 +57,9 @@ class Workload(StepWorkload):
     num_experts: PositiveInt | None = None  # of each layer's mixture, see mixture.py; None: one MLP
     num_experts_per_tok: Annotated[int, Bounds(at_least=1, not_above="num_experts")] = 1
     moe_intermediate_size: PositiveInt | None = None  # of one expert; None: intermediate_size
-    shared_expert_intermediate_size: PositiveInt | None = None  # of the expert of all tokens; None: there is none
+    shared_expert_intermediate_size: PositiveInt | None = (
+        None  # of the expert of all tokens; None: there is none
+    )
     # A Hugging Face config.json, whose model of transformers takes the place of the shape above.
     hf_config: dict[str, Any] | None = field(default=None, hash=False)
     model: str | None = None  # "package.module:function", the user's own code: see user_model.py

@@ -26,7 +26,7 @@ from suites.training.models.fake_routing import shares
 Compute = Callable[[Tensor, Sequence[int]], Tensor]
 """Maps rows in the order of the experts, and how many each has, to results."""
 
-Exchange = Callable[[Compute, Tensor, Tensor], Tensor]
+ExpertExchange = Callable[[Compute, Tensor, Tensor], Tensor]
 """Runs `Compute` where the experts are, on rows (M, D) and the number of rows of each expert (E)."""
 
 
@@ -78,7 +78,7 @@ class Experts(nn.Module):
         self.gate = nn.Parameter(torch.empty(experts, width, hidden_size))
         self.up = nn.Parameter(torch.empty(experts, width, hidden_size))
         self.down = nn.Parameter(torch.empty(experts, hidden_size, width))
-        self.exchange: Exchange | None = None
+        self.exchange: ExpertExchange | None = None
         self.gradient_scale = 1.0
 
     def forward(self, x_MD: Tensor, counts_E: Tensor) -> Tensor:
@@ -94,8 +94,7 @@ class Experts(nn.Module):
 
     def product(self, x_MD: Tensor, weight_EFD: Tensor, counts: Sequence[int]) -> Tensor:
         """Multiply each expert's rows by its matrix, in autocast's type where that is on."""
-        if isinstance(weight_EFD, DTensor):
-            weight_EFD = weight_EFD.to_local()
+        weight_EFD = own(weight_EFD)
         device = x_MD.device.type
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
@@ -108,7 +107,7 @@ class GroupedProduct(torch.autograd.Function):
 
     It allocates what torch's grouped product allocates, its result and in the backward pass the gradients;
     that one takes no fp32 on fake tensors, and rows of multiples of 16 bytes alone. On fake tensors the
-    products of the single experts, which allocate nothing, are left out: a dry run takes a quarter of the time.
+    products of the single experts, which allocate nothing, are left out: a dry run is several times faster.
     """
 
     @staticmethod
@@ -137,6 +136,11 @@ class GroupedProduct(torch.autograd.Function):
         return of_x_MD, of_weight_EFD, None, None
 
 
+def own(weight: Tensor) -> Tensor:
+    """Return the experts of a weight that this rank has."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
 def computed(counts: Sequence[int]) -> list[slice]:
     """Return the rows of each group whose product is computed: none on fake tensors."""
     if torch_internals.active_fake_mode() is not None:
@@ -147,7 +151,7 @@ def computed(counts: Sequence[int]) -> list[slice]:
 def numbers(counts_E: Tensor, total: int) -> list[int]:
     """Return how many of `total` rows each expert has: equal shares where the values are not known."""
     if values_are_known():
-        return counts_E.tolist()  # type: ignore[no-any-return]
+        return counts_E.tolist()
     return shares(total, len(counts_E))
 
 

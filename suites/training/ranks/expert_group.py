@@ -19,7 +19,7 @@ from suites.training.models.mixture import Compute, values_are_known
 
 
 class Rows(NamedTuple):
-    """How many rows go where: sent to each expert, and received from each rank for each expert of this one."""
+    """How many rows are sent to each expert, and received from each rank for each expert of this one."""
 
     sent_E: list[int]
     received: list[list[int]]
@@ -66,11 +66,11 @@ class ExpertGroup:
     def all_to_all(self, rows: Tensor, to_each: list[int], from_each: list[int]) -> Tensor:
         """Send so many rows to each rank and return those received, in the order of the ranks."""
         received = rows.new_empty(sum(from_each), rows.shape[1])
-        return all_to_all_single(received, rows, from_each, to_each, self.processes)  # type: ignore[no-any-return]
+        return all_to_all_single(received, rows, from_each, to_each, self.processes)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def reordered(rows: Tensor, sizes: Sequence[Sequence[int]]) -> Tensor:
     """Return rows, in blocks of `sizes` in a grid, with the grid's columns as rows: a copy."""
     flat = [size for line in sizes for size in line]
-    blocks, columns = rows.split(flat), len(sizes[0])
+    blocks, columns = torch.split(rows, flat), len(sizes[0])
     return torch.cat([blocks[at] for column in range(columns) for at in range(column, len(flat), columns)])

@@ -27,8 +27,9 @@ SHARING = ("expert_parallel", *DIMENSIONS)
 class Meshes(NamedTuple):
     """The meshes of a step's ranks; None where no technique needs it.
 
-    `whole`: dp, cp, pp and tp. `experts`: edp, the ranks with the same experts, and ep, those that share them;
-    then all that take part in one layer or have other layers, as one dimension.
+    `whole`: dp, cp, pp and tp. `experts`: edp, the ranks with the same experts, and ep, those that share
+    them;
+    then the ranks of pp and tp as one dimension.
     """
 
     whole: DeviceMesh | None = None
@@ -97,7 +98,7 @@ def joined(sharding: str, further: str) -> str:
 
 
 def refuse_without_fsdp2(step: TrainingStep, technique: str) -> None:
-    """Raise `Unavailable` where a technique would average gradients itself on a mesh of several dimensions."""
+    """Raise `Unavailable` where a technique would average gradients itself on a larger mesh."""
     others = [one for one in SHARING if one != technique and step.settings_of(one) is not None]
     if others and step.settings_of("fsdp2") is None:
         raise Unavailable(

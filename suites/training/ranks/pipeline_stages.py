@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
 
 from harness.instruments import torch_internals
-from suites.training.models.model import Transformer
+from suites.training.models.model import SequenceShard, Transformer
 from suites.training.optimizers.optimizers import RankOptimizer, total_norm
 from suites.training.ranks.context_group import ContextGroup
 from suites.training.step import MakeOptimizer, no_context
@@ -45,7 +45,8 @@ class StageModule(nn.Module):
         names = (EMBEDDINGS if self.is_first else ()) + (OUTPUT if self.is_last else ())
         self.outside_blocks = nn.ModuleList(filter(None, (getattr(model, name) for name in names)))
         self.around: Callable[[], AbstractContextManager[Any]] = partial(no_context, "")
-        self.length, self.shard = 0, None  # tokens of each sequence here, and which, where ranks share them
+        self.length = 0  # tokens of each sequence here
+        self.shard: SequenceShard | None = None  # and which, where ranks share sequences
 
     def forward(self, given: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """Map tokens (B, T) or a layer's input (B, T, D) to a layer's output, or to the mean loss."""

@@ -20,7 +20,7 @@ part, C of one chunk, E from the first to the last of a chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,12 +28,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.attention.bias import causal_lower_right
 
-from harness.instruments import torch_internals
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer

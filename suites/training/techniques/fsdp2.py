@@ -33,7 +33,7 @@ from harness.bounds import Bounds
 from harness.instruments.distributed.fake_process_group import mesh_of_rows, rank_mesh
 from harness.records import Unavailable
 from suites.training.contract import EXACT, Contract, Within
-from suites.training.models.mixture import Experts
+from suites.training.models.mixture import Experts, own
 from suites.training.models.model import blocks_of
 from suites.training.offload.host_memory import on_host, states_on_host
 from suites.training.optimizers.optimizers import (
@@ -290,13 +290,15 @@ def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Mo
     return find()  # type: ignore[no-any-return]
 
 
-def shard_experts(experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None) -> None:
+def shard_experts(
+    experts: Experts, mesh: DeviceMesh, with_all: Any, after_forward: bool | int | None
+) -> None:
     """Shard a rank's experts over the ranks with the same ones.
 
     As in torchtitan, where these are more than the experts, each expert is sharded by its rows.
     """
     ranks, parameters = mesh.size(), list(experts.parameters())
-    few = len(experts.gate.to_local()) < ranks
+    few = len(own(experts.gate)) < ranks
     by_rows = few and all(one.shape[1] % ranks == 0 for one in parameters)  # torch shards rows evenly alone
     place = (lambda parameter: Shard(1)) if by_rows else None
     with_all(experts, mesh=mesh, shard_placement_fn=place, reshard_after_forward=after_forward)

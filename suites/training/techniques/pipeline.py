@@ -31,6 +31,7 @@ from harness.instruments import torch_internals
 from suites.training.contract import EXACT, Contract
 from suites.training.models.model import Transformer
 from suites.training.optimizers.optimizers import torch_optimizer
+from suites.training.ranks.context_group import ContextGroup
 from suites.training.ranks.mesh import joined
 from suites.training.ranks.pipeline_stages import Pipeline, StagesOptimizer, run_passes
 from suites.training.step import Level, Role, TrainingStep
@@ -121,9 +122,9 @@ def split(
 
     `dtype`: of what stages send each other; `by_sequence`: ranks that share each layer have parts of it.
     """
-    context = None
+    context: ContextGroup | None = None
     if isinstance(model, ContextParallelModel):
-        model, context = model.model, model.group
+        context, model = model.group, model.model
     assert isinstance(model, Transformer)
     parts = resources.meshes.of("tp").size() if by_sequence else 1
     return Pipeline(model, settings.stages_per_rank, resources.meshes.of("pp"), dtype, parts, context)

@@ -105,8 +105,8 @@ def apply(step: TrainingStep, settings: Settings) -> TrainingStep:
     shared = 1 if step.settings_of("context_parallel") is None else step.workload.cp_size
     if settings.sequence_parallel and step.workload.seq_len % (tp_size * shared):
         raise Unavailable(
-            f"sequence_parallel: tp_size={tp_size} does not divide the {step.workload.seq_len // shared} tokens "
-            f"of a sequence that each of cp_size={shared} ranks takes"
+            f"sequence_parallel: tp_size={tp_size} does not divide the {step.workload.seq_len // shared} "
+            f"tokens of a sequence that each of cp_size={shared} ranks takes"
         )
     sharding = joined(step.features.sharding, "tensor")
     return replace(

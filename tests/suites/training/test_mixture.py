@@ -95,7 +95,11 @@ def test_a_scaled_gradient_is_that_of_the_weights_alone():
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"moe_intermediate_size": None}, {"shared_expert_intermediate_size": None, "num_experts_per_tok": 1}],
+    [
+        {},
+        {"moe_intermediate_size": None},
+        {"shared_expert_intermediate_size": None, "num_experts_per_tok": 1},
+    ],
 )
 def test_a_shape_knows_its_parameters(changes):
     shape = replace(MIXTURE, **changes).shape
@@ -129,7 +133,9 @@ def test_each_choice_of_an_expert_adds_its_activations():
     tokens, layers = MIXTURE.micro_batch_size * MIXTURE.seq_len, MIXTURE.num_hidden_layers
 
     def kept_B(per_token):
-        workload = replace(MIXTURE, num_experts_per_tok=per_token, vocab_size=20_000, optimizer="sgd_momentum")
+        workload = replace(
+            MIXTURE, num_experts_per_tok=per_token, vocab_size=20_000, optimizer="sgd_momentum"
+        )
         return dry_run(build_step(workload)).by_kind_B["activations"]
 
     one, two, three = map(kept_B, (1, 2, 3))

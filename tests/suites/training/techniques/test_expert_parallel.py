@@ -154,10 +154,15 @@ SET_UPS = {
     "alone": (LARGE, ["expert_parallel"]),
     "mesh, accumulated": (replace(LARGE, gradient_accumulation_steps=2), MESH),
     "mesh, odd, clipped, foreach": (
-        replace(LARGE, hidden_size=120, moe_intermediate_size=94, max_grad_norm=1.0, optimizer_impl="foreach"),
+        replace(
+            LARGE, hidden_size=120, moe_intermediate_size=94, max_grad_norm=1.0, optimizer_impl="foreach"
+        ),
         MESH,
     ),
-    "mesh, all": (replace(LARGE, ep_size=3, dp_size=6, shared_expert_intermediate_size=None), [*MESH, *FURTHER]),
+    "mesh, all": (
+        replace(LARGE, ep_size=3, dp_size=6, shared_expert_intermediate_size=None),
+        [*MESH, *FURTHER],
+    ),
     "mesh, with sequences shared": (replace(LARGE, cp_size=2), [*MESH, "context_parallel"]),
     "mesh, more ranks than experts": (replace(LARGE, num_experts=4, dp_size=16), MESH),
     "mesh, in a pipeline": (

@@ -169,7 +169,13 @@ def test_formulas_divide_states_and_activations_by_all_dimensions():
         (["context_parallel", "pipeline"], {}, "context_parallel with pipeline needs fsdp2"),
         (
             ["fsdp2", BY_SEQUENCE, "context_parallel"],
-            {"tp_size": 4, "num_key_value_heads": 4, "seq_len": 24, "cp_size": 4, "max_position_embeddings": 32},
+            {
+                "tp_size": 4,
+                "num_key_value_heads": 4,
+                "seq_len": 24,
+                "cp_size": 4,
+                "max_position_embeddings": 32,
+            },
             "does not divide the 6 tokens of a sequence that each of cp_size=4 ranks takes",
         ),
         (
