@@ -30,7 +30,7 @@ SUITES = suites_with_techniques(names("suite")) if ALL else ["memory"]
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}
 FIELDS = {
-    "pipeline": {"pp_size": 2},
+    "pipeline": {"pp_size": 2, "tie_word_embeddings": False},
     "context_parallel": {"cp_size": 2},
     "tensor_parallel": {"tp_size": 2},
     "expert_parallel": {"ep_size": 2, "num_experts": 4, "mlp": "swiglu", "bias": False},
