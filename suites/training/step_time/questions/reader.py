@@ -99,12 +99,15 @@ def _row(layout: Json, question: Json, setting: StepSetting, per_node: int) -> d
 
 
 def virtual_stages_of(layout: Json, shape: TransformerShape, setting: StepSetting, pp: int) -> int:
-    """Return the pipeline stages per rank; where none were published, Megatron's have two layers, or one."""
+    """Return the pipeline stages per rank; where none were published, Megatron's have two layers, or one.
+
+    Embedding and output layer count as a layer each where the layers alone do not divide.
+    """
     stated = layout.get("virtual_stages")
     if stated or pp == 1 or setting.training.program != "megatron":
         return int(stated or 1)
-    layers = shape.num_hidden_layers
-    for stage in (2, 1):
-        if layers % (pp * stage) == 0 and layers // (pp * stage) > 1:
-            return layers // (pp * stage)
+    for layers in (shape.num_hidden_layers, shape.num_hidden_layers + 2):
+        for stage in (2, 1):
+            if layers % (pp * stage) == 0:
+                return layers // (pp * stage)
     return 1

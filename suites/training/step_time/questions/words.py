@@ -27,6 +27,10 @@ H100, DGX B200 and DGX GB200 (400); their user guides, https://docs.nvidia.com/d
 GB300_NETWORK_B_PER_S = 100e9
 """ConnectX-8, 800 Gbit/s per GPU: https://docs.nvidia.com/dgx/dgxgb200-user-guide/ and its GB300 edition."""
 
+FIRST_MLPERF_IN_FP4 = (5, 1)
+"""NVIDIA's submissions on Blackwell train in NVFP4 from then on:
+https://blogs.nvidia.com/blog/mlperf-training-benchmark-blackwell-ultra/"""
+
 NVLINK_DOMAIN = 64
 """GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
 
@@ -121,6 +125,9 @@ def precision_of(question: Json, architecture: str) -> str:
         return "mxfp8"
     if "fp8" in word or "float8" in word:
         return "fp8"
+    version = re.search(r"mlperf/v(\d+)\.(\d+)", str(question.get("id") or ""))
+    if version and (int(version[1]), int(version[2])) >= FIRST_MLPERF_IN_FP4 and architecture == "blackwell":
+        return "nvfp4"
     bridge = "bridge" in str(question.get("framework") or "").lower()
     return "fp8" if is_mlperf(question) or (not word and bridge) else "bf16"
 
