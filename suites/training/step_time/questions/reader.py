@@ -55,7 +55,8 @@ def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
 
 def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepConstants) -> StepSetting:
     """Return what a question's layouts have in common."""
-    program = program_of(str(question.get("framework") or ""))
+    # what GPUs train language models with in MLPerf is Megatron-Core in NeMo or a fork of it
+    program = "megatron" if is_mlperf(question) else program_of(str(question.get("framework") or ""))
     domain = NVLINK_DOMAIN if gpu.name.startswith("gb") else per_node
     rate = network_B_per_s(question, gpu.architecture, per_node)
     training = Training(

@@ -197,4 +197,5 @@ def recompute_of(layout: Json) -> int | None:
     text = str(word).lower()
     if text in ("none", "no", "false", ""):
         return 0
-    return 1 if "select" in text else 2
+    part = re.match(r"^\s*(0?\.\d+|\d+\s*/\s*\d+)", text)  # of the layers
+    return 1 if "select" in text or part else 2
