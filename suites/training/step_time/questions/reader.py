@@ -13,6 +13,7 @@ from suites.training.step_time.questions.words import (
     NVLINK_DOMAIN,
     Json,
     is_compiled,
+    is_hybrid,
     is_lora,
     is_mlperf,
     network_B_per_s,
@@ -38,10 +39,30 @@ class AskedStep(NamedTuple):
     gpus_per_node: int
 
 
-def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
-    """Return a question's setting and layouts; None where no GPU like its device is known."""
+KNOWN_ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna")
+
+SIZES_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+
+
+def why_not_known(question: Json) -> str:
+    """Return why the model does not know a question's seconds; empty where it does."""
     gpu = gpu_of(str(question["device"]))
-    if gpu is None or gpu.architecture not in ("ampere", "hopper", "blackwell", "volta", "cdna", "ada"):
+    if gpu is None or gpu.architecture not in KNOWN_ARCHITECTURES:
+        return f"device {question['device']!r}: conf/hardware has no GPU like it"
+    missing = [name for name in SIZES_NEEDED if not question["model"].get(name)]
+    if missing:
+        return f"model: its {', '.join(missing)} is not stated"
+    if is_hybrid(question["model"]):
+        return (
+            f"model {question['model'].get('name')!r}: layers other than attention and MLP are not modelled"
+        )
+    return ""
+
+
+def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
+    """Return a question's setting and layouts; None where `why_not_known` has a reason."""
+    gpu = gpu_of(str(question["device"]))
+    if gpu is None or why_not_known(question):
         return None
     per_node = int(question.get("gpus_per_node") or 8)
     setting = setting_of(question, gpu, per_node, constants)

@@ -132,6 +132,17 @@ def precision_of(question: Json, architecture: str) -> str:
     return "fp8" if is_mlperf(question) or (not word and bridge) else "bf16"
 
 
+def is_hybrid(model: Json) -> bool:
+    """Return whether a model has layers of another kind: state spaces or linear attention."""
+    name = re.sub(r"[^a-z0-9]", "", str(model.get("name") or "").lower())
+    named = any(
+        part in name for part in ("mamba", "nemotronh", "nemotron3", "jamba", "qwen3next", "kimilinear")
+    )
+    return named or any(
+        model.get(key) for key in ("hybrid_override_pattern", "mamba_num_heads", "linear_num_value_heads")
+    )
+
+
 def is_mlperf(question: Json) -> bool:
     """Return whether a question is of a submission to MLPerf."""
     return str(question.get("source") or "").lower().startswith("mlperf")
