@@ -16,6 +16,7 @@ from suites.training.step_time.questions.words import (
     is_hybrid,
     is_lora,
     is_mlperf,
+    is_overlapped,
     network_B_per_s,
     network_kind,
     precision_of,
@@ -94,6 +95,7 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
         triton_attention="triton" in str(question.get("notes") or "").lower(),
         tuned=is_mlperf(question),
         compiled=is_compiled(question),
+        tensor_overlap=is_overlapped(question),
         routing_forced="bridge" in str(question.get("framework") or "").lower(),
     )
 

@@ -155,6 +155,13 @@ def is_compiled(question: Json) -> bool:
     return ("compile" in said or "fms" in said) and not without
 
 
+def is_overlapped(question: Json) -> bool:
+    """Return whether tensor-parallel collectives overlap: in NeMo's recipes, not in plain Megatron-LM."""
+    framework = str(question.get("framework") or "").lower()
+    plain = "megatron" in framework and not any(word in framework for word in ("nemo", "bridge"))
+    return not plain or is_mlperf(question)
+
+
 def is_lora(question: Json) -> bool:
     """Return whether only adapters are trained."""
     model = question["model"].get("name") if isinstance(question.get("model"), Mapping) else ""
