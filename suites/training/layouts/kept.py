@@ -1,8 +1,9 @@
 """Bytes that autograd keeps of one layer and one micro-batch on one rank, by the tensors of each program.
 
-Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has two.
-Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d; huggingface/nanotron
-commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own operations.
+Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has
+two. Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d;
+huggingface/nanotron commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own
+operations.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import numpy as np
 from suites.training.dry_run.simulated_cuda import Architecture
 from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts, Training
 from suites.training.layouts.shape import TransformerShape
+
+ROUTER_B = 16
+"""Bytes per token and expert: core/transformer/moe/moe_utils.py, unfused."""
 
 FP8 = ("fp8", "mxfp8", "nvfp4")
 """Precisions in which the inputs of matmuls are kept in one byte per element."""
@@ -101,6 +105,8 @@ def attention_kept(
     which Transformer Engine prefers below Hopper, and nanotron's. In FP8 the output layer keeps a copy, too.
     """
     queries, keys_values, result = shape.query_size, shape.key_value_size, shape.attention_size
+    if training.program == "torchtitan":  # repeats keys and values for all heads
+        keys_values = queries + result
     ordered = training.program in ("megatron", "nanotron")
     flash = training.program == "nanotron" or training.attention == "flash" or architecture == "ampere"
     several = (layouts.micro_batch_size > 1) & ordered & flash
@@ -131,7 +137,7 @@ def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
 
     Megatron-LM fuses SwiGLU: gate and up, and their product. Elsewhere the gate's activation is kept, too.
     """
-    first = 2 * width * (2 if shape.gated else 1)
+    first: float = 2 * width * (2 if shape.gated else 1)
     gate = 2 * width if shape.gated and training.program != "megatron" else 0
     return first + gate + matmul_input_B(training) * width
 
@@ -140,7 +146,7 @@ def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
     """Return what a mixture of experts keeps: probabilities, tokens as they arrived, experts, the shared MLP.
 
     Of a rank whose experts get `imbalance` times the mean. Tokens go to experts by all-to-all; ranks that
-    share an expert gather theirs. Probabilities are fp32, and so are the scores before them.
+    share an expert gather theirs. The router keeps fp32 scores in three forms, probabilities and a mask.
     """
     if not shape.num_experts:
         return np.zeros_like(layouts.tp, dtype=float)
@@ -151,7 +157,7 @@ def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
     shared = mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
     if shape.shared_intermediate_size:
         shared = shared + 2 * shape.hidden_size / spread
-    return np.asarray(experts + shared + 8 * shape.num_experts / spread, dtype=float)
+    return np.asarray(experts + shared + ROUTER_B * shape.num_experts / spread, dtype=float)
 
 
 def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
@@ -167,11 +173,14 @@ def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) 
 
 
 def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
-    """Return the gradients of an MLP's inner results, which its backward pass makes."""
+    """Return the gradients of an MLP's inner results, which its backward pass makes.
+
+    Of experts also their input as it arrived and as it is sorted.
+    """
     widths = 3 if shape.gated else 2
     dense = 2 * widths * shape.intermediate_size / layouts.tp
     if not shape.num_experts:
         return np.asarray(dense, dtype=float)
     arrived = training.imbalance * shape.experts_per_token / parts_of_sequence(layouts)
-    experts = 2 * widths * shape.moe_intermediate_size * arrived
+    experts = 2 * (widths * shape.moe_intermediate_size + 2 * shape.hidden_size) * arrived
     return np.asarray(np.maximum(experts, dense if not all(shape.layers_are_moe) else 0.0), dtype=float)

@@ -166,4 +166,3 @@ class TransformerShape:
     def active_parameters(self) -> int:
         """Return the parameters that one token passes, embeddings included."""
         return self._all(active=True)
-

@@ -25,9 +25,7 @@ class RankLayers(NamedTuple):
         return self.dense + self.moe
 
 
-def first_layer_after(
-    shape: TransformerShape, layouts: Layouts, training: Training, stage: Ints
-) -> Ints:
+def first_layer_after(shape: TransformerShape, layouts: Layouts, training: Training, stage: Ints) -> Ints:
     """Return how many layers the pipeline's stages up to and with `stage` have; stages are counted from 0.
 
     Megatron-LM: equal parts; where the layers do not divide, embedding and output layer count as one each

@@ -1,4 +1,4 @@
-"""Parameters of a rank, and the bytes of what is kept for each of them: weights, gradients, optimizer states."""
+"""Parameters of a rank, and bytes of what is kept for each: weights, gradients, optimizer states."""
 
 from __future__ import annotations
 
@@ -41,17 +41,28 @@ SIZES = {
     "torchtitan": StateSizes(4, 4, 8),
     "composer": StateSizes(4, 4, 8),
 }
-"""Megatron-LM: bf16 weights, fp32 gradients, fp32 weights and Adam's moments (core/distributed, core/optimizer).
-nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they exist. DeepSpeed:
-arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
+"""Megatron-LM: bf16 weights, fp32 gradients, fp32 weights and Adam's moments (core/distributed,
+core/optimizer). nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they
+exist. DeepSpeed: arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
+
+FP8_WEIGHT_B = {"fp8": 2.0, "mxfp8": 2.0 + 2 / 32, "nvfp4": 1.0 + 2 / 16}
+"""Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay
+from step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
 
 OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
-"""Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values, twice."""
+"""Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
+twice."""
 
 
 def sizes_of(training: Training) -> StateSizes:
-    """Return the bytes per parameter, with the optimizer's own states in place of Adam's."""
+    """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
     sizes = SIZES[training.program]
+    if training.precision in FP8_WEIGHT_B:
+        sizes = sizes._replace(weights=sizes.weights + FP8_WEIGHT_B[training.precision])
+    if training.offload != "none" and training.program == "torchtitan":
+        return StateSizes(0, 0, 0)
+    if training.offload != "none":
+        return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
     return sizes._replace(optimizer=sizes.optimizer - OPTIMIZER_B["adamw"] + OPTIMIZER_B[training.optimizer])
 
 
@@ -125,38 +136,50 @@ def expert_copies(layouts: Layouts) -> Floats:
     return np.maximum(layouts.dp * layouts.cp * layouts.tp / (layouts.ep * layouts.etp), 1.0)
 
 
-def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -> Floats:
+class StateBytes(NamedTuple):
+    """Bytes of one rank."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+
+
+def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -> StateBytes:
     """Return the bytes of weights, gradients and optimizer states on one rank, as ZeRO's stage shards them.
 
     Experts are sharded over the ranks that have the same ones.
     """
+    sizes = sizes_of(training)
+    return StateBytes(
+        sizes.weights * sharded(layouts, parameters, 3),
+        sizes.gradients * sharded(layouts, parameters, 2),
+        sizes.optimizer * sharded(layouts, parameters, 1),
+    )
+
+
+def sharded(layouts: Layouts, parameters: RankParameters, stage: int) -> Floats:
+    """Return the parameters of which a rank has something that ZeRO shards from this stage on."""
     shards = layouts.shard_size.astype(float)
     copies = np.minimum(expert_copies(layouts), shards)
-    shared, experts = per_parameter_B(layouts, training, shards), per_parameter_B(layouts, training, copies)
-    return parameters.shared * shared + parameters.experts * experts
+    here = parameters.shared / shards + parameters.experts / copies
+    return np.where(layouts.zero >= stage, here, parameters.all)
 
 
-def per_parameter_B(layouts: Layouts, training: Training, shards: Floats) -> Floats:
-    """Return the bytes per parameter where each part is sharded as ZeRO's stage says."""
-    sizes, zero = sizes_of(training), layouts.zero
-    whole = (
-        sizes.weights / np.where(zero >= 3, shards, 1.0)
-        + sizes.gradients / np.where(zero >= 2, shards, 1.0)
-        + sizes.optimizer / np.where(zero >= 1, shards, 1.0)
-    )
-    return np.asarray(whole, dtype=float)
+class UnitParameters(NamedTuple):
+    """Parameters that FSDP gathers at once."""
+
+    layer: Floats  # the largest layer of the rank
+    root: Floats  # embedding and output layer, where the rank has them
+    head: Floats  # the output layer alone
 
 
-def gathered_B(
-    shape: TransformerShape, layouts: Layouts, training: Training, layers: RankLayers
-) -> Floats:
-    """Return what ZeRO-3 has of parameters that are gathered and gradients that are not yet reduced.
-
-    FSDP2 gathers a layer while it computes another, in bf16, and reduces the gradients of one in fp32 while
-    it makes those of the next in bf16 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
-    """
+def units_of(shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints) -> UnitParameters:
+    """Return the units of one rank."""
     layer = layer_parameters(shape, layouts)
-    largest = np.maximum(
-        np.where(layers.dense > 0, layer.dense, 0.0), np.where(layers.moe > 0, layer.moe + layer.experts, 0.0)
-    )
-    return np.where(layouts.zero >= 3, (2 * 2 + 2 + 4) * largest, 0.0)
+    dense = np.where(layers.dense > 0, layer.dense, 0.0)
+    moe = np.where(layers.moe > 0, layer.moe + layer.experts, 0.0)
+    vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
+    first, last = rank == 0, rank == layouts.pp - 1
+    head = np.where(last, vocabulary, 0.0)
+    tied = first & last & bool(shape.tie_word_embeddings)
+    return UnitParameters(np.maximum(dense, moe), head + np.where(first & ~tied, vocabulary, 0.0), head)

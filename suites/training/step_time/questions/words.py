@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from suites.training.layouts.layout import Program
+from suites.training.layouts.layout import ProgramName
 from suites.training.layouts.shape import TransformerShape
 
 Json = Mapping[str, Any]
 
-PROGRAMS: tuple[tuple[tuple[str, ...], Program], ...] = (
+PROGRAMS: tuple[tuple[tuple[str, ...], ProgramName], ...] = (
     (("nanotron",), "nanotron"),
     (("composer", "foundry"), "composer"),
     (("megatron", "nemo"), "megatron"),
@@ -100,7 +100,7 @@ def _windows(model: Json) -> dict[str, Any]:
     return {"sliding_window": window or 128, "windowed_layers": tuple(layer % 2 == 0 for layer in layers)}
 
 
-def program_of(framework: str) -> Program:
+def program_of(framework: str) -> ProgramName:
     """Return whose code a framework's name stands for."""
     name = framework.lower()
     for parts, program in PROGRAMS:
@@ -189,7 +189,7 @@ def network_kind(question: Json) -> str:
     return "efa" if "efa" in str(question.get("network") or "").lower() else "infiniband"
 
 
-def sharding_of(layout: Json, program: Program, gpus_per_node: int) -> tuple[int, int]:
+def sharding_of(layout: Json, program: ProgramName, gpus_per_node: int) -> tuple[int, int]:
     """Return ZeRO's stage, and over how many ranks it shards; 0: over all."""
     word = str(layout.get("sharding") or "").lower().replace("_", " ")
     size = gpus_per_node if "hybrid" in word or "hsdp" in word else 0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import yaml
 
-from suites.training.layouts.layout import Program
+from suites.training.layouts.layout import ProgramName
 from suites.training.step_time.collectives import NodeLinks
 from suites.training.step_time.rates.gpu import RatedGpu
 from suites.training.step_time.rates.kernels import MatmulRates
@@ -38,7 +38,7 @@ class StepConstants(dict[str, float]):
         """Return the constants of constants.yaml, some of them changed."""
         return cls({name: entry["value"] for name, entry in entries().items()} | changed)
 
-    def program(self, program: Program) -> ProgramConstants:
+    def program(self, program: ProgramName) -> ProgramConstants:
         """Return a program's constants."""
         return ProgramConstants(**{name: self[f"{program}.{name}"] for name in CONSTANT_NAMES})
 

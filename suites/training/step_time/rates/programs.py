@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from suites.training.layouts.layout import Program
+from suites.training.layouts.layout import ProgramName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class ProgramFacts:
     again_pointwise: float  # and of the rest
 
 
-FACTS: Mapping[Program, ProgramFacts] = {
+FACTS: Mapping[ProgramName, ProgramFacts] = {
     # Megatron Bridge's and NeMo's recipes reduce in bf16 and overlap both (perf_recipes/_common.py,
     # training/comm_overlap.py); Megatron-Core recomputes the core attention (transformer_config.py)
     "megatron": ProgramFacts(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from suites.training.layouts.layout import Program
+from suites.training.layouts.layout import ProgramName
 from suites.training.layouts.shape import TransformerShape
 from suites.training.step_time.collectives import Amount, Floats
 
@@ -21,7 +21,7 @@ class RankBlocks(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def blocks_of_ranks(shape: TransformerShape, pp: int, program: Program) -> RankBlocks:
+def blocks_of_ranks(shape: TransformerShape, pp: int, program: ProgramName) -> RankBlocks:
     """Return the layers of each of `pp` pipeline ranks, and which have the output layer and the loss.
 
     nanotron assigns blocks in turn by their matmuls' parameters, the output layer among them, and goes on to

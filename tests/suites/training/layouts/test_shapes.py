@@ -30,7 +30,12 @@ def test_published_configs_have_the_parameters_of_their_model(name: str):
     assert shape_of_parsed(parsed).parameters == parameters_of_model(parsed)
 
 
-SMALL: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 320}
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 320,
+}
 OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12},
     "phi3": {"pad_token_id": 0},
@@ -51,5 +56,7 @@ def test_each_architecture_has_the_parameters_of_its_model(model_type: str):
 
 
 def test_other_architectures_are_refused_by_name():
-    with pytest.raises(Unavailable, match=r"model_type 'mamba': layouts are answered for deepseek_v2, .*llama"):
+    with pytest.raises(
+        Unavailable, match=r"model_type 'mamba': layouts are answered for deepseek_v2, .*llama"
+    ):
         shape_of_config({"model_type": "mamba"})
