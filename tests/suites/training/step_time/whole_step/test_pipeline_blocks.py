@@ -55,7 +55,7 @@ def test_uneven_stages_take_as_long_as_the_schedule(stage_s, turns):
     micro_batches = len(stage_s) * turns
     steps = stepped([one / 3 for one in stage_s], [2 * one / 3 for one in stage_s], micro_batches)
     taken = max(one.end_s for one in steps)
-    assert seconds(stage_s, micro_batches) == pytest.approx(taken, rel=0.1)
+    assert seconds(stage_s, micro_batches) == pytest.approx(taken, rel=0.15)
 
 
 def test_a_schedule_runs_each_pass_once_and_never_before_what_it_needs():
