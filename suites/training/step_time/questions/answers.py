@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from suites.training.layouts.account import worst_peak
-from suites.training.layouts.layout import Floats, Layouts
+from suites.training.layouts.layout import Floats, Ints, Layouts
+from suites.training.layouts.room import room_B
+from suites.training.layouts.stages import all_layers_of, passes_in_flight
 from suites.training.step_time.questions.intervals import interval_of
 from suites.training.step_time.questions.reader import AskedStep, asked_step
 from suites.training.step_time.questions.words import Json
 from suites.training.step_time.rates.constants import StepConstants
+from suites.training.step_time.whole_step.layer import ELEMENT_B
 from suites.training.step_time.whole_step.seconds import StepSeconds, step_s
 from suites.training.step_time.whole_step.setting import StepSetting
 
@@ -24,32 +27,48 @@ class PredictedSteps(NamedTuple):
     seconds: Floats  # for the question's batch, retries of the allocator included
     parts: StepSeconds
     memory_B: Floats
+    filled: Floats  # of what the allocator can have
     fits: NDArray[np.bool_]
 
 
 def memory_B(setting: StepSetting, layouts: Layouts) -> Floats:
     """Return the peak bytes per GPU, of the pipeline rank that needs the most."""
     architecture: Any = setting.gpu.architecture
-    peak: Floats = worst_peak(setting.shape, layouts, setting.training, architecture).total_B
-    return peak
+    peak = worst_peak(setting.shape, layouts, setting.training, architecture)
+    return peak.total_B + gathered_inputs_B(setting, layouts, peak.stage)
+
+
+def gathered_inputs_B(setting: StepSetting, layouts: Layouts, rank: Ints) -> Floats:
+    """Return what nanotron keeps of a layer's two gathered inputs, besides the parts that the account has.
+
+    Its column-parallel layers keep the gathered input unless tp_recompute_allgather
+    (parallel/tensor_parallel/functional.py); that it was off is fitted to whole steps: the playbook's memory.
+    """
+    if setting.training.program != "nanotron":
+        return np.zeros(len(layouts.tp))
+    layers = all_layers_of(setting.shape, layouts, setting.training, rank).all
+    kept = layers * np.minimum(passes_in_flight(layouts, rank), layouts.micro_batches)
+    each_B = ELEMENT_B * setting.tokens(layouts) * setting.shape.hidden_size * (1 - 1 / layouts.tp)
+    return np.asarray(2 * each_B * kept, dtype=float)
 
 
 def predicted(asked: AskedStep) -> PredictedSteps:
     """Return the seconds and the memory of a question's layouts."""
     setting, layouts = asked.setting, asked.layouts
     used_B = memory_B(setting, layouts)
+    room = room_B(layouts, setting.gpu.usable_memory_B)
     if not asked.recompute_known and setting.training.program != "megatron":
         layouts, used_B = _recomputed_to_fit(setting, layouts, used_B)
-    filled = used_B / setting.gpu.usable_memory_B
+    filled = used_B / room
     parts = step_s(setting, layouts)
     seconds = parts.total + allocator_retries_s(setting, layouts, filled)
     fits = (filled < setting.constants["allocator.fits_below"]) & accepted(setting, layouts)
-    return PredictedSteps(seconds * asked.batches, parts, used_B, fits)
+    return PredictedSteps(seconds * asked.batches, parts, used_B, filled, fits)
 
 
 def _recomputed_to_fit(setting: StepSetting, layouts: Layouts, used_B: Floats) -> tuple[Layouts, Floats]:
     """Return layouts with full recompute where nothing was published of it and nothing else fits."""
-    limit_B = setting.gpu.usable_memory_B * setting.constants["allocator.fits_below"]
+    limit_B = room_B(layouts, setting.gpu.usable_memory_B) * setting.constants["allocator.fits_below"]
     again = layouts._replace(recompute=np.where(used_B > limit_B, 2, layouts.recompute))
     return again, np.where(used_B > limit_B, memory_B(setting, again), used_B)
 
@@ -90,7 +109,7 @@ def answer(question: Json, constants: StepConstants) -> dict[str, Any]:
     if question["kind"] == "choose":
         return {"id": question["id"], "index": _fastest(list(question["among"]), steps)}
     seconds = float(steps.seconds[0])
-    interval = interval_of(asked, float(steps.memory_B[0]) / asked.setting.gpu.usable_memory_B)
+    interval = interval_of(asked, float(steps.filled[0]))
     return {
         "id": question["id"],
         "step_s": seconds,

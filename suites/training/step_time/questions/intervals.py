@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from suites.training.step_time.questions.reader import AskedStep
 from suites.training.step_time.rates.constants import intervals
+from suites.training.step_time.whole_step.seconds import ddp_in_pipeline
 
-NEAR_THE_LIMIT = 0.7
-"""Share of the usable memory above which nanotron's published steps are slow for a part of the layouts."""
+NEAR_THE_LIMIT = 0.8
+"""Share of what the allocator can have above which it may have to free its cache."""
 
 SMALL_BATCH = 2
 """Micro-batches per rank and step up to which what happens once per step outweighs the rest."""
@@ -56,7 +57,7 @@ def _kind_of_nanotron(asked: AskedStep, filled: float, index: int) -> str:
     spans = bool(layout.gpus[0] > node)
     if layout.tp[0] > node:
         return "nanotron, tensor parallelism across nodes"
-    if spans and layout.zero[0] == 0 and layout.pp[0] > 1:
+    if ddp_in_pipeline(asked.setting, layout)[0]:
         return "nanotron, whole gradients in a pipeline across nodes"
     if filled > NEAR_THE_LIMIT:
         return "nanotron, near the limit of memory"

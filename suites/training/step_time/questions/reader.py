@@ -13,8 +13,10 @@ from suites.training.step_time.questions.words import (
     NVLINK_DOMAIN,
     Json,
     is_compiled,
+    is_hybrid,
     is_lora,
     is_mlperf,
+    is_overlapped,
     network_B_per_s,
     network_kind,
     precision_of,
@@ -38,10 +40,30 @@ class AskedStep(NamedTuple):
     gpus_per_node: int
 
 
-def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
-    """Return a question's setting and layouts; None where no GPU like its device is known."""
+KNOWN_ARCHITECTURES = ("volta", "ampere", "ada", "hopper", "blackwell", "cdna")
+
+SIZES_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+
+
+def why_not_known(question: Json) -> str:
+    """Return why the model does not know a question's seconds; empty where it does."""
     gpu = gpu_of(str(question["device"]))
-    if gpu is None or gpu.architecture not in ("ampere", "hopper", "blackwell", "volta", "cdna", "ada"):
+    if gpu is None or gpu.architecture not in KNOWN_ARCHITECTURES:
+        return f"device {question['device']!r}: conf/hardware has no GPU like it"
+    missing = [name for name in SIZES_NEEDED if not question["model"].get(name)]
+    if missing:
+        return f"model: its {', '.join(missing)} is not stated"
+    if is_hybrid(question["model"]):
+        return (
+            f"model {question['model'].get('name')!r}: layers other than attention and MLP are not modelled"
+        )
+    return ""
+
+
+def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
+    """Return a question's setting and layouts; None where `why_not_known` has a reason."""
+    gpu = gpu_of(str(question["device"]))
+    if gpu is None or why_not_known(question):
         return None
     per_node = int(question.get("gpus_per_node") or 8)
     setting = setting_of(question, gpu, per_node, constants)
@@ -55,7 +77,8 @@ def asked_step(question: Json, constants: StepConstants) -> AskedStep | None:
 
 def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepConstants) -> StepSetting:
     """Return what a question's layouts have in common."""
-    program = program_of(str(question.get("framework") or ""))
+    # what GPUs train language models with in MLPerf is Megatron-Core in NeMo or a fork of it
+    program = "megatron" if is_mlperf(question) else program_of(str(question.get("framework") or ""))
     domain = NVLINK_DOMAIN if gpu.name.startswith("gb") else per_node
     rate = network_B_per_s(question, gpu.architecture, per_node)
     training = Training(
@@ -72,6 +95,7 @@ def setting_of(question: Json, gpu: RatedGpu, per_node: int, constants: StepCons
         triton_attention="triton" in str(question.get("notes") or "").lower(),
         tuned=is_mlperf(question),
         compiled=is_compiled(question),
+        tensor_overlap=is_overlapped(question),
         routing_forced="bridge" in str(question.get("framework") or "").lower(),
     )
 
@@ -99,12 +123,15 @@ def _row(layout: Json, question: Json, setting: StepSetting, per_node: int) -> d
 
 
 def virtual_stages_of(layout: Json, shape: TransformerShape, setting: StepSetting, pp: int) -> int:
-    """Return the pipeline stages per rank; where none were published, Megatron's have two layers, or one."""
+    """Return the pipeline stages per rank; where none were published, Megatron's have two layers, or one.
+
+    Embedding and output layer count as a layer each where the layers alone do not divide.
+    """
     stated = layout.get("virtual_stages")
     if stated or pp == 1 or setting.training.program != "megatron":
         return int(stated or 1)
-    layers = shape.num_hidden_layers
-    for stage in (2, 1):
-        if layers % (pp * stage) == 0 and layers // (pp * stage) > 1:
-            return layers // (pp * stage)
+    for layers in (shape.num_hidden_layers, shape.num_hidden_layers + 2):
+        for stage in (2, 1):
+            if layers % (pp * stage) == 0:
+                return layers // (pp * stage)
     return 1

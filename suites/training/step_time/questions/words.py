@@ -27,6 +27,10 @@ H100, DGX B200 and DGX GB200 (400); their user guides, https://docs.nvidia.com/d
 GB300_NETWORK_B_PER_S = 100e9
 """ConnectX-8, 800 Gbit/s per GPU: https://docs.nvidia.com/dgx/dgxgb200-user-guide/ and its GB300 edition."""
 
+FIRST_MLPERF_IN_FP4 = (5, 1)
+"""NVIDIA's submissions on Blackwell train in NVFP4 from then on:
+https://blogs.nvidia.com/blog/mlperf-training-benchmark-blackwell-ultra/"""
+
 NVLINK_DOMAIN = 64
 """GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
 
@@ -121,8 +125,22 @@ def precision_of(question: Json, architecture: str) -> str:
         return "mxfp8"
     if "fp8" in word or "float8" in word:
         return "fp8"
+    version = re.search(r"mlperf/v(\d+)\.(\d+)", str(question.get("id") or ""))
+    if version and (int(version[1]), int(version[2])) >= FIRST_MLPERF_IN_FP4 and architecture == "blackwell":
+        return "nvfp4"
     bridge = "bridge" in str(question.get("framework") or "").lower()
     return "fp8" if is_mlperf(question) or (not word and bridge) else "bf16"
+
+
+def is_hybrid(model: Json) -> bool:
+    """Return whether a model has layers of another kind: state spaces or linear attention."""
+    name = re.sub(r"[^a-z0-9]", "", str(model.get("name") or "").lower())
+    named = any(
+        part in name for part in ("mamba", "nemotronh", "nemotron3", "jamba", "qwen3next", "kimilinear")
+    )
+    return named or any(
+        model.get(key) for key in ("hybrid_override_pattern", "mamba_num_heads", "linear_num_value_heads")
+    )
 
 
 def is_mlperf(question: Json) -> bool:
@@ -135,6 +153,13 @@ def is_compiled(question: Json) -> bool:
     said = " ".join(str(question.get(key) or "") for key in ("notes", "framework", "source")).lower()
     without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[ d:=]*(off|false|none)", said)
     return ("compile" in said or "fms" in said) and not without
+
+
+def is_overlapped(question: Json) -> bool:
+    """Return whether tensor-parallel collectives overlap: in NeMo's recipes, not in plain Megatron-LM."""
+    framework = str(question.get("framework") or "").lower()
+    plain = "megatron" in framework and not any(word in framework for word in ("nemo", "bridge"))
+    return not plain or is_mlperf(question)
 
 
 def is_lora(question: Json) -> bool:
@@ -190,4 +215,5 @@ def recompute_of(layout: Json) -> int | None:
     text = str(word).lower()
     if text in ("none", "no", "false", ""):
         return 0
-    return 1 if "select" in text else 2
+    part = re.match(r"^\s*(0?\.\d+|\d+\s*/\s*\d+)", text)  # of the layers
+    return 1 if "select" in text or part else 2

@@ -92,8 +92,9 @@ class ProgramConstants:
     zero_launch_s: float  # more of it with sharded states
     pipeline_tp_s: float  # more of it per tensor-parallel rank, where a pipeline spans nodes
     tp_network_s: float  # more of a collective, per node that tensor parallelism spans besides the first
-    ddp_pipeline_factor: float  # seconds with ZeRO-0 over those with ZeRO-1, where a pipeline spans nodes
+    ddp_pipeline_s: float  # per micro-batch with ZeRO-0, where a pipeline of two stages spans nodes
     pointwise_factor: float  # bytes that operations between matmuls move, over those of fused kernels
+    quantised_factor: float  # bytes that quantisation moves, over those of Megatron's kernels
     logit_B: float  # moved per logit by the loss, forward and backward
     accumulate_B: float  # moved per parameter to add a micro-batch's gradient
     update_B: float  # moved per parameter to update it

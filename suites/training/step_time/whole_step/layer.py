@@ -188,7 +188,7 @@ def quantised_s(setting: StepSetting, layouts: Layouts, moe: bool, sizes: Matmul
         elements = elements + shape.experts_per_token * expert / layouts.tp
     if setting.precision == "bf16":
         return 0.0 * elements
-    each_B = setting.constants[f"quantised_B.{setting.precision}"]
+    each_B = setting.constants[f"quantised_B.{setting.precision}"] * setting.own.quantised_factor
     return each_B * elements * setting.tokens(layouts) / setting.memory_B_per_s
 
 

@@ -26,6 +26,7 @@ class StepSetting:
     triton_attention: bool = False  # FlashAttention written in Triton, in place of the program's own
     tuned: bool = False  # a submission to MLPerf
     compiled: bool = False  # torch.compile fuses what a program has between matmuls
+    tensor_overlap: bool = True  # where the program can: Megatron's tp-comm-overlap
     routing_forced: bool = False  # every expert gets as many tokens
 
     @property
@@ -49,7 +50,8 @@ class StepSetting:
         """Return the program's constants."""
         own = self.constants.program(self.training.program)
         fused = self.constants["compiled_pointwise_factor"] if self.compiled else own.pointwise_factor
-        return replace(own, pointwise_factor=fused)
+        exposed = own.tp_exposed if self.tensor_overlap else 1.0
+        return replace(own, pointwise_factor=fused, tp_exposed=max(own.tp_exposed, exposed))
 
     @cached_property
     def links(self) -> NodeLinks:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from suites.training.step_time.questions.reader import asked_step
+from suites.training.step_time.questions.reader import asked_step, why_not_known
 from suites.training.step_time.questions.words import (
     is_compiled,
     network_B_per_s,
@@ -162,5 +162,17 @@ def test_micro_batches_that_make_half_of_the_batch_are_two_steps():
     assert asked.batches[0] == 2
 
 
-def test_a_device_like_no_other_is_not_known():
-    assert asked_step(question(device="tpu_v5p"), StepConstants.read()) is None
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"device": "tpu_v5p"}, "device 'tpu_v5p': conf/hardware has no GPU like it"),
+        (
+            {"model": {"name": "unnamed", "num_hidden_layers": 2}},
+            "model: its hidden_size, num_attention_heads is",
+        ),
+        ({"model": {**LLAMA, "name": "Nemotron-H 56B"}}, "layers other than attention and MLP"),
+    ],
+)
+def test_what_is_not_known_has_a_reason(changed, reason):
+    assert reason in why_not_known(question(**changed))
+    assert asked_step(question(**changed), StepConstants.read()) is None
