@@ -1,0 +1,341 @@
+"""Megatron-LM's arguments: a command line, a shell script, or YAML.
+
+Sources: Megatron-LM commit d98e8a6 of August 2026 (megatron/training/arguments.py,
+megatron/core/transformer/transformer_config.py, megatron/core/model_parallel_config.py) and its examples.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.config.own_files.architectures import Sizes, config_of
+from harness.config.own_files.formats.megatron_tables import IRRELEVANT, KEYS, MATTERS, RENAMED
+from harness.config.own_files.formats.words import optimizer_of
+from harness.config.own_files.models import published_model
+from harness.config.own_files.setup import NotUnderstood, OwnSetup
+from harness.config.own_files.table import Fields, Flat, flag_of
+
+NAME = "megatron"
+TITLE = "Megatron-LM's arguments"
+SOURCE = "Megatron-LM d98e8a6"
+
+__all__ = ["IRRELEVANT", "KEYS", "MATTERS", "RENAMED"]
+
+SECTIONS = ("MODEL_ARGS.", "language_model.", "model_parallel.")
+"""Of its tests' model_config.yaml and of --yaml-cfg."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys only Megatron-LM has."""
+    own = {"tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers", "global_batch_size",
+           "micro_batch_size", "seq_length", "use_mcore_models", "num_attention_heads"}  # fmt: skip
+    return len(own & prepared(flat).keys())
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values by the names that argparse gives them."""
+    values = {}
+    for key, value in flat.items():
+        for section in SECTIONS:
+            key = key.removeprefix(section)
+        values[key.lstrip("-").replace("-", "_")] = value
+    return values
+
+
+def settle(fields: Fields, flat: Flat) -> Fields:
+    """Return fields of OwnSetup."""
+    unclear: list[NotUnderstood] = []
+    found = {name: value for name, value in fields.items() if not name.startswith("_")}
+    found |= parallel_fields(fields, unclear) | precision_fields(fields)
+    found["optimizer"] = optimizer_of("optimizer", fields["_optimizer"], unclear)
+    found["recompute"] = recompute_of(fields, unclear)
+    found["attention"] = attention_of(fields)
+    found["model"] = model_config(fields, unclear)
+    found["model_source"] = "sizes in the file" if found["model"] else ""
+    found["devices"] = devices_of(fields)
+    if fields.get("_offload_states"):
+        found["offload"] = ("optimizer",)
+    if fields.get("_offload_activations"):
+        found["offload"] = (*found.get("offload", ()), "activations")
+    if "seq_len" not in found:
+        unclear.append(NotUnderstood("seq_length", None, "is missing"))
+    return {**found, "not_understood": unclear}
+
+
+def attention_of(fields: Fields) -> str:
+    """Return whether a score matrix is kept: by the unfused backends, and by local layers without flash attention."""
+    local = fields["_impl"] == "local" and fields["_backend"] == "auto" and not fields.get("_flash")
+    return "explicit" if local or fields["_backend"] in ("unfused", "local") else "flash"
+
+
+def devices_of(fields: Fields) -> int | None:
+    """Return the ranks that a launcher's options or world_size give; None without them."""
+    if fields.get("_world"):
+        return int(fields["_world"])
+    per_node = fields.get("_per_node")
+    return int(per_node) * int(fields.get("_nodes") or 1) if per_node else None
+
+
+def parallel_fields(fields: Fields, unclear: list[NotUnderstood]) -> Fields:
+    """Return what is sharded, and pipeline stages."""
+    found: Fields = {"engine": "megatron", "zero": 1 if fields["_distributed"] else 0}
+    found["etp"] = fields.get("_etp") or fields["tp"]
+    strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    if fields.get("_fsdp"):
+        strategy = str(fields["_strategy"])
+        if strategy not in strategies:
+            raise ValueError(
+                f"data_parallel_sharding_strategy is {strategy!r}; known: {', '.join(strategies)}"
+            )
+        found["zero"] = strategies[strategy]
+    if fields.get("_torch_fsdp2"):
+        found |= {"zero": 2 if fields.get("_no_reshard") else 3, "engine": "fsdp2"}
+    if (fields.get("_instances") or 1) > 1:
+        found["replicas"] = fields["_instances"]
+    found["virtual_stages"] = _virtual_stages(fields)
+    if found["virtual_stages"] > 1:
+        found["schedule"] = "interleaved1f1b"
+    return found
+
+
+def _virtual_stages(fields: Fields) -> int:
+    pp = fields["pp"]
+    if fields.get("_virtual"):
+        return int(fields["_virtual"]) if pp > 1 else 1
+    layers, per_stage = fields.get("_layers"), fields.get("_layers_per_virtual")
+    if not per_stage or pp == 1:
+        return 1
+    if not layers:
+        raise ValueError("num_layers_per_virtual_pipeline_stage is given, but num_layers is missing")
+    if layers % (pp * per_stage):
+        raise ValueError(
+            f"num_layers {layers} is no multiple of pipeline_model_parallel_size {pp} × "
+            f"num_layers_per_virtual_pipeline_stage {per_stage}"
+        )
+    return int(layers // (pp * per_stage))
+
+
+def precision_fields(fields: Fields) -> Fields:
+    """Return the type of matmuls; masters and states are in fp32."""
+    if fields.get("_fp4"):
+        return {"precision": "nvfp4"}
+    if fields.get("_fp8"):
+        return {"precision": "mxfp8" if fields.get("_fp8_recipe") == "mxfp8" else "fp8"}
+    return {"precision": "bf16" if fields["_bf16"] else "fp16" if fields["_fp16"] else "fp32"}
+
+
+def recompute_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
+    """Return what is recomputed: none, selective or full."""
+    granularity = fields.get("_granularity")
+    if fields.get("_recompute_activations"):
+        granularity = "selective"
+    if fields.get("_checkpoint_activations"):
+        granularity = "full"
+    if granularity in (None, "none", "null"):
+        return "none"
+    if granularity not in ("selective", "full"):
+        raise ValueError(f"recompute_granularity is {granularity!r}; it must be selective or full")
+    modules = fields.get("_modules")
+    modules = [modules] if isinstance(modules, str) else modules or ["core_attn"]
+    if granularity == "selective" and list(modules) != ["core_attn"]:
+        unclear.append(
+            NotUnderstood("recompute_modules", modules, "other modules than core_attn are recomputed")
+        )
+    if granularity == "full" and fields.get("_method") == "block":
+        why = "some layers per stage alone are recomputed; all are taken"
+        unclear.append(NotUnderstood("recompute_method", "block", why))
+    if (
+        granularity == "full"
+        and (fields.get("_recompute_layers") or 1) > 1
+        and fields.get("_method") == "uniform"
+    ):
+        why = "several layers are one unit of recomputation; one is taken"
+        unclear.append(NotUnderstood("recompute_num_layers", fields["_recompute_layers"], why))
+    return str(granularity)
+
+
+VOCABULARIES = {"GPT2BPETokenizer": 50257}
+"""Entries of tokenizers that are named without a size (Megatron-LM's megatron/core/tokenizers)."""
+
+
+def model_config(fields: Fields, unclear: list[NotUnderstood]) -> dict[str, Any] | None:
+    """Return the Hugging Face config of the model's sizes; None where the file has none."""
+    names = {"num_layers": "_layers", "hidden_size": "_hidden", "num_attention_heads": "_heads"}
+    missing = [key for key, field in names.items() if field not in fields]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        raise ValueError(f"half of a model: {', '.join(missing)} missing next to the other sizes")
+    vocabulary = _vocabulary(fields)
+    if vocabulary is None:
+        why = "is missing, and the tokenizer's size is not known; give model="
+        unclear.append(NotUnderstood("vocab_size", fields.get("_tokenizer"), why))
+        return None
+    sizes = Sizes(
+        num_hidden_layers=fields["_layers"],
+        hidden_size=fields["_hidden"],
+        num_attention_heads=fields["_heads"],
+        vocab_size=vocabulary,
+        num_key_value_heads=fields.get("_groups"),
+        head_dim=fields.get("_head_dim"),
+        intermediate_size=fields.get("_ffn"),
+        gated=bool(fields.get("_swiglu")),
+        rms_norm=str(fields.get("_norm", "LayerNorm")).lower() == "rmsnorm",
+        bias=not fields.get("_no_bias"),
+        qkv_bias=bool(fields.get("_qkv_bias")),
+        qk_norm=bool(fields.get("_qk_norm")),
+        tied=not fields.get("_untied"),
+        positions=fields.get("_positions"),
+        learned_positions=str(fields.get("_position_type", "learned_absolute")).startswith("learned"),
+        num_experts=fields.get("_experts") or 0,
+        experts_per_token=fields.get("_top_k") or 2,
+        moe_intermediate_size=fields.get("_moe_ffn"),
+        shared_intermediate_size=fields.get("_shared"),
+        dense_layers=_dense_layers(fields),
+        latent=_latent(fields),
+    )
+    if fields.get("_experts") and _dense_layers(fields) < 0:
+        unclear.append(
+            NotUnderstood("moe_layer_freq", fields["_moe_freq"], "layers with and without experts alternate")
+        )
+        sizes = sizes._replace(dense_layers=0)
+    return config_of(sizes)
+
+
+def _vocabulary(fields: Fields) -> int | None:
+    """Return the padded entries of the vocabulary (Megatron pads to a multiple of divisible_by × tp)."""
+    if fields.get("_padded_vocab"):
+        return int(fields["_padded_vocab"])
+    size = fields.get("_vocab") or VOCABULARIES.get(str(fields.get("_tokenizer")))
+    if size is None and fields.get("_tokenizer_model"):
+        known = published_model(str(fields["_tokenizer_model"]))
+        size = known.config.get("vocab_size") if known else None
+    if size is None and fields.get("_merge_file") and not fields.get("_tokenizer"):
+        size = VOCABULARIES["GPT2BPETokenizer"]
+    if size is None:
+        return None
+    multiple = fields["_divisible"] * fields["tp"]
+    return -(-int(size) // multiple) * multiple
+
+
+def _dense_layers(fields: Fields) -> int:
+    """Return how many layers from the first have no experts; -1 where they alternate otherwise."""
+    frequency = fields.get("_moe_freq", 1)
+    text = str(frequency).replace(" ", "")
+    if text in ("1", "[1]"):
+        return 0
+    if text.startswith("([0]*") and "+[1]*" in text:
+        return int("".join(filter(str.isdigit, text.partition("+")[0].removeprefix("([0]*"))) or 0)
+    if isinstance(frequency, list):
+        dense = frequency.index(1) if 1 in frequency else len(frequency)
+        return dense if all(frequency[dense:]) else -1
+    return -1
+
+
+def _latent(fields: Fields) -> dict[str, int | None] | None:
+    if not fields.get("_mla"):
+        return None
+    return {
+        "q_lora_rank": fields.get("_q_lora"),
+        "kv_lora_rank": fields["_kv_lora"],
+        "qk_nope_head_dim": fields["_qk_dim"],
+        "qk_rope_head_dim": fields["_rope_dim"],
+        "v_head_dim": fields["_v_dim"],
+    }
+
+
+def written(setup: OwnSetup) -> Flat:
+    """Return Megatron-LM's arguments of a set-up; raises ValueError where they cannot express it."""
+    flat = {key.replace("_", "-"): value for key, value in arguments_of(setup).items()}
+    return {key: value for key, value in flat.items() if value is not None and value is not False}
+
+
+def arguments_of(setup: OwnSetup) -> dict[str, Any]:
+    """Return the arguments by argparse's names."""
+    if setup.adapters is not None or setup.states == "bf16":
+        raise ValueError("Megatron-LM's arguments have no adapters and keep states in fp32")
+    if any(one not in ("optimizer",) for one in setup.offload):
+        raise ValueError(f"Megatron-LM's arguments cannot offload {', '.join(setup.offload)}")
+    zero = {1: {"use_distributed_optimizer": True}, 0: {}}.get(setup.zero)
+    if setup.engine == "fsdp2" and setup.zero in (2, 3):
+        zero = {"use_torch_fsdp2": True, "torch_fsdp2_no_reshard_after_forward": setup.zero == 2}
+    elif zero is None:
+        strategy = "optim_grads" if setup.zero == 2 else "optim_grads_params"
+        zero = {
+            "use_megatron_fsdp": True,
+            "use_distributed_optimizer": True,
+            "data_parallel_sharding_strategy": strategy,
+        }
+    flat: dict[str, Any] = {
+        **written_model(setup.model),
+        "tensor_model_parallel_size": setup.tp,
+        "pipeline_model_parallel_size": setup.pp,
+        "context_parallel_size": setup.cp,
+        "expert_model_parallel_size": setup.ep,
+        "expert_tensor_parallel_size": setup.etp if setup.etp != setup.tp else None,
+        "num_virtual_stages_per_pipeline_rank": setup.virtual_stages if setup.virtual_stages > 1 else None,
+        "sequence_parallel": setup.sequence_parallel,
+        "micro_batch_size": setup.micro_batch_size,
+        "global_batch_size": _global_batch(setup),
+        "seq_length": setup.seq_len,
+        "recompute_granularity": None if setup.recompute == "none" else setup.recompute,
+        "attention_backend": "unfused" if setup.attention == "explicit" else "flash",
+        "optimizer": {"adamw": "adam", "sgd_momentum": "sgd"}.get(setup.optimizer, setup.optimizer),
+        "optimizer_cpu_offload": "optimizer" in setup.offload,
+        "num_distributed_optimizer_instances": setup.replicas if setup.replicas > 1 else None,
+        **zero,
+        **WRITTEN_PRECISION[setup.precision],
+    }
+    if setup.recompute == "full":
+        flat |= {"recompute_method": "uniform", "recompute_num_layers": 1}
+    return flat
+
+
+WRITTEN_PRECISION: dict[str, dict[str, Any]] = {
+    "bf16": {"bf16": True},
+    "fp16": {"fp16": True},
+    "fp32": {},
+    "fp8": {"bf16": True, "fp8_format": "hybrid"},
+    "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
+    "nvfp4": {"bf16": True, "fp4_format": "e2m1"},
+}
+
+
+def _global_batch(setup: OwnSetup) -> int | None:
+    if setup.global_batch_size is not None or setup.gradient_accumulation_steps is None:
+        return setup.global_batch_size
+    try:
+        return setup.micro_batch_size * setup.gradient_accumulation_steps * setup.dp_of()
+    except ValueError as error:
+        raise ValueError(
+            f"Megatron-LM's global_batch_size follows from the data-parallel ranks: {error}"
+        ) from error
+
+
+def written_model(model: Any) -> dict[str, Any]:
+    """Return the sizes of a llama-like config as arguments; empty for another architecture."""
+    if not model or model.get("model_type") not in ("llama", "qwen2", "qwen3"):
+        return {}
+    return {
+        "num_layers": model["num_hidden_layers"],
+        "hidden_size": model["hidden_size"],
+        "ffn_hidden_size": model["intermediate_size"],
+        "num_attention_heads": model["num_attention_heads"],
+        "group_query_attention": True,
+        "num_query_groups": model["num_key_value_heads"],
+        "kv_channels": model.get("head_dim"),
+        "max_position_embeddings": model.get("max_position_embeddings"),
+        "position_embedding_type": "rope",
+        "normalization": "RMSNorm",
+        "swiglu": True,
+        "disable_bias_linear": True,
+        "add_qkv_bias": model["model_type"] == "qwen2",
+        "qk_layernorm": model["model_type"] == "qwen3",
+        "untie_embeddings_and_output_weights": not model.get("tie_word_embeddings"),
+        "padded_vocab_size": model["vocab_size"],
+    }
+
+
+def is_set(value: Any) -> bool:
+    """Return whether an argument's value switches it on."""
+    return value is not None and flag_of("argument", value)

@@ -1,0 +1,182 @@
+"""nanotron's YAML.
+
+Sources: nanotron commit 2411b02 of April 2026 (config/config.py, config/parallelism_config.py, config/models_config.py,
+parallel/context.py, helpers.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.config.own_files.architectures import Sizes, config_of
+from harness.config.own_files.formats.words import DTYPES
+from harness.config.own_files.setup import NotUnderstood, OwnSetup
+from harness.config.own_files.table import Fields, Flat, Key
+
+NAME = "nanotron"
+TITLE = "nanotron's YAML"
+SOURCE = "nanotron 2411b02"
+
+MODES = {"all_reduce": False, "reduce_scatter": True}
+
+KEYS = {
+    "parallelism.dp": Key("dp", "data-parallel ranks", None, "count"),
+    "parallelism.tp": Key("tp", "tensor-parallel ranks", 1, "count"),
+    "parallelism.pp": Key("pp", "pipeline ranks", 1, "count"),
+    "parallelism.context_parallel_size": Key("cp", "context-parallel ranks", 1, "count"),
+    "parallelism.expert_parallel_size": Key("ep", "expert-parallel ranks", 1, "count"),
+    "parallelism.pp_engine": Key("schedule", "pipeline schedule", "afab", values={"1f1b": "1f1b", "afab": "gpipe"}),
+    "parallelism.tp_mode": Key("sequence_parallel", "REDUCE_SCATTER: sequence parallelism", "ALL_REDUCE", values=MODES),
+    "parallelism.recompute_layer": Key("_recompute", "every layer is recomputed", False, "flag"),
+    "tokens.micro_batch_size": Key("micro_batch_size", "sequences per micro-batch", 1, "count"),
+    "tokens.batch_accumulation_per_replica": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
+    "tokens.sequence_length": Key("seq_len", "tokens per sequence", None, "count"),
+    "optimizer.zero_stage": Key("zero", "0 or 1: states are sharded", 0, values={0: 0, 1: 1}),
+    "optimizer.accumulate_grad_in_fp32": Key("_fp32_grads", "gradients are summed in fp32, with fp32 masters", True, "flag"),
+    "optimizer.optimizer_factory.name": Key("optimizer", "optimizer", "adamW", values={"adamw": "adamw", "sgd": "sgd_momentum"}),
+    "model.dtype": Key("_dtype", "of parameters and matmuls", "bfloat16", values=DTYPES),
+    "model.model_config.num_hidden_layers": Key("_layers", "layers", None, "count"),
+    "model.model_config.hidden_size": Key("_hidden", "hidden size", None, "count"),
+    "model.model_config.intermediate_size": Key("_ffn", "width of the MLP", None, "count"),
+    "model.model_config.num_attention_heads": Key("_heads", "heads", None, "count"),
+    "model.model_config.num_key_value_heads": Key("_groups", "key-value heads", None, "count"),
+    "model.model_config.vocab_size": Key("_vocab", "entries of the vocabulary", None, "count"),
+    "model.model_config.max_position_embeddings": Key("_positions", "positions", None, "count"),
+    "model.model_config.tie_word_embeddings": Key("_tied", "embeddings are the output layer, too", False, "flag"),
+    "model.model_config.attention_bias": Key("_bias", "biases of queries, keys and values", None, "flag"),
+    "model.model_config._attn_implementation": Key("_attention", "attention's kernel", None),
+    "model.model_config.moe_config.num_experts": Key("_experts", "experts", None, "count"),
+    "model.model_config.moe_config.top_k": Key("_top_k", "experts per token", None, "count"),
+    "model.model_config.moe_config.moe_intermediate_size": Key("_moe_ffn", "width of one expert", 1408, "count"),
+    "model.make_vocab_size_divisible_by": Key("_divisible", "padding of the vocabulary, times tp", 1, "count"),
+}  # fmt: skip
+
+MATTERS = {
+    "parallelism.tp_linear_async_communication": "tensor parallelism overlaps with its collectives",
+    "model.model_config.z_loss_enabled": "another loss over the logits",
+    "model.model_config.moe_config.enable_shared_expert": "a shared expert",
+    "model.model_config.moe_config.shared_expert_intermediate_size": "a shared expert",
+    "model.model_config.moe_num_experts": "experts of an older kind",
+    "model.model_config.sliding_window_size": "attention sees a window alone",
+    "model.model_config.is_mamba_config": "state-space layers",
+    "model.ddp_bucket_cap_mb": "",
+    "optimizer.optimizer_factory.torch_adam_is_fused": "",
+}
+MATTERS = {key: why for key, why in MATTERS.items() if why}
+
+IRRELEVANT = """
+    checkpoints.* data_stages general.* lighteval* logging.* metrics_logging* s3_upload* tokenizer.* profiler* optimizer.clip_grad
+    optimizer.learning_rate_scheduler.* optimizer.weight_decay* optimizer.optimizer_factory.* tokens.limit_* tokens.train_steps
+    tokens.val_check_interval model.init_method.* model.ddp_bucket_cap_mb model.model_config.* parallelism.tp_recompute_allgather
+    experiment_logger* data.* domain_* doremi* mamba*
+"""
+
+RENAMED = {
+    "model.model_config.n_layer": "model.model_config.num_hidden_layers",
+    "optimizer.adam_eps": "optimizer.optimizer_factory.adam_eps",
+    "optimizer.adam_beta1": "optimizer.optimizer_factory.adam_beta1",
+    "optimizer.adam_beta2": "optimizer.optimizer_factory.adam_beta2",
+    "optimizer.torch_adam_is_fused": "optimizer.optimizer_factory.torch_adam_is_fused",
+}
+"""Adam's settings stood in `optimizer` before optimizer_factory."""
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys only nanotron has."""
+    own = {"parallelism.dp", "parallelism.tp", "parallelism.pp", "parallelism.pp_engine", "parallelism.tp_mode",
+           "tokens.batch_accumulation_per_replica", "tokens.sequence_length", "optimizer.zero_stage",
+           "model.model_config.num_hidden_layers"}  # fmt: skip
+    return len(own & flat.keys())
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values as they are."""
+    return flat
+
+
+def settle(fields: Fields, flat: Flat) -> Fields:
+    """Return fields of OwnSetup."""
+    unclear: list[NotUnderstood] = []
+    for field, key in (("dp", "parallelism.dp"), ("seq_len", "tokens.sequence_length")):
+        if field not in fields:
+            raise ValueError(f"half a file of nanotron: {key} is missing, which has no default")
+    found = {name: value for name, value in fields.items() if not name.startswith("_")}
+    found["engine"] = "nanotron"
+    found["precision"] = fields["_dtype"]
+    found["recompute"] = "full" if fields["_recompute"] else "none"
+    if not fields["_fp32_grads"]:
+        why = "gradients and parameters without fp32 copies; everything in bf16 is taken"
+        unclear.append(NotUnderstood("optimizer.accumulate_grad_in_fp32", False, why))
+        found["states"] = "bf16"
+    if str(fields.get("_attention")) in ("eager", "sdpa_math"):
+        found["attention"] = "explicit"
+    found["model"] = _model(fields)
+    return {**found, "not_understood": unclear}
+
+
+def _model(fields: Fields) -> dict[str, Any] | None:
+    names = {
+        "num_hidden_layers": "_layers",
+        "hidden_size": "_hidden",
+        "num_attention_heads": "_heads",
+        "vocab_size": "_vocab",
+    }
+    missing = [key for key, field in names.items() if field not in fields]
+    if missing:
+        raise ValueError(
+            f"model.model_config.{missing[0]} is missing; nanotron's default is one of its class"
+        )
+    multiple = fields["_divisible"] * fields["tp"]
+    return config_of(
+        Sizes(
+            num_hidden_layers=fields["_layers"],
+            hidden_size=fields["_hidden"],
+            num_attention_heads=fields["_heads"],
+            vocab_size=-(-fields["_vocab"] // multiple) * multiple,
+            num_key_value_heads=fields.get("_groups"),
+            intermediate_size=fields.get("_ffn"),
+            gated=True,
+            rms_norm=True,
+            bias=False,
+            qkv_bias=bool(fields.get("_bias")),
+            tied=fields["_tied"],
+            positions=fields.get("_positions"),
+            num_experts=fields.get("_experts") or 0,
+            experts_per_token=fields.get("_top_k") or 2,
+            moe_intermediate_size=fields["_moe_ffn"] if fields.get("_experts") else None,
+        )
+    )
+
+
+def written(setup: OwnSetup) -> Flat:
+    """Return nanotron's keys of a set-up; raises ValueError where it cannot express it."""
+    if setup.zero > 1 or setup.engine not in ("nanotron", "megatron"):
+        raise ValueError(f"nanotron has zero_stage 0 and 1; engine is {setup.engine}, zero {setup.zero}")
+    if setup.virtual_stages > 1:
+        raise ValueError(f"nanotron has no virtual stages; virtual_stages is {setup.virtual_stages}")
+    if setup.recompute == "selective" or setup.offload or setup.adapters is not None:
+        raise ValueError("nanotron has neither selective recomputation, nor offload, nor adapters")
+    if setup.precision not in ("bf16", "fp16", "fp32"):
+        raise ValueError(f"nanotron has no key for precision {setup.precision}")
+    model = setup.model or {}
+    sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+             "vocab_size", "max_position_embeddings", "tie_word_embeddings")  # fmt: skip
+    steps = setup.gradient_accumulation_steps or setup.micro_batches()
+    return {
+        "parallelism.dp": setup.dp_of(),
+        "parallelism.tp": setup.tp,
+        "parallelism.pp": setup.pp,
+        "parallelism.context_parallel_size": setup.cp,
+        "parallelism.expert_parallel_size": setup.ep,
+        "parallelism.pp_engine": "afab" if setup.schedule == "gpipe" else "1f1b",
+        "parallelism.tp_mode": "REDUCE_SCATTER" if setup.sequence_parallel else "ALL_REDUCE",
+        "parallelism.recompute_layer": setup.recompute == "full",
+        "tokens.micro_batch_size": setup.micro_batch_size,
+        "tokens.batch_accumulation_per_replica": steps,
+        "tokens.sequence_length": setup.seq_len or 2048,
+        "optimizer.zero_stage": setup.zero,
+        "optimizer.accumulate_grad_in_fp32": setup.states == "fp32",
+        "optimizer.optimizer_factory.name": "sgd" if setup.optimizer == "sgd_momentum" else "adamW",
+        "model.dtype": {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[setup.precision],
+        **{f"model.model_config.{name}": model[name] for name in sizes if name in model},
+    }

@@ -1,0 +1,208 @@
+"""torchtune's YAML.
+
+Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py, lora_finetune_distributed.py,
+recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
+"""
+
+from __future__ import annotations
+
+from harness.config.own_files.formats.words import DTYPES, optimizer_of
+from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
+from harness.config.own_files.table import Fields, Flat, Key
+
+NAME = "torchtune"
+TITLE = "torchtune's YAML"
+SOURCE = "torchtune bd2a0fc"
+
+KEYS = {
+    "model._component_": Key("_component", "the model's builder"),
+    "tokenizer.max_seq_len": Key("seq_len", "tokens per sequence at most", None, "count"),
+    "batch_size": Key("micro_batch_size", "sequences per micro-batch", 1, "count"),
+    "gradient_accumulation_steps": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
+    "optimizer._component_": Key("_optimizer", "optimizer", "torch.optim.AdamW"),
+    "loss._component_": Key("_loss", "loss", None),
+    "loss.num_output_chunks": Key("_chunks", "chunks of the loss", 8, "count"),
+    "enable_activation_checkpointing": Key("_recompute", "every layer is recomputed", False, "flag"),
+    "enable_activation_offloading": Key("_activations", "activations on the host", False, "flag"),
+    "ac_mode": Key("_ac_mode", "selective or full", None),
+    "ac_option": Key("_ac_option", "every n-th layer, or op", None, "any"),
+    "fsdp_cpu_offload": Key("_offload", "parameters, gradients and states on the host", False, "flag"),
+    "fsdp_reshard_after_forward": Key(
+        "_reshard", "parameters are freed after the forward pass", True, "flag"
+    ),
+    "dtype": Key("_dtype", "of parameters, gradients and states", "bf16", values=DTYPES),
+    "compile": Key("compile", "torch.compile", False, "flag"),
+    "tensor_parallel_dim": Key("tp", "tensor-parallel ranks", 1, "count"),
+    "context_parallel_dim": Key("cp", "context-parallel ranks", 1, "count"),
+    "data_parallel_shard_dim": Key("_shard", "ranks of FSDP2; -1: the rest", -1, "int"),
+    "data_parallel_replicate_dim": Key("_replicas", "groups with full copies", 1, "count"),
+    "enable_fp8_training": Key("_fp8", "products in float8", False, "flag"),
+    "model.lora_rank": Key("_rank", "rank of the adapters", None, "count"),
+    "model.lora_attn_modules": Key("_attention", "attention's layers with adapters", None, "any"),
+    "model.apply_lora_to_mlp": Key("_mlp", "adapters in the MLP", None, "flag"),
+    "model.quantize_base": Key("_quantized", "the frozen model in nf4", None, "flag"),
+    "model.use_dora": Key("_dora", "DoRA", None, "flag"),
+}
+
+MATTERS = {
+    "optimizer_in_bwd": "each parameter is updated in the backward pass: no gradients are kept",
+    "custom_sharded_layers": "embedding and output layer are units of their own",
+    "dataset.packed": "sequences are packed, so that each is full",
+    "packed": "sequences are packed, so that each is full",
+    "model.apply_lora_to_output": "adapters on the output layer",
+    "fp8_recipe_name": "how float8 values are scaled",
+    "teacher_model.*": "a second, frozen model",
+    "quantizer.*": "quantization-aware training",
+    "fake_quant_after_n_steps": "quantization-aware training",
+    "fsdp_sharding_strategy": "what FSDP shards",
+    "memory_efficient_fsdp_wrap": "embedding and output layer are units of their own",
+    "memory_format": "tensors' layout",
+    "resize_token_embeddings": "a larger vocabulary",
+    "optimizer_cpu_offload": "states on the host",
+}
+
+IRRELEVANT = """
+    output_dir tensor_parallel_plan* tokenizer.* dataset.* dataset_val.* dataset seed shuffle run_val_every_n_steps batch_size_val
+    checkpointer.* resume_from_checkpoint save_* epochs max_steps_per_epoch optimizer.* lr_scheduler.* loss.* device clip_grad_norm
+    metric_logger.* log_* profiler.* model.lora_alpha model.lora_dropout low_cpu_ram enable_async_checkpointing
+    context_parallel_rotate_method activation_offloading_use_streams cudnn_deterministic_mode collate_fn kd_* kd_ratio num_warmup_steps
+    model.max_seq_len model.image_size teacher_checkpointer.* keep_last_n_checkpoints load_teacher*
+"""
+
+RENAMED = {
+    "fsdp.cpu_offload": "fsdp_cpu_offload",
+    "loss.num_chunks": "loss.num_output_chunks",
+}
+
+ATTENTION_MODULES = {"q_proj", "k_proj", "v_proj", "output_proj"}
+
+
+def recognised(flat: Flat) -> int:
+    """Return how many keys only torchtune has."""
+    found = sum(
+        key.endswith("_component_") and str(value).startswith("torchtune.") for key, value in flat.items()
+    )
+    return 2 * found
+
+
+def prepared(flat: Flat) -> Flat:
+    """Return the values with OmegaConf's references filled in."""
+    return {
+        key: flat.get(str(value)[2:-1]) if str(value).startswith("${") and str(value).endswith("}") else value
+        for key, value in flat.items()
+    }
+
+
+def settle(fields: Fields, flat: Flat) -> Fields:
+    """Return fields of OwnSetup."""
+    unclear: list[NotUnderstood] = []
+    if "_component" not in fields:
+        raise ValueError("model._component_ is missing; it names the model's builder")
+    found = {name: value for name, value in fields.items() if not name.startswith("_")}
+    builder = fields["_component"].rpartition(".")[2]
+    shard, replicas = fields["_shard"], fields["_replicas"]
+    found |= {
+        "engine": "fsdp2",
+        "zero": 3 if fields["_reshard"] else 2,
+        "replicas": replicas,
+        "dp": None if shard == -1 else shard * replicas,
+        "sequence_parallel": False,
+        "precision": "fp8" if fields["_fp8"] else fields["_dtype"],
+        "states": "bf16" if fields["_dtype"] == "bf16" else "fp32",
+        "optimizer": optimizer_of("optimizer._component_", fields["_optimizer"], unclear),
+        "recompute": "full" if fields["_recompute"] else "none",
+        "model_name": builder,
+    }
+    if fields.get("_ac_mode") == "selective":
+        option = str(fields.get("_ac_option") or 1)
+        found |= (
+            {"recompute": "selective"}
+            if option == "op"
+            else {"recompute": "full", "recompute_every": int(option)}
+        )
+    offload = (["activations"] if fields["_activations"] else []) + (
+        ["optimizer", "parameters"] if fields["_offload"] else []
+    )
+    found["offload"] = tuple(offload)
+    if "LinearCrossEntropy" in str(fields.get("_loss")) or "ChunkedOutput" in str(fields.get("_loss")):
+        found["loss_chunks"] = fields["_chunks"]
+    for prefix in ("qlora_", "lora_"):
+        if builder.startswith(prefix):
+            found["model_name"] = builder.removeprefix(prefix)
+            found["adapters"] = _adapters(fields, prefix == "qlora_", unclear)
+            found["states"] = "fp32"
+            break
+    if "seq_len" not in found:
+        unclear.append(
+            NotUnderstood("tokenizer.max_seq_len", None, "is not set, so the data decide the tokens")
+        )
+    return {**found, "not_understood": unclear}
+
+
+def _adapters(fields: Fields, quantized: bool, unclear: list[NotUnderstood]) -> Adapters:
+    if "_rank" not in fields:
+        raise ValueError("model.lora_rank is missing next to a builder with adapters")
+    modules = set(fields.get("_attention") or ATTENTION_MODULES)
+    if fields.get("_mlp") and modules != ATTENTION_MODULES:
+        unclear.append(
+            NotUnderstood(
+                "model.lora_attn_modules", sorted(modules), "some layers alone; every layer is taken"
+            )
+        )
+    return Adapters(
+        rank=fields["_rank"],
+        targets="layers" if fields.get("_mlp") else "attention",
+        base="nf4" if quantized or fields.get("_quantized") else "bf16",
+        dora=bool(fields.get("_dora")),
+    )
+
+
+def written(setup: OwnSetup) -> Flat:
+    """Return torchtune's keys of a set-up; raises ValueError where it cannot express it."""
+    for name, value in (("pp", setup.pp), ("ep", setup.ep)):
+        if value > 1:
+            raise ValueError(f"torchtune has no key for {name} {value}")
+    if setup.engine != "fsdp2" or setup.zero not in (2, 3):
+        raise ValueError(f"torchtune shards by FSDP2; engine is {setup.engine}, zero {setup.zero}")
+    if setup.precision not in ("bf16", "fp32", "fp8"):
+        raise ValueError(f"torchtune has no dtype for precision {setup.precision}")
+    prefix = "" if setup.adapters is None else "qlora_" if setup.adapters.base == "nf4" else "lora_"
+    family = setup.model_name.rpartition("_")[0]
+    flat: dict[str, object] = {
+        "model._component_": f"torchtune.models.{family}.{prefix}{setup.model_name}",
+        "tokenizer.max_seq_len": setup.seq_len,
+        "batch_size": setup.micro_batch_size,
+        "gradient_accumulation_steps": setup.gradient_accumulation_steps
+        or (setup.micro_batches() if setup.global_batch_size else 1),
+        "optimizer._component_": {
+            "adamw": "torch.optim.AdamW",
+            "adamw_8bit": "bitsandbytes.optim.AdamW8bit",
+        }.get(setup.optimizer, setup.optimizer),
+        "enable_activation_checkpointing": setup.recompute != "none",
+        "enable_activation_offloading": "activations" in setup.offload,
+        "fsdp_cpu_offload": "parameters" in setup.offload,
+        "fsdp_reshard_after_forward": setup.zero == 3,
+        "dtype": "fp32" if setup.states == "fp32" and setup.adapters is None else "bf16",
+        "enable_fp8_training": setup.precision == "fp8",
+        "compile": setup.compile,
+        "tensor_parallel_dim": setup.tp,
+        "context_parallel_dim": setup.cp,
+        "data_parallel_replicate_dim": setup.replicas,
+        "data_parallel_shard_dim": -1 if setup.dp is None else setup.dp // setup.replicas,
+    }
+    if setup.loss_chunks > 1:
+        flat["loss.num_output_chunks"] = setup.loss_chunks
+    else:
+        flat["loss._component_"] = "torch.nn.CrossEntropyLoss"
+    if setup.recompute == "selective":
+        flat |= {"ac_mode": "selective", "ac_option": "op"}
+    elif setup.recompute == "full" and setup.recompute_every > 1:
+        flat |= {"ac_mode": "selective", "ac_option": setup.recompute_every}
+    if setup.adapters is not None:
+        flat |= {
+            "model.lora_rank": setup.adapters.rank,
+            "model.lora_attn_modules": sorted(ATTENTION_MODULES),
+            "model.apply_lora_to_mlp": setup.adapters.targets == "layers",
+            "model.use_dora": setup.adapters.dora,
+        }
+    return flat
