@@ -36,7 +36,7 @@ def config_of(sizes: Sizes) -> dict[str, Any]:
     """Return the Hugging Face config of the architecture that these sizes belong to.
 
     Which one: latent attention is deepseek_v3's, experts with RMSNorm mixtral's or qwen3_moe's, RMSNorm llama's,
-    qwen2's or qwen3's, learned positions gpt2's, and rotary ones with LayerNorm gpt_neox's. Raises ValueError
+    qwen2's or qwen3's, learned positions gpt2's, rotary ones with LayerNorm gpt_neox's, and gated MLPs with LayerNorm stablelm's. Raises ValueError
     where none has such layers.
     """
     width = sizes.intermediate_size or 4 * sizes.hidden_size
@@ -55,9 +55,11 @@ def config_of(sizes: Sizes) -> dict[str, Any]:
         common["head_dim"] = sizes.head_dim
     if sizes.rms_norm and sizes.gated:
         return common | _modern(sizes, width)
-    if sizes.num_experts or sizes.gated:
+    if sizes.gated and not sizes.num_experts:
+        return {"model_type": "stablelm", **common}
+    if sizes.num_experts or sizes.rms_norm:
         raise ValueError(
-            "experts or gated MLPs with LayerNorm are no architecture of transformers that is known here"
+            "experts without gates, or RMSNorm without gated MLPs, are no architecture known here"
         )
     if sizes.learned_positions:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import tomllib
@@ -24,6 +25,9 @@ ASSIGNED = re.compile(
 
 USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
+
+PRODUCT = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
+"""A shell's product of whole numbers."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
@@ -135,6 +139,8 @@ def command_line(text: str) -> dict[str, Any]:
     for name, value in _assigned(text):
         added = name.endswith("+")
         name = name.rstrip("+")
+        own = re.compile(r"\$\{" + name + r"(?::-([^}]*))?\}|\$" + name + r"\b")
+        value = own.sub(lambda found: variables.get(name, found.group(1) or ""), value)  # noqa: B023
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     for words in _commands(_filled(text, variables)):
@@ -157,12 +163,15 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _filled(text: str, variables: dict[str, str]) -> str:
+    def product(found: re.Match[str]) -> str:
+        return str(math.prod(map(int, found.group(1).split("*"))))
+
     def value(found: re.Match[str]) -> str:
         name = found.group(1) or found.group(3)
         return variables.get(name, found.group(2) or found.group())
 
     for _ in range(5):  # variables of variables
-        filled = USED.sub(value, text)
+        filled = PRODUCT.sub(product, USED.sub(value, text))
         if filled == text:
             break
         text = filled[:LARGEST_FILE_B]
@@ -180,6 +189,8 @@ def _commands(text: str) -> Iterator[list[str]]:
         ]
         if found:
             for line in found:
+                if part is text:
+                    line = line.replace('"', " ").replace("'", " ")
                 try:
                     yield shlex.split(line.replace("(", " ").replace(")", " "), comments=True)
                 except ValueError:
@@ -188,6 +199,7 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
+    words = [word for word in words if word.strip() and not re.fullmatch(r"\$\{\w+\[[@*]\]\}", word.strip())]
     words = [part for word in words for part in (word.split() if word.strip().startswith("--") else [word])]
     at = 0
     while at < len(words):

@@ -37,7 +37,7 @@ class Adapters:
     """Low-rank adapters on a frozen model."""
 
     rank: int
-    targets: str = "layers"  # "layers": every linear layer; "attention": queries, keys, values and output
+    targets: tuple[str, ...] = ()  # names of linear layers, as q_proj; (): every linear layer of the layers
     base: str = "bf16"  # of the frozen weights: bf16, nf4 or int8
     dora: bool = False
 
@@ -75,6 +75,8 @@ class OwnSetup:
     precision: str = "bf16"  # of matmuls: bf16, fp16, fp32, fp8, mxfp8, nvfp4
     states: str = "fp32"  # of parameters and optimizer states; bf16: everything in bf16
     optimizer: str = "adamw"
+    optimizer_impl: str = "fused"  # torch's: fused, foreach or for_loop
+    optimizer_in_backward: bool = False  # each parameter is updated as soon as its gradient exists
     attention: str = "flash"  # flash or explicit
     offload: tuple[str, ...] = ()  # parameters, optimizer, activations
     adapters: Adapters | None = None

@@ -96,6 +96,10 @@ def is_off(value: Any) -> bool:
 
 def number_of(key: str, value: Any, kind: str) -> Any:
     """Return a value of the kind that a key takes; raises ValueError with one line."""
+    if isinstance(value, str) and value.strip().startswith("$"):
+        raise ValueError(
+            f"{key} is the variable {value.strip()}, which the file does not set; give its value there"
+        )
     if isinstance(value, str) and kind in ("count", "int", "number"):
         text = value.replace("_", "").strip()
         try:
@@ -148,7 +152,9 @@ def current_names(flat: Flat, format_: Format) -> tuple[dict[str, Any], list[Und
     renamed = []
     for key, value in flat.items():
         new = format_.RENAMED.get(key, key)
-        if new != key and new in flat:
+        if new != key and value is None:
+            continue
+        if new != key and flat.get(new) is not None and flat[new] != value:
             raise ValueError(f"{key} and {new} are both given; one is the other's name in another version")
         if new != key:
             renamed.append(Understood(key, value, new, f"another version's name of {new}"))

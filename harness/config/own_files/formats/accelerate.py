@@ -21,6 +21,7 @@ KINDS = {
     "multi_gpu": "ddp",
     "multi_npu": "ddp",
     "multi_xpu": "ddp",
+    "multi_cpu": "ddp",
     "fsdp": "fsdp",
     "deepspeed": "zero",
     "megatron_lm": "megatron",

@@ -7,7 +7,13 @@ integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py).
 from __future__ import annotations
 
 from harness.config.own_files.formats import deepspeed, fsdp_section
-from harness.config.own_files.formats.words import attention_of, optimizer_of
+from harness.config.own_files.formats.words import (
+    attention_of,
+    implementation_of,
+    optimizer_of,
+    optimizer_written,
+    targets_of,
+)
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat, Key
 
@@ -118,6 +124,7 @@ MATTERS = {
     "resize_token_embeddings_to_32x": "a larger vocabulary",
     "added_tokens": "a larger vocabulary",
     "tokens": "a larger vocabulary",
+    "max_packed_sequence_len": "older key: sequences are packed to this length",
     "reward_model": "another head",
     "process_reward_model": "another head",
     **fsdp_section.MATTERS,
@@ -139,7 +146,7 @@ IRRELEVANT = f"""
     {fsdp_section.IRRELEVANT} {_DS_IRRELEVANT}
 """  # fmt: skip
 
-RENAMED = {"sequence_parallel_degree": "context_parallel_size", "max_packed_sequence_len": "sequence_len"}
+RENAMED = {"sequence_parallel_degree": "context_parallel_size"}
 
 
 def recognised(flat: Flat) -> int:
@@ -170,6 +177,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         }
     found |= _mesh(fields, found)
     found["optimizer"] = optimizer_of("optimizer", fields["_optimizer"], unclear)
+    found["optimizer_impl"] = implementation_of(fields["_optimizer"])
     found["recompute"] = "full" if fields["_recompute"] else found.get("recompute", "none")
     if fields["_selective"] and found["recompute"] == "full":
         found["recompute"] = "selective"
@@ -226,31 +234,11 @@ def _adapters(fields: Fields, precision: str, unclear: list[NotUnderstood]) -> A
         unclear.append(NotUnderstood("adapter", name, "adapters other than LoRA; LoRA's bytes are taken"))
     if "_rank" not in fields:
         raise ValueError(f"adapter is {name}, but lora_r is missing")
-    modules = fields.get("_modules") or []
-    attention = modules and all(str(one).split(".")[-1] in ATTENTION_LAYERS for one in modules)
-    if modules and not fields.get("_linear") and not attention and not _all_layers(modules):
-        unclear.append(
-            NotUnderstood("lora_target_modules", modules, "some layers alone; every layer is taken")
-        )
     return Adapters(
         rank=fields["_rank"],
-        targets="attention" if attention and not fields.get("_linear") else "layers",
-        base="nf4"
-        if fields["_4bit"] or (name == "qlora" and not fields["_8bit"])
-        else "int8"
-        if fields["_8bit"]
-        else "bf16",
+        targets=() if fields.get("_linear") else targets_of(fields.get("_modules")),
+        base="int8" if fields["_8bit"] else "nf4" if fields["_4bit"] or name == "qlora" else "bf16",
         dora=bool(fields.get("_dora")) or name == "dora",
-    )
-
-
-ATTENTION_LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "c_attn", "query_key_value", "Wqkv", "out_proj"}
-
-
-def _all_layers(modules: object) -> bool:
-    named = {str(one).split(".")[-1] for one in modules} if isinstance(modules, list) else {str(modules)}
-    return {"gate_proj", "up_proj", "down_proj", "q_proj", "v_proj"} <= named or bool(
-        named & {"all-linear", "all"}
     )
 
 
@@ -264,7 +252,7 @@ def written(setup: OwnSetup) -> Flat:
         "sequence_len": setup.seq_len or 512,
         "micro_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": _steps(setup),
-        "optimizer": {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_bnb_8bit"}.get(setup.optimizer, setup.optimizer),
+        "optimizer": optimizer_written(setup),
         "attn_implementation": "eager" if setup.attention == "explicit" else "flash_attention_2",
         "gradient_checkpointing": setup.recompute != "none",
         "torch_compile": setup.compile,
@@ -323,8 +311,8 @@ def _written_adapters(adapters: Adapters) -> dict[str, object]:
     }
     if adapters.base != "bf16":
         flat["load_in_4bit" if adapters.base == "nf4" else "load_in_8bit"] = True
-    if adapters.targets == "attention":
-        flat["lora_target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    if adapters.targets:
+        flat["lora_target_modules"] = list(adapters.targets)
     else:
         flat["lora_target_linear"] = True
     if adapters.dora:

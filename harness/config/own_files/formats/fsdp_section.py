@@ -69,7 +69,7 @@ OPTIONS = (
 
 def without_prefix(flat: Flat) -> Flat:
     """Return the values with fsdp_config's keys by their names without `fsdp_`, and lists as lists."""
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in flat.items():
         section, dot, name = key.partition(".")
         if section == "fsdp_config" and dot and name.startswith("fsdp_"):

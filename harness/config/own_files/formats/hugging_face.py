@@ -7,8 +7,14 @@ Sources: transformers 5.23.0 (training_args.py) and, for the arguments of script
 from __future__ import annotations
 
 from harness.config.own_files.formats import deepspeed, fsdp_section
-from harness.config.own_files.formats.axolotl import ATTENTION_LAYERS, _all_layers
-from harness.config.own_files.formats.words import DTYPES, attention_of, optimizer_of
+from harness.config.own_files.formats.words import (
+    DTYPES,
+    attention_of,
+    implementation_of,
+    optimizer_of,
+    optimizer_written,
+    targets_of,
+)
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat, Key
 
@@ -158,7 +164,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     if fields.get("_peft") or fields["_4bit"] or fields["_8bit"] or "lora_r" in flat:
         found["adapters"] = Adapters(
             rank=fields["_rank"],
-            targets=targets_of("lora_target_modules", fields.get("_modules"), unclear),
+            targets=targets_of(fields.get("_modules")),
             base="nf4" if fields["_4bit"] else "int8" if fields["_8bit"] else "bf16",
             dora=bool(fields.get("_dora")),
         )
@@ -187,6 +193,7 @@ def trainer_fields(fields: Fields, flat: Flat, unclear: list[NotUnderstood]) -> 
             found["precision"] = "bf16" if section.get("_bf16") else "fp16"
     if "optimizer" not in found or "optim" in flat:
         found["optimizer"] = optimizer_of("optim", str(fields["_optimizer"]), unclear)
+    found["optimizer_impl"] = implementation_of(str(fields["_optimizer"]))
     recompute = fields["_recompute"] or fields.get("_recompute_")
     found["recompute"] = "full" if recompute else found.get("recompute", "none")
     found["fused_loss"] = fields["_liger"]
@@ -195,18 +202,6 @@ def trainer_fields(fields: Fields, flat: Flat, unclear: list[NotUnderstood]) -> 
         found["dp"] = fields["_shard"] * replicas
         found["replicas"] = replicas if fields["_shard"] > 1 else 1
     return found
-
-
-def targets_of(key: str, modules: object, unclear: list[NotUnderstood]) -> str:
-    """Return which layers have adapters: layers or attention."""
-    if isinstance(modules, str):
-        modules = modules.replace(",", " ").split()
-    if not modules or not isinstance(modules, list) or _all_layers(modules):
-        return "layers"
-    if all(str(one).split(".")[-1] in ATTENTION_LAYERS for one in modules):
-        return "attention"
-    unclear.append(NotUnderstood(key, modules, "some layers alone; every layer is taken"))
-    return "layers"
 
 
 def written(setup: OwnSetup) -> Flat:
@@ -220,10 +215,7 @@ def written(setup: OwnSetup) -> Flat:
     if setup.adapters is not None:
         flat["use_peft"] = True
         flat["lora_r"] = setup.adapters.rank
-        attention = setup.adapters.targets == "attention"
-        flat["lora_target_modules"] = (
-            ["q_proj", "k_proj", "v_proj", "o_proj"] if attention else ["all-linear"]
-        )
+        flat["lora_target_modules"] = list(setup.adapters.targets) or ["all-linear"]
         flat["load_in_4bit"], flat["load_in_8bit"] = (
             setup.adapters.base == "nf4",
             setup.adapters.base == "int8",
@@ -248,9 +240,7 @@ def trainer_written(setup: OwnSetup) -> dict[str, object]:
     flat: dict[str, object] = {
         "per_device_train_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": steps,
-        "optim": {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_bnb_8bit"}.get(
-            setup.optimizer, setup.optimizer
-        ),
+        "optim": optimizer_written(setup),
         "bf16": setup.precision == "bf16",
         "fp16": setup.precision == "fp16",
         "gradient_checkpointing": setup.recompute == "full",

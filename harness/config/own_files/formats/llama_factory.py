@@ -7,6 +7,7 @@ training_args.py, megatron_bridge_args.py; model/patcher.py and model/model_util
 from __future__ import annotations
 
 from harness.config.own_files.formats import hugging_face
+from harness.config.own_files.formats.words import targets_of
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat, Key
 
@@ -138,8 +139,6 @@ def settle(fields: Fields, flat: Flat) -> Fields:
 
 
 def _adapters(fields: Fields, unclear: list[NotUnderstood]) -> Adapters:
-    modules = fields["_modules"]
-    modules = None if modules in ("all", ["all"]) else modules
     bits, method = fields.get("_bits"), fields["_method"]
     if bits is not None and (bits not in (4, 8) or method not in ("bnb", "bitsandbytes")):
         unclear.append(
@@ -147,7 +146,7 @@ def _adapters(fields: Fields, unclear: list[NotUnderstood]) -> Adapters:
         )
     return Adapters(
         rank=fields["_rank"],
-        targets=hugging_face.targets_of("lora_target", modules, unclear),
+        targets=targets_of(fields["_modules"]),
         base={4: "nf4", 8: "int8"}.get(bits, "bf16") if bits else "bf16",
         dora=fields["_dora"],
     )
@@ -170,10 +169,9 @@ def written(setup: OwnSetup) -> Flat:
         flat["pure_bf16"] = True
         flat["bf16"] = False
     if setup.adapters is not None:
-        attention = setup.adapters.targets == "attention"
         flat |= {
             "lora_rank": setup.adapters.rank,
-            "lora_target": "q_proj,k_proj,v_proj,o_proj" if attention else "all",
+            "lora_target": ",".join(setup.adapters.targets) or "all",
             "use_dora": setup.adapters.dora,
             "quantization_bit": {"nf4": 4, "int8": 8}.get(setup.adapters.base),
         }

@@ -149,6 +149,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     )
     found["offload"] = offload
     found["optimizer"] = optimizer_of("optimizer.name", fields["_optimizer"], unclear)
+    found["optimizer_impl"] = "for_loop" if "decoupled" in fields["_optimizer"] else "foreach"
     found["attention"] = "flash" if fields["_attention"] in ("flash", "triton") else "explicit"
     if str(fields["_mixed"]).upper() == "FULL":
         found["precision"] = "fp32"

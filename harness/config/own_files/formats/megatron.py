@@ -25,11 +25,23 @@ SECTIONS = ("MODEL_ARGS.", "language_model.", "model_parallel.")
 """Of its tests' model_config.yaml and of --yaml-cfg."""
 
 
+TRAINING = {
+    "num_layers",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+    "use_mcore_models",
+    "train_iters",
+}
+"""Keys of which at least one is in arguments of training; tools that only load a model have the parallel sizes."""
+
+
 def recognised(flat: Flat) -> int:
     """Return how many keys only Megatron-LM has."""
+    names = prepared(flat).keys()
     own = {"tensor_model_parallel_size", "pipeline_model_parallel_size", "num_layers", "global_batch_size",
            "micro_batch_size", "seq_length", "use_mcore_models", "num_attention_heads"}  # fmt: skip
-    return len(own & prepared(flat).keys())
+    return len(own & names) if TRAINING & names else 0
 
 
 def prepared(flat: Flat) -> Flat:
@@ -199,7 +211,11 @@ def model_config(fields: Fields, unclear: list[NotUnderstood]) -> dict[str, Any]
             NotUnderstood("moe_layer_freq", fields["_moe_freq"], "layers with and without experts alternate")
         )
         sizes = sizes._replace(dense_layers=0)
-    return config_of(sizes)
+    try:
+        return config_of(sizes)
+    except ValueError as error:
+        unclear.append(NotUnderstood("normalization", fields.get("_norm"), str(error)))
+        return None
 
 
 def _vocabulary(fields: Fields) -> int | None:
@@ -209,12 +225,12 @@ def _vocabulary(fields: Fields) -> int | None:
     size = fields.get("_vocab") or VOCABULARIES.get(str(fields.get("_tokenizer")))
     if size is None and fields.get("_tokenizer_model"):
         known = published_model(str(fields["_tokenizer_model"]))
-        size = known.config.get("vocab_size") if known else None
+        size = int(known.config["vocab_size"]) if known else None
     if size is None and fields.get("_merge_file") and not fields.get("_tokenizer"):
         size = VOCABULARIES["GPT2BPETokenizer"]
     if size is None:
         return None
-    multiple = fields["_divisible"] * fields["tp"]
+    multiple = int(fields["_divisible"]) * int(fields["tp"])
     return -(-int(size) // multiple) * multiple
 
 
@@ -256,7 +272,7 @@ def arguments_of(setup: OwnSetup) -> dict[str, Any]:
         raise ValueError("Megatron-LM's arguments have no adapters and keep states in fp32")
     if any(one not in ("optimizer",) for one in setup.offload):
         raise ValueError(f"Megatron-LM's arguments cannot offload {', '.join(setup.offload)}")
-    zero = {1: {"use_distributed_optimizer": True}, 0: {}}.get(setup.zero)
+    zero: dict[str, Any] | None = {1: {"use_distributed_optimizer": True}, 0: {}}.get(setup.zero)
     if setup.engine == "fsdp2" and setup.zero in (2, 3):
         zero = {"use_torch_fsdp2": True, "torch_fsdp2_no_reshard_after_forward": setup.zero == 2}
     elif zero is None:

@@ -15,12 +15,15 @@ NAME = "torchtitan"
 TITLE = "torchtitan's TOML"
 SOURCE = "torchtitan v0.2.2"
 
+IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "for_loop"}
+
 KEYS = {
     "model.name": Key("_name", "the model's family", "llama3"),
     "model.flavor": Key("_flavor", "the model's size", "debugmodel"),
     "model.converters": Key("_converters", "what replaces linear layers: float8, mx", [], "any"),
     "optimizer.name": Key("optimizer", "optimizer", "AdamW", values={"adamw": "adamw", "adam": "adamw"}),
-    "optimizer.implementation": Key("_implementation", "fused, foreach or for-loop", "fused"),
+    "optimizer.implementation": Key("optimizer_impl", "torch's implementation", "fused", values=IMPLEMENTATIONS),
+    "optimizer.early_step_in_backward": Key("optimizer_in_backward", "each parameter is updated in the backward pass", False, "flag"),
     "training.local_batch_size": Key("_local", "sequences per data-parallel rank and micro-batch", 8, "count"),
     "training.global_batch_size": Key("_global", "sequences per step; -1: local × dp", -1, "int"),
     "training.seq_len": Key("seq_len", "tokens per sequence", 2048, "count"),
@@ -57,7 +60,6 @@ KEYS = {
 """Their keys. What begins with an underscore is settled below."""
 
 MATTERS = {
-    "optimizer.early_step_in_backward": "each parameter is updated in the backward pass: no gradients are kept",
     "parallelism.enable_async_tensor_parallel": "tensor parallelism overlaps with its collectives",
     "parallelism.disable_loss_parallel": "logits are gathered over the tensor-parallel ranks",
     "parallelism.module_fqns_per_model_part": "layers per stage are listed by hand",
@@ -177,10 +179,6 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         found["precision"] = "mxfp8"
     found["offload"] = ("optimizer", "parameters") if fields["_offload"] else ()
     found["compile"] = found["compile"] and "model" in fields["_components"]
-    if fields["_implementation"] != "fused":
-        unclear.append(
-            NotUnderstood("optimizer.implementation", fields["_implementation"], "foreach has temporaries")
-        )
     return {**found, "not_understood": unclear}
 
 
@@ -269,6 +267,8 @@ def written(setup: OwnSetup) -> Flat:
         "parallelism.context_parallel_degree": setup.cp,
         "parallelism.expert_parallel_degree": setup.ep,
         "parallelism.expert_tensor_parallel_degree": setup.etp,
+        "optimizer.implementation": setup.optimizer_impl.replace("_", "-"),
+        "optimizer.early_step_in_backward": setup.optimizer_in_backward,
         "activation_checkpoint.mode": setup.recompute,
         "activation_checkpoint.selective_ac_option": "op",
         "compile.enable": setup.compile,
@@ -282,7 +282,7 @@ def written(setup: OwnSetup) -> Flat:
     return flat | _written_batches(setup)
 
 
-def _written_batches(setup: OwnSetup) -> Flat:
+def _written_batches(setup: OwnSetup) -> dict[str, object]:
     if setup.pp == 1:
         if setup.global_batch_size:
             return {"training.global_batch_size": setup.global_batch_size}

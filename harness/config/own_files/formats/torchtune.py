@@ -20,6 +20,10 @@ KEYS = {
     "batch_size": Key("micro_batch_size", "sequences per micro-batch", 1, "count"),
     "gradient_accumulation_steps": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
     "optimizer._component_": Key("_optimizer", "optimizer", "torch.optim.AdamW"),
+    "optimizer.fused": Key("_fused", "torch's fused implementation", False, "flag"),
+    "optimizer_in_bwd": Key(
+        "optimizer_in_backward", "each parameter is updated in the backward pass", False, "flag"
+    ),
     "loss._component_": Key("_loss", "loss", None),
     "loss.num_output_chunks": Key("_chunks", "chunks of the loss", 8, "count"),
     "enable_activation_checkpointing": Key("_recompute", "every layer is recomputed", False, "flag"),
@@ -45,7 +49,6 @@ KEYS = {
 }
 
 MATTERS = {
-    "optimizer_in_bwd": "each parameter is updated in the backward pass: no gradients are kept",
     "custom_sharded_layers": "embedding and output layer are units of their own",
     "dataset.packed": "sequences are packed, so that each is full",
     "packed": "sequences are packed, so that each is full",
@@ -74,7 +77,9 @@ RENAMED = {
     "loss.num_chunks": "loss.num_output_chunks",
 }
 
-ATTENTION_MODULES = {"q_proj", "k_proj", "v_proj", "output_proj"}
+ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
+MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
+"""Hugging Face's names of torchtune's w2, w1 and w3."""
 
 
 def recognised(flat: Flat) -> int:
@@ -107,6 +112,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         "replicas": replicas,
         "dp": None if shard == -1 else shard * replicas,
         "sequence_parallel": False,
+        "optimizer_impl": "fused" if fields["_fused"] else "foreach",
         "precision": "fp8" if fields["_fp8"] else fields["_dtype"],
         "states": "bf16" if fields["_dtype"] == "bf16" else "fp32",
         "optimizer": optimizer_of("optimizer._component_", fields["_optimizer"], unclear),
@@ -129,7 +135,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     for prefix in ("qlora_", "lora_"):
         if builder.startswith(prefix):
             found["model_name"] = builder.removeprefix(prefix)
-            found["adapters"] = _adapters(fields, prefix == "qlora_", unclear)
+            found["adapters"] = _adapters(fields, prefix == "qlora_")
             found["states"] = "fp32"
             break
     if "seq_len" not in found:
@@ -139,19 +145,13 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     return {**found, "not_understood": unclear}
 
 
-def _adapters(fields: Fields, quantized: bool, unclear: list[NotUnderstood]) -> Adapters:
+def _adapters(fields: Fields, quantized: bool) -> Adapters:
     if "_rank" not in fields:
         raise ValueError("model.lora_rank is missing next to a builder with adapters")
-    modules = set(fields.get("_attention") or ATTENTION_MODULES)
-    if fields.get("_mlp") and modules != ATTENTION_MODULES:
-        unclear.append(
-            NotUnderstood(
-                "model.lora_attn_modules", sorted(modules), "some layers alone; every layer is taken"
-            )
-        )
+    names = [{"output_proj": "o_proj"}.get(one, one) for one in fields.get("_attention") or ATTENTION_MODULES]
     return Adapters(
         rank=fields["_rank"],
-        targets="layers" if fields.get("_mlp") else "attention",
+        targets=tuple(sorted({*names, *(MLP_MODULES if fields.get("_mlp") else ())})),
         base="nf4" if quantized or fields.get("_quantized") else "bf16",
         dora=bool(fields.get("_dora")),
     )
@@ -178,6 +178,8 @@ def written(setup: OwnSetup) -> Flat:
             "adamw": "torch.optim.AdamW",
             "adamw_8bit": "bitsandbytes.optim.AdamW8bit",
         }.get(setup.optimizer, setup.optimizer),
+        "optimizer.fused": setup.optimizer_impl == "fused",
+        "optimizer_in_bwd": setup.optimizer_in_backward,
         "enable_activation_checkpointing": setup.recompute != "none",
         "enable_activation_offloading": "activations" in setup.offload,
         "fsdp_cpu_offload": "parameters" in setup.offload,
@@ -191,6 +193,7 @@ def written(setup: OwnSetup) -> Flat:
         "data_parallel_shard_dim": -1 if setup.dp is None else setup.dp // setup.replicas,
     }
     if setup.loss_chunks > 1:
+        flat["loss._component_"] = "torchtune.modules.loss.LinearCrossEntropyLoss"
         flat["loss.num_output_chunks"] = setup.loss_chunks
     else:
         flat["loss._component_"] = "torch.nn.CrossEntropyLoss"
@@ -201,8 +204,14 @@ def written(setup: OwnSetup) -> Flat:
     if setup.adapters is not None:
         flat |= {
             "model.lora_rank": setup.adapters.rank,
-            "model.lora_attn_modules": sorted(ATTENTION_MODULES),
-            "model.apply_lora_to_mlp": setup.adapters.targets == "layers",
+            "model.lora_attn_modules": [
+                {"o_proj": "output_proj"}.get(one, one)
+                for one in setup.adapters.targets
+                if one not in MLP_MODULES
+            ]
+            or list(ATTENTION_MODULES),
+            "model.apply_lora_to_mlp": not setup.adapters.targets
+            or bool({*setup.adapters.targets} & {*MLP_MODULES}),
             "model.use_dora": setup.adapters.dora,
         }
     return flat
