@@ -95,9 +95,7 @@ FUSED_ADAM = Remedy("fused AdamW in place of foreach", "nothing: it is faster", 
 SELECTIVE = Remedy(
     "selective recomputation", "part of the forward pass again", "activation_checkpointing: {mode: per_op}"
 )
-FULL = Remedy(
-    "full recomputation", "the forward pass again", "activation_checkpointing: {mode: full}"
-)
+FULL = Remedy("full recomputation", "the forward pass again", "activation_checkpointing: {mode: full}")
 SMALLER = Remedy(
     "half the micro-batch with twice the accumulation", "smaller matmuls", "gradient_accumulation"
 )
@@ -161,9 +159,21 @@ def _sharding(setup: OwnSetup, kind: str) -> list[Remedy]:
         return []
     if setup.engine == "megatron":
         return (
-            [Remedy("--use-distributed-optimizer", "nothing: as many bytes are sent (arXiv 1910.02054, section 7)", "")]
+            [
+                Remedy(
+                    "--use-distributed-optimizer",
+                    "nothing: as many bytes are sent (arXiv 1910.02054, section 7)",
+                    "",
+                )
+            ]
             if not setup.zero
             else []
         )
     stage = "fsdp2, or ZeRO 3" if setup.zero else "fsdp2, or ZeRO 1 to 3"
-    return [Remedy(f"shard more over the ranks: {stage}", "half as much traffic again for stage 3 (arXiv 1910.02054, section 7)", "fsdp2")]
+    return [
+        Remedy(
+            f"shard more over the ranks: {stage}",
+            "half as much traffic again for stage 3 (arXiv 1910.02054, section 7)",
+            "fsdp2",
+        )
+    ]
