@@ -13,11 +13,54 @@ import yaml
 from harness.config.code_fingerprint import ROOT
 from harness.config.user_inputs.hf_config import read_workload_file
 
-TABLE = ROOT / "conf" / "published_models.yaml"
+TABLE = ROOT / "conf" / "own_files" / "models.yaml"
 
 NO_SHAPE = frozenset(
-    """meta hf instruct chat it base bnb nf4 bf16 fp16 4bit 8bit awq gptq int4 int8 fp8 dynamic unsloth text thinking sft
-    dpo 1124 2407 2411 2501 2503 2507 2512 4k 8k 32k 128k 1m flex varlen irope deduped smashed merged model instruct4k""".split()
+    [
+        "meta",
+        "hf",
+        "instruct",
+        "chat",
+        "it",
+        "base",
+        "bnb",
+        "nf4",
+        "bf16",
+        "fp16",
+        "4bit",
+        "8bit",
+        "awq",
+        "gptq",
+        "int4",
+        "int8",
+        "fp8",
+        "dynamic",
+        "unsloth",
+        "text",
+        "thinking",
+        "sft",
+        "dpo",
+        "1124",
+        "2407",
+        "2411",
+        "2501",
+        "2503",
+        "2507",
+        "2512",
+        "4k",
+        "8k",
+        "32k",
+        "128k",
+        "1m",
+        "flex",
+        "varlen",
+        "irope",
+        "deduped",
+        "smashed",
+        "merged",
+        "model",
+        "instruct4k",
+    ]
 )
 """Words of a name that do not change the shape."""
 
@@ -45,7 +88,7 @@ def published() -> Mapping[str, NamedModel]:
     table = yaml.safe_load(TABLE.read_text())
     found = {}
     for name, entry in table["models"].items():
-        source = f"the published shape of {name} (conf/published_models.yaml: {entry['source']})"
+        source = f"the published shape of {name} (conf/own_files/models.yaml: {entry['source']})"
         for one in (name, *entry.get("also", ())):
             found[canonical(one)] = NamedModel(entry["config"], source)
     return found

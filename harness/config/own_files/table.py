@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+import yaml
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.own_files.formats.words import DTYPES
 from harness.config.own_files.setup import FilledIn, NotUnderstood, OwnSetup, Understood
 
 Flat = Mapping[str, Any]
@@ -27,16 +32,50 @@ class Key(NamedTuple):
     values: Mapping[Any, Any] | None = None  # theirs to ours; any other value is refused
 
 
+class Table(NamedTuple):
+    """A framework's keys: conf/own_files/<format>.yaml with the tables that it includes."""
+
+    keys: Mapping[str, Key]
+    matters: Mapping[str, str]  # pattern of a key: what it changes; at a value of OFF it changes nothing
+    irrelevant: tuple[str, ...]  # patterns of keys
+    renamed: Mapping[str, str]  # keys of other versions
+
+
+TABLES = ROOT / "conf" / "own_files"
+
+
+@cache
+def table_of(name: str) -> Table:
+    """Return a framework's table; its own rows come before those of the tables that it includes."""
+    tree = yaml.safe_load((TABLES / f"{name}.yaml").read_text())
+    keys = {key: _row(row) for key, row in (tree["keys"] or {}).items()}
+    matters, irrelevant = dict(tree.get("matters") or {}), (tree.get("irrelevant") or "").split()
+    renamed = dict(tree.get("renamed") or {})
+    for include in tree.get("include", ()):
+        other, prefix = table_of(include["table"]), include.get("prefix", "")
+        for key, row in other.keys.items():
+            fields = include.get("fields")
+            included = row._replace(field=f"{fields}{row.field.lstrip('_')}") if fields else row
+            keys.setdefault(f"{prefix}{key}", included)
+        matters |= {
+            f"{prefix}{key}": why for key, why in other.matters.items() if f"{prefix}{key}" not in matters
+        }
+        irrelevant += [f"{prefix}{one}" for one in other.irrelevant]
+        renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
+    return Table(keys, matters, tuple(irrelevant), renamed)
+
+
+def _row(row: Mapping[str, Any]) -> Key:
+    values = DTYPES if row.get("values") == "dtypes" else row.get("values")
+    return Key(row["field"], row["means"], row.get("default"), row.get("kind", "text"), values)
+
+
 class Format(Protocol):
     """The module of a framework in `formats/`."""
 
     NAME: str
     TITLE: str
     SOURCE: str  # which version's code the table was read from
-    KEYS: Mapping[str, Key]
-    MATTERS: Mapping[str, str]  # pattern of a key: what it changes; at a value of OFF it changes nothing
-    IRRELEVANT: str  # patterns of keys, separated by white space
-    RENAMED: Mapping[str, str]  # keys of other versions
 
     @staticmethod
     def recognised(flat: Flat) -> int:
@@ -146,12 +185,12 @@ def ours(key: str, row: Key, value: Any) -> Any:
     return value
 
 
-def current_names(flat: Flat, format_: Format) -> tuple[dict[str, Any], list[Understood]]:
+def current_names(flat: Flat, renamed_keys: Mapping[str, str]) -> tuple[dict[str, Any], list[Understood]]:
     """Return the values by this version's keys, and the keys that other versions name otherwise."""
     found: dict[str, Any] = {}
     renamed = []
     for key, value in flat.items():
-        new = format_.RENAMED.get(key, key)
+        new = renamed_keys.get(key, key)
         if new != key and value is None:
             continue
         if new != key and flat.get(new) is not None and flat[new] != value:
@@ -164,10 +203,11 @@ def current_names(flat: Flat, format_: Format) -> tuple[dict[str, Any], list[Und
 
 def understand(flat: Flat, format_: Format) -> OwnSetup:
     """Return the set-up that a file's values describe; raises ValueError with one line."""
-    values, understood = current_names(format_.prepared(flat), format_)
+    table = table_of(format_.NAME)
+    values, understood = current_names(format_.prepared(flat), table.renamed)
     fields: Fields = {}
     defaults = []
-    for key, row in format_.KEYS.items():
+    for key, row in table.keys.items():
         given = values.get(key)
         automatic = given == "auto" and "auto" not in (row.values or ())
         value = ours(key, row, given if given is not None and not automatic else row.default)
@@ -180,17 +220,14 @@ def understand(flat: Flat, format_: Format) -> OwnSetup:
     settled = format_.settle(fields, values)
     unclear: list[NotUnderstood] = list(settled.pop("not_understood", ()))
     irrelevant = []
-    patterns = format_.IRRELEVANT.split()
     for key, value in values.items():
-        if key in format_.KEYS:
+        if key in table.keys:
             continue
-        pattern = matches(key, format_.MATTERS)
-        if pattern is None and matches(key, patterns):
-            irrelevant.append(key)
-        elif is_off(value):
+        pattern = matches(key, table.matters)
+        if is_off(value) or (pattern is None and matches(key, table.irrelevant)):
             irrelevant.append(key)
         elif pattern is not None:
-            unclear.append(NotUnderstood(key, value, format_.MATTERS[pattern]))
+            unclear.append(NotUnderstood(key, value, table.matters[pattern]))
         else:
             unclear.append(NotUnderstood(key, value, f"no key of {format_.SOURCE}"))
     return OwnSetup(

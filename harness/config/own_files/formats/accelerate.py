@@ -8,64 +8,11 @@ from __future__ import annotations
 
 from harness.config.own_files.formats import deepspeed, fsdp_section
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "accelerate"
 TITLE = "accelerate's YAML"
 SOURCE = "accelerate 16cb6eb"
-
-_DS_KEYS, _DS_MATTERS, _DS_IRRELEVANT = deepspeed.prefixed("deepspeed_config.")
-
-KINDS = {
-    "no": "ddp",
-    "multi_gpu": "ddp",
-    "multi_npu": "ddp",
-    "multi_xpu": "ddp",
-    "multi_cpu": "ddp",
-    "fsdp": "fsdp",
-    "deepspeed": "zero",
-    "megatron_lm": "megatron",
-}
-PRECISIONS = {"no": "fp32", False: "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
-
-KEYS = {
-    "distributed_type": Key("_kind", "what shares the model", "NO", values={**KINDS, False: "ddp"}),
-    "num_processes": Key("devices", "devices over all machines", None, "count"),
-    "mixed_precision": Key("precision", "mixed precision", "no", values=PRECISIONS),
-    "deepspeed_config.zero_stage": Key("_stage", "ZeRO's stage", None, values=deepspeed.STAGES),
-    "deepspeed_config.offload_optimizer_device": Key("_optimizer_on", "where states lie", None, values=deepspeed.DEVICES),
-    "deepspeed_config.offload_param_device": Key("_parameters_on", "where parameters lie", None, values=deepspeed.DEVICES),
-    "deepspeed_config.gradient_accumulation_steps": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
-    "parallelism_config.dp_replicate_size": Key("_replicas", "groups with full copies", None, "count"),
-    "parallelism_config.dp_shard_size": Key("_shard", "ranks that shard one copy", None, "count"),
-    "parallelism_config.tp_size": Key("tp", "tensor-parallel ranks", 1, "count"),
-    "parallelism_config.cp_size": Key("cp", "context-parallel ranks", 1, "count"),
-    "dynamo_config.dynamo_backend": Key("_compile", "torch.compile", None),
-    **fsdp_section.KEYS,
-    **{key: row for key, row in _DS_KEYS.items() if key != "deepspeed_config.gradient_accumulation_steps"},
-}  # fmt: skip
-
-MATTERS = {
-    "deepspeed_config.deepspeed_config_file": "a DeepSpeed configuration in another file, which was not found",
-    "deepspeed_config.deepspeed_moe_layer_cls_names": "experts' layers",
-    "fp8_config.*": "which float8 recipe",
-    "megatron_lm_config.*": "accelerate's Megatron-LM settings; give Megatron's own arguments",
-    "parallelism_config.sp_size": "Ulysses' ranks share each sequence",
-    "dynamo_config.*": "torch.compile's settings",
-    "ipex_config.*": "Intel's extension",
-    **fsdp_section.MATTERS,
-    **_DS_MATTERS,
-}
-
-IRRELEVANT = f"""
-    compute_environment debug downcast_bf16 machine_rank main_process_* main_training_function num_machines rdzv_backend same_network
-    tpu_* use_cpu gpu_ids enable_cpu_affinity mpirun_config* deepspeed_config.deepspeed_multinode_launcher
-    deepspeed_config.deepspeed_hostfile deepspeed_config.zero3_* deepspeed_config.gradient_clipping commands command_file
-    deepspeed_config.offload_*_nvme_path dynamo_config.dynamo_mode parallelism_config.*_comm_strategy
-    {fsdp_section.IRRELEVANT} {_DS_IRRELEVANT}
-"""  # fmt: skip
-
-RENAMED: dict[str, str] = {}
 
 
 def recognised(flat: Flat) -> int:

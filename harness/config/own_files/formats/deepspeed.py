@@ -10,89 +10,11 @@ from collections.abc import Mapping
 
 from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "deepspeed"
 TITLE = "DeepSpeed's ds_config.json"
 SOURCE = "deepspeed 0.19.8"
-
-DEVICES = {"none": None, "cpu": "host", "nvme": "disk"}
-STAGES = {one: int(one) for one in (0, 1, 2, 3, "0", "1", "2", "3")}
-
-KEYS = {
-    "train_batch_size": Key("global_batch_size", "sequences per step over all ranks", None, "count"),
-    "train_micro_batch_size_per_gpu": Key("micro_batch_size", "sequences per micro-batch", None, "count"),
-    "gradient_accumulation_steps": Key("gradient_accumulation_steps", "micro-batches per step", None, "count"),
-    "zero_optimization.stage": Key("zero", "1: states, 2: and gradients, 3: and parameters", 0, values=STAGES),
-    "zero_optimization.offload_optimizer.device": Key("_optimizer_on", "where states lie", "none", values=DEVICES),
-    "zero_optimization.offload_param.device": Key("_parameters_on", "where parameters lie", "none", values=DEVICES),
-    "zero_optimization.cpu_offload": Key("_old_offload", "older name of offload_optimizer on the host", None, "flag"),
-    "zero_optimization.cpu_offload_param": Key("_old_offload_param", "older name of offload_param", None, "flag"),
-    "zero_optimization.mics_shard_size": Key("_mics", "ranks that share one full copy (MiCS)", -1, "int"),
-    "bf16.enabled": Key("_bf16", "bf16 compute over fp32 masters", False, "flag"),
-    "fp16.enabled": Key("_fp16", "fp16 compute over fp32 masters", False, "flag"),
-    "torch_autocast.enabled": Key("_autocast", "torch's autocast over fp32 parameters", False, "flag"),
-    "torch_autocast.dtype": Key("_autocast_dtype", "of autocast", None),
-    "optimizer.type": Key("_optimizer", "optimizer", None),
-    "tensor_parallel.autotp_size": Key("_tp", "tensor-parallel ranks", 0, "int"),
-    "compile.deepcompile": Key("compile", "DeepCompile", False, "flag"),
-}  # fmt: skip
-
-MATTERS = {
-    "zero_optimization.zero_hpz_partition_size": "ZeRO++ keeps a second copy of the parameters per node",
-    "zero_optimization.zero_quantized_*": "ZeRO++ sends quantized values",
-    "zero_optimization.zenflow*": "ZenFlow updates some parameters on the device and the rest later on the host",
-    "zero_optimization.offload_optimizer.ratio": "only part of the states is on the host",
-    "zero_optimization.offload_optimizer.super_offload": "SuperOffload's schedule of updates",
-    "zero_optimization.memory_efficient_linear": "linear layers that keep less",
-    "zero_optimization.mics_hierarchical_params_gather": "parameters are gathered in two steps",
-    "activation_checkpointing.partition_activations": "kept activations are shared over tensor-parallel ranks",
-    "activation_checkpointing.cpu_checkpointing": "kept activations go to the host",
-    "activation_checkpointing.contiguous_memory_optimization": "kept activations lie in one buffer",
-    "activation_checkpointing.number_checkpoints": "how many checkpoints the model's code makes",
-    "bf16.immediate_grad_update": "when gradients are added to their fp32 sums",
-    "bf16.bf16_master_weights_and_grads": "masters and gradients in bf16",
-    "bf16.bf16_optimizer_states": "states in bf16",
-    "fp16.fp16_master_weights_and_grads": "masters and gradients in fp16",
-    "fp16.auto_cast": "inputs are cast",
-    "data_types.grad_accum_dtype": "the type in which gradients are summed",
-    "amp.*": "apex's mixed precision",
-    "communication_data_type": "the type in which gradients are sent",
-    "sparse_gradients": "embeddings' gradients are sparse",
-    "sparse_attention.*": "sparse attention",
-    "curriculum_learning.*": "sequences grow in length",
-    "data_efficiency.*": "sequences change in length",
-    "progressive_layer_drop.*": "layers are dropped",
-    "compression_training.*": "compressed training",
-    "elasticity.*": "the batch depends on the ranks",
-    "autotuning.*": "DeepSpeed looks for a configuration itself",
-    "pipeline.*": "how the pipeline's stages are made",
-    "sequence_parallel_size": "Ulysses' ranks share each sequence",
-    "flops_profiler.enabled": "its hooks slow the profiled step",
-    "compile.*": "torch.compile's settings",
-}
-
-IRRELEVANT = """
-    gradient_clipping prescale_gradients gradient_predivide_factor steps_per_print wall_clock_breakdown
-    memory_breakdown dump_state zero_allow_untested_optimizer zero_force_ds_cpu_optimizer scheduler.* *_comment
-    optimizer.params.* optimizer.params fp16.* bf16.check_overflow zero_optimization.allgather_partitions
-    zero_optimization.*reduce_scatter zero_optimization.*bucket_size zero_optimization.overlap_comm
-    zero_optimization.contiguous_gradients zero_optimization.round_robin_gradients
-    zero_optimization.sub_group_size zero_optimization.*param_persistence_threshold
-    zero_optimization.*max_live_parameters zero_optimization.*max_reuse_distance
-    zero_optimization.*gather_*_weights_on_model_save zero_optimization.ignore_unused_parameters
-    zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights zero_optimization.legacy_stage1
-    zero_optimization.cpu_offload_use_pin_memory zero_optimization.offload_*.pin_memory
-    zero_optimization.offload_*.buffer_* zero_optimization.offload_*.nvme_path zero_optimization.offload_*.pipeline*
-    zero_optimization.offload_*.fast_init zero_optimization.offload_*.max_in_cpu zero_optimization.model_persistence_threshold
-    zero_optimization.log_trace_cache_warnings tensorboard.* wandb.* csv_monitor.* comet.* monitor_config.*
-    comms_logger.* comms_config.* flops_profiler.* dataloader_drop_last aio.* activation_checkpointing.profile
-    activation_checkpointing.synchronize_checkpoint_boundary disable_allgather seed checkpoint.* zero3_init_flag
-    load_universal_checkpoint use_node_local_storage
-"""
-"""Buckets and thresholds move at most a few hundred megabytes; suites/training/techniques/zero.py has the defaults."""
-
-RENAMED = {"bfloat16.enabled": "bf16.enabled"}
 
 
 def recognised(flat: Flat) -> int:
@@ -165,13 +87,6 @@ def section_fields(fields: Mapping[str, object], unclear: list[NotUnderstood]) -
     if not found["zero"]:
         found["engine"] = "ddp"
     return found
-
-
-def prefixed(prefix: str) -> tuple[dict[str, Key], dict[str, str], str]:
-    """Return the table under a prefix, its fields too, for a framework whose file contains a ds_config."""
-    keys = {f"{prefix}{key}": row._replace(field=f"_ds_{row.field.lstrip('_')}") for key, row in KEYS.items()}
-    matters = {f"{prefix}{key}": why for key, why in MATTERS.items()}
-    return keys, matters, " ".join(f"{prefix}{one}" for one in IRRELEVANT.split())
 
 
 def own_section(fields: Fields) -> Fields:

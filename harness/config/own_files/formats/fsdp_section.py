@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key, flag_of
+from harness.config.own_files.table import Fields, Flat, flag_of
 
 STRATEGIES = {
     "full_shard": "full_shard",
@@ -30,30 +30,6 @@ STRATEGIES = {
 }
 """By name or number (accelerate's utils/constants.py, FSDP_SHARDING_STRATEGY)."""
 
-KEYS = {
-    "fsdp_config.version": Key("_fsdp_version", "1: FullyShardedDataParallel, 2: fully_shard", None, "count"),
-    "fsdp_config.sharding_strategy": Key("_fsdp_strategy", "what is sharded", None, values=STRATEGIES),
-    "fsdp_config.reshard_after_forward": Key("_fsdp_reshard", "FSDP2: parameters are freed after the forward pass", None, "any"),
-    "fsdp_config.offload_params": Key("_fsdp_offload", "parameters, gradients and states on the host", None, "flag"),
-    "fsdp_config.cpu_offload": Key("_fsdp_offload_", "transformers' name of offload_params", None, "flag"),
-    "fsdp_config.activation_checkpointing": Key("_fsdp_recompute", "every layer is recomputed", None, "flag"),
-    "fsdp_config.auto_wrap_policy": Key("_fsdp_wrap", "what is one unit", None),
-    "fsdp_config.transformer_layer_cls_to_wrap": Key("_fsdp_layers", "the layers that are units", None, "any"),
-}  # fmt: skip
-
-MATTERS = {
-    "fsdp_config.min_num_params": "units are chosen by size",
-    "fsdp_config.mixed_precision_policy": "another mixed precision",
-    "fsdp_config.ignored_modules": "modules that are not sharded",
-    "fsdp_config.xla*": "XLA's FSDP",
-    "fsdp_config.forward_prefetch": "the next layer is gathered earlier",
-}
-
-IRRELEVANT = """
-    fsdp_config.use_orig_params fsdp_config.sync_module_states fsdp_config.cpu_ram_efficient_loading
-    fsdp_config.state_dict_type fsdp_config.final_state_dict_type fsdp_config.backward_prefetch
-    fsdp_config.limit_all_gathers fsdp_config.cpu_offload_pin_memory fsdp_config.destroy_pg_on_exit
-"""
 
 OPTIONS = (
     "full_shard",

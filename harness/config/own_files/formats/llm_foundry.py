@@ -11,93 +11,12 @@ from typing import Any
 
 from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "llm_foundry"
 TITLE = "LLM Foundry's YAML"
 SOURCE = "llm-foundry 8c8dd48"
 
-PRECISIONS = {
-    "amp_bf16": "bf16",
-    "bf16": "bf16",
-    "amp_fp16": "fp16",
-    "fp16": "fp16",
-    "fp32": "fp32",
-    "amp_fp8": "fp8",
-    "amp_fp8_te": "fp8",
-}
-STRATEGIES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "_hybrid_shard_zero2": 2}
-
-KEYS = {
-    "model.name": Key("_kind", "which class of model"),
-    "model.pretrained_model_name_or_path": Key("model_name", "the model"),
-    "model.d_model": Key("_hidden", "hidden size", None, "count"),
-    "model.n_heads": Key("_heads", "heads", None, "count"),
-    "model.n_layers": Key("_layers", "layers", None, "count"),
-    "model.expansion_ratio": Key("_expansion", "width of the MLP in hidden sizes", 4, "number"),
-    "model.vocab_size": Key("_vocab", "entries of the vocabulary", 50368, "count"),
-    "model.tie_word_embeddings": Key("_tied", "embeddings are the output layer, too", True, "flag"),
-    "model.no_bias": Key("_no_bias", "linear layers without biases", False, "flag"),
-    "model.attn_config.attn_impl": Key("_attention", "flash or torch", "flash"),
-    "model.attn_config.kv_n_heads": Key("_groups", "key-value heads", None, "count"),
-    "model.peft_config.r": Key("_rank", "rank of the adapters", None, "count"),
-    "max_seq_len": Key("seq_len", "tokens per sequence", None, "count"),
-    "global_train_batch_size": Key("global_batch_size", "sequences per step", None, "count"),
-    "device_train_microbatch_size": Key("_micro", "sequences per micro-batch", "auto", "any"),
-    "device_train_batch_size": Key("_device_batch", "sequences per step and device", None, "count"),
-    "device_train_grad_accum": Key("_accum", "older key: micro-batches per step", None, "any"),
-    "precision": Key("precision", "of matmuls", "amp_bf16", values=PRECISIONS),
-    "optimizer.name": Key("_optimizer", "optimizer", "decoupled_adamw"),
-    "fsdp_config.sharding_strategy": Key("_strategy", "what is sharded", "FULL_SHARD", values=STRATEGIES),
-    "fsdp_config.mixed_precision": Key("_mixed", "PURE, DEFAULT or FULL", "DEFAULT"),
-    "fsdp_config.activation_checkpointing": Key("_recompute", "every layer is recomputed", False, "flag"),
-    "fsdp_config.activation_cpu_offload": Key("_activations", "activations on the host", False, "flag"),
-    "fsdp_config.cpu_offload": Key("_offload", "parameters and states on the host", False, "flag"),
-    "fsdp_config.data_parallel_shard_degree": Key("_shard", "ranks that shard one copy; -1: the rest", -1, "int"),
-    "fsdp_config.data_parallel_replicate_degree": Key("_replicas", "groups with full copies", None, "count"),
-    "tp_config.tensor_parallel_degree": Key("tp", "tensor-parallel ranks", 1, "count"),
-    "n_gpus": Key("devices", "GPUs", None, "count"),
-}  # fmt: skip
-
-MATTERS = {
-    "model.ffn_config.*": "another MLP",
-    "model.attn_config.sliding_window_size": "attention sees a window alone",
-    "model.attn_config.attn_type": "multiquery or grouped queries",
-    "model.attn_config.qk_ln": "norms of queries and keys",
-    "model.attn_config.qk_gn": "norms of queries and keys",
-    "model.block_overrides.*": "layers of several kinds",
-    "model.config_overrides.*": "sizes of the model are changed",
-    "model.fc_type*": "other linear layers",
-    "model.head_dim": "another size of heads",
-    "model.peft_config.*": "adapters",
-    "model.loss_fn": "another loss",
-    "model.use_flash_attention_2": "",
-    "algorithms.low_precision_layernorm*": "norms in a lower type",
-    "algorithms.gated_linear_units*": "another MLP",
-    "fsdp_config.state_dict_type": "",
-    "fsdp_config.te_*": "Transformer Engine's groups",
-    "fsdp_config.mixed_precision.*": "a mixed precision by hand",
-    "compile_config*": "torch.compile",
-    "train_loader.dataset.packing_ratio": "sequences are packed",
-    "max_split_size_mb": "the allocator's blocks",
-    "expandable_segments": "",
-}
-MATTERS = {key: why for key, why in MATTERS.items() if why}
-
-IRRELEVANT = """
-    variables.* run_name model.init_device model.max_seq_len model.pretrained model.attn_config.* model.init_config.* model.*pdrop
-    model.learned_pos_emb model.norm_* model.logit_scale model.use_auth_token model.use_flash_attention_2 tokenizer.*
-    model.config_overrides.max_seq_len model.config_overrides.attn_config.* model.peft_config.peft_type model.peft_config.task_type
-    model.peft_config.lora_* model.additional_train_metrics model.use_train_metrics
-    train_loader.* eval_loader* scheduler.* optimizer.* algorithms.gradient_clipping.* algorithms max_duration eval_* seed global_seed
-    device_eval_batch_size fsdp_config.* progress_bar log_to_console console_log_interval callbacks.* loggers* save_* load_* icl_*
-    python_log_level dist_timeout autoresume metadata* model_gauntlet* train_subset_num_batches expandable_segments data_local
-    data_remote log_config flatten_metadata only_*_checkpoint code_paths spin_dataloaders accumulate_train_batch_on_tokens profiler*
-    cuda_load_lazy local_rank tp_config.*
-"""
-
-RENAMED = {"model.attn_impl": "model.attn_config.attn_impl"}
-"""attn_config held attn_impl from its second year on."""
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from harness.config.own_files.architectures import Sizes, config_of
-from harness.config.own_files.formats.megatron_tables import IRRELEVANT, KEYS, MATTERS, RENAMED
 from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.models import published_model
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
@@ -18,8 +17,6 @@ from harness.config.own_files.table import Fields, Flat, flag_of
 NAME = "megatron"
 TITLE = "Megatron-LM's arguments"
 SOURCE = "Megatron-LM d98e8a6"
-
-__all__ = ["IRRELEVANT", "KEYS", "MATTERS", "RENAMED"]
 
 SECTIONS = ("MODEL_ARGS.", "language_model.", "model_parallel.")
 """Of its tests' model_config.yaml and of --yaml-cfg."""

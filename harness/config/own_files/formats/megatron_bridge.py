@@ -10,12 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.config.own_files.formats import megatron
-from harness.config.own_files.formats.megatron_tables import IRRELEVANT as MEGATRON_IRRELEVANT
-from harness.config.own_files.formats.megatron_tables import KEYS as MEGATRON_KEYS
-from harness.config.own_files.formats.megatron_tables import MATTERS as MEGATRON_MATTERS
-from harness.config.own_files.formats.megatron_tables import RENAMED as MEGATRON_RENAMED
 from harness.config.own_files.setup import OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key, flag_of
+from harness.config.own_files.table import Fields, Flat, flag_of
 
 NAME = "megatron_bridge"
 TITLE = "Megatron Bridge's or NeMo's YAML"
@@ -26,59 +22,6 @@ SECTIONS = ("model", "train", "trainer", "ddp", "dist", "optimizer", "comm_overl
 
 PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8", "bf16_with_mxfp8", "bf16_with_nvfp4")
 """How names of Megatron Bridge's mixed precision begin (training/mixed_precision.py)."""
-
-KEYS = {
-    **MEGATRON_KEYS,
-    "mixed_precision": Key("_recipe", "mixed precision", None, "any"),
-    "precision": Key("_precision", "NeMo's precision", None, "any"),
-    "devices": Key("_per_node", "GPUs per node", None, "count"),
-    "num_nodes": Key("_nodes", "nodes", None, "count"),
-    "hf_path": Key("model_name", "the model"),
-    "activation": Key("_activation", "NeMo's activation", None),
-    "gated_linear_unit": Key("_swiglu", "gated MLP", None, "flag"),
-    "bias": Key("_bias", "NeMo's biases", None, "flag"),
-    "add_bias_linear": Key("_bias_", "Megatron-Core's biases", None, "flag"),
-    "share_embeddings_and_output_weights": Key("_tied", "embeddings are the output layer, too", None, "flag"),
-    "optim_name": Key("_optim", "NeMo's optimizer", None),
-    "optim.name": Key("_optim", "NeMo's optimizer", None),
-    "fp8_hybrid": Key("_fp8_hybrid", "NeMo's float8 format", None, "flag"),
-    "fsdp": Key("_nemo_fsdp", "torch's FSDP", None, "flag"),
-    "peft.dim": Key("_rank", "rank of the adapters", None, "count"),
-}
-KEYS["use_distributed_optimizer"] = MEGATRON_KEYS["use_distributed_optimizer"]._replace(default=None)
-
-MATTERS = {
-    **MEGATRON_MATTERS,
-    "peft.*": "adapters",
-    "optim.bucket_cap_mb": "the optimizer's buckets",
-    "grad_reduce_in_fp32": "",
-    "megatron_amp_O2": "",
-    "fsdp_*": "how torch's FSDP shards",
-    "cross_entropy_loss_fusion": "a fused loss that keeps logits",
-    "num_micro_batches_with_partial_activation_checkpoints": "some micro-batches alone are recomputed",
-    "activations_checkpoint_layers_per_pipeline": "other layers per stage are recomputed",
-    "tp_comm_*": "tensor parallelism overlaps with its collectives",
-    "ub_tp_comm_overlap": "tensor parallelism overlaps with its collectives",
-    "params_dtype": "the type of parameters",
-    "pipeline_dtype": "",
-}
-MATTERS = {key: why for key, why in MATTERS.items() if why}
-
-IRRELEVANT = f"""
-    {MEGATRON_IRRELEVANT} name exp_manager.* defaults data.* tokenizer.* dataset.* scheduler.* logger.* checkpoint.* rng.*
-    validation.* profiling.* ft.* straggler.* nvrx_straggler.* env_vars.* accelerator enable_* use_distributed_sampler max_epochs
-    max_steps limit_* val_check_interval accumulate_grad_batches gradient_clip_val benchmark restore_from_* mcore_gpt
-    use_scaled_init_method ffn_dropout do_layer_norm_weight_decay pre_process post_process headscale transformer_block_type
-    openai_gelu normalize_attention_scores attention_type batch_p2p_comm overlap_p2p_comm native_amp_* grad_allreduce_* grad_div_*
-    get_attention_mask_from_fusion resume_from_checkpoint onnx_safe apex_* gradient_as_bucket_view sync_batch_comm
-    nsys_profile.* optim.* reduce_amax use_emha fp8_e4m3 s3_checkpointing.* seq_len_interpolation_factor
-    scale_positional_embedding reset_lr* nccl_communicator_* validation_param_* dist_ckpt_* megatron_timer_kwargs.* gc_interval
-    transformer_engine sharp grad_reduce_in_fp32 megatron_amp_O2 pipeline_dtype autocast_dtype generation_config* hf_* recipe
-    target _target_ *._target_ init_model_with_meta_device finetune_lr average_in_collective check_for_nan_in_grad
-    ub_tp_comm_overlap_cfg drop_layers precision_ recompute_num_layers_ model_type
-"""  # fmt: skip
-
-RENAMED = dict(MEGATRON_RENAMED)
 
 
 def recognised(flat: Flat) -> int:

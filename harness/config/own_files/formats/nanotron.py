@@ -9,76 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from harness.config.own_files.architectures import Sizes, config_of
-from harness.config.own_files.formats.words import DTYPES
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "nanotron"
 TITLE = "nanotron's YAML"
 SOURCE = "nanotron 2411b02"
-
-MODES = {"all_reduce": False, "reduce_scatter": True}
-
-KEYS = {
-    "parallelism.dp": Key("dp", "data-parallel ranks", None, "count"),
-    "parallelism.tp": Key("tp", "tensor-parallel ranks", 1, "count"),
-    "parallelism.pp": Key("pp", "pipeline ranks", 1, "count"),
-    "parallelism.context_parallel_size": Key("cp", "context-parallel ranks", 1, "count"),
-    "parallelism.expert_parallel_size": Key("ep", "expert-parallel ranks", 1, "count"),
-    "parallelism.pp_engine": Key("schedule", "pipeline schedule", "afab", values={"1f1b": "1f1b", "afab": "gpipe"}),
-    "parallelism.tp_mode": Key("sequence_parallel", "REDUCE_SCATTER: sequence parallelism", "ALL_REDUCE", values=MODES),
-    "parallelism.recompute_layer": Key("_recompute", "every layer is recomputed", False, "flag"),
-    "tokens.micro_batch_size": Key("micro_batch_size", "sequences per micro-batch", 1, "count"),
-    "tokens.batch_accumulation_per_replica": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
-    "tokens.sequence_length": Key("seq_len", "tokens per sequence", None, "count"),
-    "optimizer.zero_stage": Key("zero", "0 or 1: states are sharded", 0, values={0: 0, 1: 1}),
-    "optimizer.accumulate_grad_in_fp32": Key("_fp32_grads", "gradients are summed in fp32, with fp32 masters", True, "flag"),
-    "optimizer.optimizer_factory.name": Key("optimizer", "optimizer", "adamW", values={"adamw": "adamw", "sgd": "sgd_momentum"}),
-    "model.dtype": Key("_dtype", "of parameters and matmuls", "bfloat16", values=DTYPES),
-    "model.model_config.num_hidden_layers": Key("_layers", "layers", None, "count"),
-    "model.model_config.hidden_size": Key("_hidden", "hidden size", None, "count"),
-    "model.model_config.intermediate_size": Key("_ffn", "width of the MLP", None, "count"),
-    "model.model_config.num_attention_heads": Key("_heads", "heads", None, "count"),
-    "model.model_config.num_key_value_heads": Key("_groups", "key-value heads", None, "count"),
-    "model.model_config.vocab_size": Key("_vocab", "entries of the vocabulary", None, "count"),
-    "model.model_config.max_position_embeddings": Key("_positions", "positions", None, "count"),
-    "model.model_config.tie_word_embeddings": Key("_tied", "embeddings are the output layer, too", False, "flag"),
-    "model.model_config.attention_bias": Key("_bias", "biases of queries, keys and values", None, "flag"),
-    "model.model_config._attn_implementation": Key("_attention", "attention's kernel", None),
-    "model.model_config.moe_config.num_experts": Key("_experts", "experts", None, "count"),
-    "model.model_config.moe_config.top_k": Key("_top_k", "experts per token", None, "count"),
-    "model.model_config.moe_config.moe_intermediate_size": Key("_moe_ffn", "width of one expert", 1408, "count"),
-    "model.make_vocab_size_divisible_by": Key("_divisible", "padding of the vocabulary, times tp", 1, "count"),
-}  # fmt: skip
-
-MATTERS = {
-    "parallelism.tp_linear_async_communication": "tensor parallelism overlaps with its collectives",
-    "model.model_config.z_loss_enabled": "another loss over the logits",
-    "model.model_config.moe_config.enable_shared_expert": "a shared expert",
-    "model.model_config.moe_config.shared_expert_intermediate_size": "a shared expert",
-    "model.model_config.moe_num_experts": "experts of an older kind",
-    "model.model_config.sliding_window_size": "attention sees a window alone",
-    "model.model_config.is_mamba_config": "state-space layers",
-    "model.ddp_bucket_cap_mb": "",
-    "optimizer.optimizer_factory.torch_adam_is_fused": "",
-}
-MATTERS = {key: why for key, why in MATTERS.items() if why}
-
-IRRELEVANT = """
-    checkpoints.* data_stages general.* lighteval* logging.* metrics_logging* s3_upload* tokenizer.* profiler* optimizer.clip_grad
-    optimizer.learning_rate_scheduler.* optimizer.weight_decay* optimizer.optimizer_factory.* tokens.limit_* tokens.train_steps
-    tokens.val_check_interval model.init_method.* model.ddp_bucket_cap_mb model.model_config.* parallelism.tp_recompute_allgather
-    experiment_logger* data.* domain_* doremi* mamba*
-"""
-
-RENAMED = {
-    "model.model_config.n_layer": "model.model_config.num_hidden_layers",
-    "optimizer.adam_eps": "optimizer.optimizer_factory.adam_eps",
-    "optimizer.adam_beta1": "optimizer.optimizer_factory.adam_beta1",
-    "optimizer.adam_beta2": "optimizer.optimizer_factory.adam_beta2",
-    "optimizer.torch_adam_is_fused": "optimizer.optimizer_factory.torch_adam_is_fused",
-}
-"""Adam's settings stood in `optimizer` before optimizer_factory."""
 
 
 def recognised(flat: Flat) -> int:

@@ -7,132 +7,13 @@ distributed/utils.py, models/llama3/infra/parallelize.py), v0.1.0 and the commit
 
 from __future__ import annotations
 
-from harness.config.own_files.formats.words import DTYPES
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "torchtitan"
 TITLE = "torchtitan's TOML"
 SOURCE = "torchtitan v0.2.2"
 
-IMPLEMENTATIONS = {"fused": "fused", "foreach": "foreach", "for-loop": "for_loop"}
-
-KEYS = {
-    "model.name": Key("_name", "the model's family", "llama3"),
-    "model.flavor": Key("_flavor", "the model's size", "debugmodel"),
-    "model.converters": Key("_converters", "what replaces linear layers: float8, mx", [], "any"),
-    "optimizer.name": Key("optimizer", "optimizer", "AdamW", values={"adamw": "adamw", "adam": "adamw"}),
-    "optimizer.implementation": Key("optimizer_impl", "torch's implementation", "fused", values=IMPLEMENTATIONS),
-    "optimizer.early_step_in_backward": Key("optimizer_in_backward", "each parameter is updated in the backward pass", False, "flag"),
-    "training.local_batch_size": Key("_local", "sequences per data-parallel rank and micro-batch", 8, "count"),
-    "training.global_batch_size": Key("_global", "sequences per step; -1: local × dp", -1, "int"),
-    "training.seq_len": Key("seq_len", "tokens per sequence", 2048, "count"),
-    "training.enable_cpu_offload": Key("_offload", "parameters, gradients and states on the host", False, "flag"),
-    "training.dtype": Key("states", "of parameters and states", "float32", values=DTYPES),
-    "training.mixed_precision_param": Key("precision", "of matmuls", "bfloat16", values=DTYPES),
-    "parallelism.data_parallel_replicate_degree": Key("_replicas", "groups with full copies", 1, "count"),
-    "parallelism.data_parallel_shard_degree": Key("_shard", "ranks of FSDP2; -1: the rest", -1, "int"),
-    "parallelism.fsdp_reshard_after_forward": Key(
-        "_reshard",
-        "whether gathered parameters are freed after the forward pass",
-        "default",
-        values={"default": "default", "always": "always", "never": "never"},
-    ),
-    "parallelism.tensor_parallel_degree": Key("tp", "tensor-parallel ranks", 1, "count"),
-    "parallelism.pipeline_parallel_degree": Key("pp", "pipeline ranks", 1, "count"),
-    "parallelism.pipeline_parallel_schedule": Key("_schedule", "pipeline schedule", "1F1B"),
-    "parallelism.pipeline_parallel_microbatch_size": Key("_pp_micro", "sequences per micro-batch of the pipeline", 1, "count"),
-    "parallelism.pipeline_parallel_layers_per_stage": Key("_layers_per_stage", "layers per virtual stage", None, "count"),
-    "parallelism.context_parallel_degree": Key("cp", "context-parallel ranks", 1, "count"),
-    "parallelism.expert_parallel_degree": Key("ep", "expert-parallel ranks", 1, "count"),
-    "parallelism.expert_tensor_parallel_degree": Key("etp", "tensor-parallel ranks of an expert", 1, "count"),
-    "activation_checkpoint.mode": Key(
-        "_recompute",
-        "activation checkpointing",
-        "selective",
-        values={one: one for one in ("none", "selective", "full", "memory_budget")},
-    ),
-    "activation_checkpoint.selective_ac_option": Key("_every", "every n-th layer, or op", "2"),
-    "activation_checkpoint.memory_budget": Key("_budget", "of the compiler's partitioner", None, "number"),
-    "compile.enable": Key("compile", "torch.compile", False, "flag"),
-    "compile.components": Key("_components", "what is compiled", ["model", "loss"], "any"),
-}  # fmt: skip
-"""Their keys. What begins with an underscore is settled below."""
-
-MATTERS = {
-    "parallelism.enable_async_tensor_parallel": "tensor parallelism overlaps with its collectives",
-    "parallelism.disable_loss_parallel": "logits are gathered over the tensor-parallel ranks",
-    "parallelism.module_fqns_per_model_part": "layers per stage are listed by hand",
-    "parallelism.pipeline_parallel_split_points": "layers per stage are listed by hand",
-    "parallelism.pipeline_parallel_schedule_csv": "the schedule comes from another file",
-    "parallelism.expert_parallel_comm_backend": "another all-to-all (deepep)",
-    "parallelism.enable_compiled_autograd": "the backward pass is compiled",
-    "quantize.*enable_fsdp_float8_all_gather": "parameters are gathered in float8",
-    "quantize.*recipe_name": "how float8 values are scaled",
-    "quantize.grouped_mm.*": "the experts' products in float8 or mxfp8",
-    "fault_tolerance.*": "replicas that may fail",
-    "experimental.custom_*": "other code is imported",
-    "job.custom_config_module": "other code is imported",
-    "memory_estimation.*": "the run is an estimate of its memory",
-    "debug.deterministic": "deterministic kernels, some of them slower",
-}
-
-IRRELEVANT = """
-    job.* profiling.* metrics.* model.hf_assets_path model.tokenizer_path model.print_after_conversion model.norm_type
-    optimizer.lr optimizer.beta? optimizer.eps optimizer.weight_decay lr_scheduler.* training.dataset*
-    training.dataloader.* training.max_norm training.steps training.warmup_steps training.gc_* training.seed
-    training.mixed_precision_reduce training.deterministic checkpoint.* comm.* validation.* debug.*
-    parallelism.pipeline_parallel_*_stage_less_layers parallelism.context_parallel_rotate_method
-    parallelism.context_parallel_load_balancer parallelism.pipeline_parallel_expert_parallel_overlap
-    parallelism.enable_loss_parallel activation_checkpoint.* compile.backend compile.*
-    quantize.*precompute_float8_* quantize.*filter_fqns quantize.*emulate quantize.*force_recompute_fp8_*
-    quantize.*mxfp8_dim1_* quantize.*fp8_dim1_* quantize.*scaling_type_*
-"""
-
-RENAMED = {
-    "training.batch_size": "training.local_batch_size",
-    "training.compile": "compile.enable",
-    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
-    "experimental.enable_compiled_autograd": "parallelism.enable_compiled_autograd",
-    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
-    "training.enable_loss_parallel": "parallelism.enable_loss_parallel",
-    "training.debug_moe_force_load_balance": "debug.moe_force_load_balance",
-    **{
-        f"training.{one}": f"parallelism.{one}"
-        for one in (
-            "data_parallel_replicate_degree",
-            "data_parallel_shard_degree",
-            "tensor_parallel_degree",
-            "pipeline_parallel_degree",
-            "context_parallel_degree",
-        )
-    },
-    **{
-        f"experimental.{one}": f"parallelism.{one}"
-        for one in (
-            "context_parallel_degree",
-            "enable_async_tensor_parallel",
-            "pipeline_parallel_schedule",
-            "pipeline_parallel_split_points",
-        )
-    },
-    **{
-        f"{old}.{one}": f"quantize.linear.{new}.{one}"
-        for old, new in (("float8", "float8"), ("mx", "mx"))
-        for one in (
-            "enable_fsdp_float8_all_gather",
-            "precompute_float8_dynamic_scale_for_fsdp",
-            "force_recompute_fp8_weight_in_bwd",
-            "recipe_name",
-            "filter_fqns",
-            "emulate",
-            "scaling_type_input",
-            "scaling_type_weight",
-            "scaling_type_grad_output",
-            "use_fp8_dim1_cast_triton_kernel",
-        )
-    },
-}
 
 SCHEDULES = {
     "1f1b": 1,

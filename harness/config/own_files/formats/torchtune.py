@@ -6,76 +6,14 @@ recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
 
 from __future__ import annotations
 
-from harness.config.own_files.formats.words import DTYPES, optimizer_of
+from harness.config.own_files.formats.words import optimizer_of
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
-from harness.config.own_files.table import Fields, Flat, Key
+from harness.config.own_files.table import Fields, Flat
 
 NAME = "torchtune"
 TITLE = "torchtune's YAML"
 SOURCE = "torchtune bd2a0fc"
 
-KEYS = {
-    "model._component_": Key("_component", "the model's builder"),
-    "tokenizer.max_seq_len": Key("seq_len", "tokens per sequence at most", None, "count"),
-    "batch_size": Key("micro_batch_size", "sequences per micro-batch", 1, "count"),
-    "gradient_accumulation_steps": Key("gradient_accumulation_steps", "micro-batches per step", 1, "count"),
-    "optimizer._component_": Key("_optimizer", "optimizer", "torch.optim.AdamW"),
-    "optimizer.fused": Key("_fused", "torch's fused implementation", False, "flag"),
-    "optimizer_in_bwd": Key(
-        "optimizer_in_backward", "each parameter is updated in the backward pass", False, "flag"
-    ),
-    "loss._component_": Key("_loss", "loss", None),
-    "loss.num_output_chunks": Key("_chunks", "chunks of the loss", 8, "count"),
-    "enable_activation_checkpointing": Key("_recompute", "every layer is recomputed", False, "flag"),
-    "enable_activation_offloading": Key("_activations", "activations on the host", False, "flag"),
-    "ac_mode": Key("_ac_mode", "selective or full", None),
-    "ac_option": Key("_ac_option", "every n-th layer, or op", None, "any"),
-    "fsdp_cpu_offload": Key("_offload", "parameters, gradients and states on the host", False, "flag"),
-    "fsdp_reshard_after_forward": Key(
-        "_reshard", "parameters are freed after the forward pass", True, "flag"
-    ),
-    "dtype": Key("_dtype", "of parameters, gradients and states", "bf16", values=DTYPES),
-    "compile": Key("compile", "torch.compile", False, "flag"),
-    "tensor_parallel_dim": Key("tp", "tensor-parallel ranks", 1, "count"),
-    "context_parallel_dim": Key("cp", "context-parallel ranks", 1, "count"),
-    "data_parallel_shard_dim": Key("_shard", "ranks of FSDP2; -1: the rest", -1, "int"),
-    "data_parallel_replicate_dim": Key("_replicas", "groups with full copies", 1, "count"),
-    "enable_fp8_training": Key("_fp8", "products in float8", False, "flag"),
-    "model.lora_rank": Key("_rank", "rank of the adapters", None, "count"),
-    "model.lora_attn_modules": Key("_attention", "attention's layers with adapters", None, "any"),
-    "model.apply_lora_to_mlp": Key("_mlp", "adapters in the MLP", None, "flag"),
-    "model.quantize_base": Key("_quantized", "the frozen model in nf4", None, "flag"),
-    "model.use_dora": Key("_dora", "DoRA", None, "flag"),
-}
-
-MATTERS = {
-    "custom_sharded_layers": "embedding and output layer are units of their own",
-    "dataset.packed": "sequences are packed, so that each is full",
-    "packed": "sequences are packed, so that each is full",
-    "model.apply_lora_to_output": "adapters on the output layer",
-    "fp8_recipe_name": "how float8 values are scaled",
-    "teacher_model.*": "a second, frozen model",
-    "quantizer.*": "quantization-aware training",
-    "fake_quant_after_n_steps": "quantization-aware training",
-    "fsdp_sharding_strategy": "what FSDP shards",
-    "memory_efficient_fsdp_wrap": "embedding and output layer are units of their own",
-    "memory_format": "tensors' layout",
-    "resize_token_embeddings": "a larger vocabulary",
-    "optimizer_cpu_offload": "states on the host",
-}
-
-IRRELEVANT = """
-    output_dir tensor_parallel_plan* tokenizer.* dataset.* dataset_val.* dataset seed shuffle run_val_every_n_steps batch_size_val
-    checkpointer.* resume_from_checkpoint save_* epochs max_steps_per_epoch optimizer.* lr_scheduler.* loss.* device clip_grad_norm
-    metric_logger.* log_* profiler.* model.lora_alpha model.lora_dropout low_cpu_ram enable_async_checkpointing
-    context_parallel_rotate_method activation_offloading_use_streams cudnn_deterministic_mode collate_fn kd_* kd_ratio num_warmup_steps
-    model.max_seq_len model.image_size teacher_checkpointer.* keep_last_n_checkpoints load_teacher*
-"""
-
-RENAMED = {
-    "fsdp.cpu_offload": "fsdp_cpu_offload",
-    "loss.num_chunks": "loss.num_output_chunks",
-}
 
 ATTENTION_MODULES = ("k_proj", "output_proj", "q_proj", "v_proj")
 MLP_MODULES = ("down_proj", "gate_proj", "up_proj")
