@@ -1,1 +1,1 @@
-"""What users already have: their framework's own file, an out-of-memory message, a log. Nothing imports torch."""
+"""What users already have: their framework's own file, an out-of-memory message, a log."""

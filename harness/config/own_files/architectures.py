@@ -35,9 +35,9 @@ class Sizes(NamedTuple):
 def config_of(sizes: Sizes) -> dict[str, Any]:
     """Return the Hugging Face config of the architecture that these sizes belong to.
 
-    Which one: latent attention is deepseek_v3's, experts with RMSNorm mixtral's or qwen3_moe's, RMSNorm llama's,
-    qwen2's or qwen3's, learned positions gpt2's, rotary ones with LayerNorm gpt_neox's, and gated MLPs with LayerNorm stablelm's. Raises ValueError
-    where none has such layers.
+    Which one: latent attention is deepseek_v3's, experts with RMSNorm mixtral's or qwen3_moe's, RMSNorm
+    llama's, qwen2's or qwen3's, learned positions gpt2's, rotary ones with LayerNorm gpt_neox's, and gated
+    MLPs with LayerNorm stablelm's. Raises ValueError where none has such layers.
     """
     width = sizes.intermediate_size or 4 * sizes.hidden_size
     common: dict[str, Any] = {

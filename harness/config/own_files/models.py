@@ -111,7 +111,8 @@ def model_of(name: str, folder: Path | None = None) -> NamedModel | None:
 def published_model(name: str) -> NamedModel | None:
     """Return the published shape of a well-known name; None where it has none.
 
-    A name that begins with a known one, as fine-tuned models' do, has that one's shape, and its source says so.
+    A name that begins with a known one, as fine-tuned models' do, has that one's shape, and its source says
+    so.
     """
     shapes = published()
     owner, _, last = name.rpartition("/")

@@ -54,8 +54,8 @@ def format_of(parsed: Parsed) -> Format:
 def read_own_file(path: str | Path, format_: str | None = None) -> OwnSetup:
     """Return the set-up of a framework's own file.
 
-    `format_`: its framework's name, where it shall not be recognised by its keys. Raises ValueError with one line
-    that names the file, what was recognised, and what is wrong or missing.
+    `format_`: its framework's name, where it shall not be recognised by its keys. Raises ValueError with one
+    line that names the file, what was recognised, and what is wrong or missing.
     """
     file = Path(path)
     parsed = parsed_file(file)
@@ -92,7 +92,7 @@ def with_references(flat: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _with_model(setup: OwnSetup, flat: dict[str, Any], folder: Path | None) -> OwnSetup:
-    """Return the set-up with its model's config: the file's own sizes, a config.json, or the published shape."""
+    """Return the set-up with its model: the file's own sizes, a config.json, or the published shape."""
     from harness.config.own_files.models import model_of
 
     if setup.model is not None:

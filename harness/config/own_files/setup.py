@@ -117,7 +117,7 @@ class OwnSetup:
         return found
 
     def micro_batches(self, devices: int | None = None) -> int:
-        """Return the micro-batches per step and data-parallel rank; raises ValueError where they do not divide."""
+        """Return the micro-batches per step and rank; raises ValueError where they do not divide."""
         if self.gradient_accumulation_steps is not None:
             return self.gradient_accumulation_steps
         if self.global_batch_size is None:
@@ -131,7 +131,7 @@ class OwnSetup:
         return self.global_batch_size // at_once
 
     def shard_ranks(self, devices: int | None = None) -> int:
-        """Return over how many ranks states are sharded; raises ValueError where replicas do not divide them."""
+        """Return over how many ranks states are sharded; raises ValueError where they do not divide."""
         ranks = self.dp_of(devices) * self.cp
         if self.shard_size is not None and self.zero:
             if ranks % self.shard_size:

@@ -94,7 +94,7 @@ class Format(Protocol):
 
     @staticmethod
     def written(setup: OwnSetup) -> Flat:
-        """Return the framework's keys and values of a set-up; raises ValueError where it cannot express it."""
+        """Return the framework's keys and values; raises ValueError for what it cannot express."""
         ...
 
 

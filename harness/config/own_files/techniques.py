@@ -24,8 +24,8 @@ class FitQuestion(NamedTuple):
 def fit_question(setup: OwnSetup, devices: int | None = None) -> FitQuestion:
     """Return the techniques of a set-up without layouts of tensor, pipeline, context or expert parallelism.
 
-    Raises ValueError with one line where the set-up has such a layout, which the account of layouts answers, or
-    where the number of devices is not known or does not divide.
+    Raises ValueError with one line where the set-up has such a layout, which the account of layouts answers,
+    or where the number of devices is not known or does not divide.
     """
     sizes = {"tp": setup.tp, "pp": setup.pp, "cp": setup.cp, "ep": setup.ep}
     split = {name: size for name, size in sizes.items() if size > 1}

@@ -1,7 +1,8 @@
 """accelerate's YAML, which `accelerate config` writes and `accelerate launch --config_file` reads.
 
 Sources: accelerate commit 16cb6eb of July 2026 (commands/config/config_args.py, commands/launch.py,
-utils/dataclasses.py, parallelism_config.py). Batch, recomputation and model stand in the program that it starts.
+utils/dataclasses.py, parallelism_config.py). Batch, recomputation and model stand in the program that it
+starts.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ SOURCE = "accelerate 16cb6eb"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only accelerate's configuration has."""
-    own = {"distributed_type", "compute_environment", "num_machines", "main_training_function", "machine_rank",
-           "num_processes", "rdzv_backend"}  # fmt: skip
+    own = {
+        "distributed_type",
+        "compute_environment",
+        "num_machines",
+        "main_training_function",
+        "machine_rank",
+        "num_processes",
+        "rdzv_backend",
+    }
     return 2 * len(own & flat.keys()) if "distributed_type" in flat or "compute_environment" in flat else 0
 
 

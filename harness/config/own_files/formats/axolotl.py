@@ -1,7 +1,7 @@
 """axolotl's YAML.
 
-Sources: axolotl commit 067b021 of July 2026 (utils/schemas/config.py, training.py, peft.py, fsdp.py, enums.py,
-integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py).
+Sources: axolotl commit 067b021 of July 2026 (utils/schemas/config.py, training.py, peft.py, fsdp.py,
+enums.py, integrations/liger/args.py, cut_cross_entropy/args.py, expert_parallel/args.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,19 @@ SOURCE = "axolotl 067b021"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only axolotl has."""
-    own = {"base_model", "sequence_len", "sample_packing", "lora_target_linear", "lora_r", "dataset_prepared_path",
-           "val_set_size", "pad_to_sequence_len", "saves_per_epoch", "fsdp_version", "load_in_4bit"}  # fmt: skip
+    own = {
+        "base_model",
+        "sequence_len",
+        "sample_packing",
+        "lora_target_linear",
+        "lora_r",
+        "dataset_prepared_path",
+        "val_set_size",
+        "pad_to_sequence_len",
+        "saves_per_epoch",
+        "fsdp_version",
+        "load_in_4bit",
+    }
     return len(own & flat.keys()) + ("base_model" in flat) if "base_model" in flat else 0
 
 
@@ -132,7 +143,7 @@ def written(setup: OwnSetup) -> Flat:
         "tensor_parallel_size": setup.tp,
         "context_parallel_size": setup.cp,
         "expert_parallel_size": setup.ep,
-    }  # fmt: skip
+    }
     flat |= {"fp8": {"fp8": True}, "fp16": {"fp16": True}, "fp32": {"bf16": False}}.get(
         setup.precision, {"bf16": True}
     )

@@ -19,8 +19,14 @@ SOURCE = "deepspeed 0.19.8"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only DeepSpeed has."""
-    own = {"train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "wall_clock_breakdown", "bf16.enabled",
-           "fp16.enabled", "steps_per_print"}  # fmt: skip
+    own = {
+        "train_micro_batch_size_per_gpu",
+        "zero_allow_untested_optimizer",
+        "wall_clock_breakdown",
+        "bf16.enabled",
+        "fp16.enabled",
+        "steps_per_print",
+    }
     return len(own & flat.keys()) + sum(key.startswith("zero_optimization.") for key in flat)
 
 
@@ -30,7 +36,7 @@ def prepared(flat: Flat) -> Flat:
 
 
 def settle(fields: Fields, flat: Flat) -> Fields:
-    """Return fields of OwnSetup; a file alone leaves recomputation and the sequence's length to the program."""
+    """Return fields of OwnSetup; recomputation and the sequence's length stand in the program."""
     unclear: list[NotUnderstood] = []
     found = {name: value for name, value in fields.items() if not name.startswith("_")}
     found |= section_fields(fields, unclear)
@@ -47,8 +53,9 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         at_once = found["micro_batch_size"] * found["gradient_accumulation_steps"]
         if found["global_batch_size"] % at_once:
             raise ValueError(
-                f"train_batch_size {found['global_batch_size']} is no multiple of train_micro_batch_size_per_gpu "
-                f"{found['micro_batch_size']} × gradient_accumulation_steps {found['gradient_accumulation_steps']}"
+                f"train_batch_size {found['global_batch_size']} is no multiple of "
+                f"train_micro_batch_size_per_gpu {found['micro_batch_size']} × "
+                f"gradient_accumulation_steps {found['gradient_accumulation_steps']}"
             )
         dp = found["global_batch_size"] // at_once
     elif not batch["gradient_accumulation_steps"] and not batch["global_batch_size"]:

@@ -1,7 +1,8 @@
 """The sections `fsdp` and `fsdp_config`, which accelerate, transformers and axolotl share.
 
-Sources: accelerate 1.9.0 and its commit 16cb6eb (utils/dataclasses.py, FullyShardedDataParallelPlugin; utils/constants.py),
-transformers 5.23.0 (training_args.py, `_process_fsdp_args`), axolotl commit 067b021 (utils/schemas/fsdp.py).
+Sources: accelerate 1.9.0 and its commit 16cb6eb (utils/dataclasses.py, FullyShardedDataParallelPlugin;
+utils/constants.py), transformers 5.23.0 (training_args.py, `_process_fsdp_args`), axolotl commit 067b021
+(utils/schemas/fsdp.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hugging Face's TrainingArguments: JSON, YAML, or the command line of a training script.
 
-Sources: transformers 5.23.0 (training_args.py) and, for the arguments of scripts, TRL's ModelConfig and SFTConfig
-(lora_r, load_in_4bit, max_length) and transformers' run_clm.py (block_size, model_name_or_path).
+Sources: transformers 5.23.0 (training_args.py) and, for the arguments of scripts, TRL's ModelConfig and
+SFTConfig (lora_r, load_in_4bit, max_length) and transformers' run_clm.py (block_size, model_name_or_path).
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ SOURCE = "transformers 5.23.0"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only TrainingArguments have."""
-    own = {"per_device_train_batch_size", "num_train_epochs", "lr_scheduler_type", "logging_steps", "save_strategy",
-           "gradient_checkpointing", "optim", "model_name_or_path", "fsdp_config", "per_gpu_train_batch_size"}  # fmt: skip
+    own = {
+        "per_device_train_batch_size",
+        "num_train_epochs",
+        "lr_scheduler_type",
+        "logging_steps",
+        "save_strategy",
+        "gradient_checkpointing",
+        "optim",
+        "model_name_or_path",
+        "fsdp_config",
+        "per_gpu_train_batch_size",
+    }
     names = {key.partition(".")[0].replace("-", "_") for key in flat}
     return len(own & names)
 

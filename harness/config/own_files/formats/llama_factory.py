@@ -1,7 +1,8 @@
 """LLaMA-Factory's YAML: TrainingArguments with arguments of its own.
 
 Sources: LLaMA-Factory commit ff6d4d1 of August 2026 (hparams/model_args.py, finetuning_args.py, data_args.py,
-training_args.py, megatron_bridge_args.py; model/patcher.py and model/model_utils/checkpointing.py for its defaults).
+training_args.py, megatron_bridge_args.py; model/patcher.py and model/model_utils/checkpointing.py for its
+defaults).
 """
 
 from __future__ import annotations
@@ -18,8 +19,19 @@ SOURCE = "LLaMA-Factory ff6d4d1"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only LLaMA-Factory has."""
-    own = {"finetuning_type", "cutoff_len", "template", "stage", "lora_target", "plot_loss", "dataset_dir",
-           "quantization_bit", "lora_rank", "pure_bf16", "flash_attn"}  # fmt: skip
+    own = {
+        "finetuning_type",
+        "cutoff_len",
+        "template",
+        "stage",
+        "lora_target",
+        "plot_loss",
+        "dataset_dir",
+        "quantization_bit",
+        "lora_rank",
+        "pure_bf16",
+        "flash_attn",
+    }
     found = len(own & flat.keys())
     return 2 * found if {"finetuning_type", "cutoff_len", "template", "stage"} & flat.keys() else 0
 

@@ -1,7 +1,8 @@
 """LLM Foundry's YAML.
 
-Sources: llm-foundry commit 8c8dd48 of July 2025 (llmfoundry/utils/config_utils.py, models/mpt/configuration_mpt.py,
-scripts/train/yamls) and Composer's FSDPConfig (composer/utils/parallelism.py) for the section's defaults.
+Sources: llm-foundry commit 8c8dd48 of July 2025 (llmfoundry/utils/config_utils.py,
+models/mpt/configuration_mpt.py, scripts/train/yamls) and Composer's FSDPConfig
+(composer/utils/parallelism.py) for the section's defaults.
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only LLM Foundry has."""
-    own = {"global_train_batch_size", "device_train_microbatch_size", "max_duration", "device_eval_batch_size",
-           "train_loader.name", "max_seq_len", "device_train_grad_accum", "model.init_device"}  # fmt: skip
+    own = {
+        "global_train_batch_size",
+        "device_train_microbatch_size",
+        "max_duration",
+        "device_eval_batch_size",
+        "train_loader.name",
+        "max_seq_len",
+        "device_train_grad_accum",
+        "model.init_device",
+    }
     return (
         2 * len(own & flat.keys())
         if {"global_train_batch_size", "device_train_batch_size", "max_duration"} & flat.keys()

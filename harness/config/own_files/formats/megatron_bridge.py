@@ -1,8 +1,8 @@
 """Megatron Bridge's YAML of overrides, and the YAML of NeMo up to 2.
 
-Sources: Megatron Bridge commit 067f987 of August 2026 (training/config.py, training/mixed_precision.py) and NeMo
-commit 8cfedd7 of September 2025 (examples/nlp/language_modeling/conf/megatron_gpt_config.yaml). Most of their
-keys are Megatron-LM's arguments in sections.
+Sources: Megatron Bridge commit 067f987 of August 2026 (training/config.py, training/mixed_precision.py) and
+NeMo commit 8cfedd7 of September 2025 (examples/nlp/language_modeling/conf/megatron_gpt_config.yaml). Most of
+their keys are Megatron-LM's arguments in sections.
 """
 
 from __future__ import annotations
@@ -26,8 +26,17 @@ PRECISIONS = ("bf16_mixed", "fp16_mixed", "bf16_with_fp8", "bf16_with_mxfp8", "b
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only these have: Megatron-LM's arguments in sections."""
-    own = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "global_batch_size", "micro_batch_size", "seq_length",
-           "context_parallel_size", "train_iters", "encoder_seq_length", "num_layers")  # fmt: skip
+    own = (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "global_batch_size",
+        "micro_batch_size",
+        "seq_length",
+        "context_parallel_size",
+        "train_iters",
+        "encoder_seq_length",
+        "num_layers",
+    )
     found = sum(f"{section}.{key}" in flat for section in ("model", "train", "dataset") for key in own)
     return (
         found
@@ -96,7 +105,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
 
 
 def _distributed(fields: Fields, name: str) -> bool:
-    """Return whether states are sharded: Megatron Bridge's default; NeMo's with its distributed optimizers."""
+    """Return whether states are sharded: by default in Megatron Bridge, by the optimizer's name in NeMo."""
     if fields.get("_distributed") is not None:
         return flag_of("use_distributed_optimizer", fields["_distributed"])
     return "distributed" in name or "_optim" not in fields
@@ -105,8 +114,13 @@ def _distributed(fields: Fields, name: str) -> bool:
 def written(setup: OwnSetup) -> Flat:
     """Return Megatron Bridge's keys of a set-up; raises ValueError where they cannot express it."""
     arguments = {key: value for key, value in megatron.arguments_of(setup).items() if value is not None}
-    recipe = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_current_scaling_mixed",
-              "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}.get(setup.precision)  # fmt: skip
+    recipe = {
+        "bf16": "bf16_mixed",
+        "fp16": "fp16_mixed",
+        "fp8": "bf16_with_fp8_current_scaling_mixed",
+        "mxfp8": "bf16_with_mxfp8_mixed",
+        "nvfp4": "bf16_with_nvfp4_mixed",
+    }.get(setup.precision)
     if recipe is None:
         raise ValueError(f"Megatron Bridge has no recipe for precision {setup.precision}")
     for one in ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format"):
@@ -114,10 +128,17 @@ def written(setup: OwnSetup) -> Flat:
     names = {new: old for old, new in {**BRIDGE_NAMES}.items()}
     flat: dict[str, object] = {}
     for key, value in arguments.items():
-        section = {"micro_batch_size": "train", "global_batch_size": "train", "use_distributed_optimizer": "ddp",
-                   "use_megatron_fsdp": "ddp", "data_parallel_sharding_strategy": "ddp", "use_torch_fsdp2": "dist",
-                   "num_distributed_optimizer_instances": "ddp", "optimizer_cpu_offload": "optimizer",
-                   "optimizer": "optimizer"}.get(key, "model")  # fmt: skip
+        section = {
+            "micro_batch_size": "train",
+            "global_batch_size": "train",
+            "use_distributed_optimizer": "ddp",
+            "use_megatron_fsdp": "ddp",
+            "data_parallel_sharding_strategy": "ddp",
+            "use_torch_fsdp2": "dist",
+            "num_distributed_optimizer_instances": "ddp",
+            "optimizer_cpu_offload": "optimizer",
+            "optimizer": "optimizer",
+        }.get(key, "model")
         flat[f"{section}.{names.get(key, key)}"] = value
     flat.setdefault("ddp.use_distributed_optimizer", False)
     flat["mixed_precision"] = recipe

@@ -1,7 +1,7 @@
 """nanotron's YAML.
 
-Sources: nanotron commit 2411b02 of April 2026 (config/config.py, config/parallelism_config.py, config/models_config.py,
-parallel/context.py, helpers.py).
+Sources: nanotron commit 2411b02 of April 2026 (config/config.py, config/parallelism_config.py,
+config/models_config.py, parallel/context.py, helpers.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ SOURCE = "nanotron 2411b02"
 
 def recognised(flat: Flat) -> int:
     """Return how many keys only nanotron has."""
-    own = {"parallelism.dp", "parallelism.tp", "parallelism.pp", "parallelism.pp_engine", "parallelism.tp_mode",
-           "tokens.batch_accumulation_per_replica", "tokens.sequence_length", "optimizer.zero_stage",
-           "model.model_config.num_hidden_layers"}  # fmt: skip
+    own = {
+        "parallelism.dp",
+        "parallelism.tp",
+        "parallelism.pp",
+        "parallelism.pp_engine",
+        "parallelism.tp_mode",
+        "tokens.batch_accumulation_per_replica",
+        "tokens.sequence_length",
+        "optimizer.zero_stage",
+        "model.model_config.num_hidden_layers",
+    }
     return len(own & flat.keys())
 
 
@@ -95,8 +103,16 @@ def written(setup: OwnSetup) -> Flat:
     if setup.precision not in ("bf16", "fp16", "fp32"):
         raise ValueError(f"nanotron has no key for precision {setup.precision}")
     model = setup.model or {}
-    sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-             "vocab_size", "max_position_embeddings", "tie_word_embeddings")  # fmt: skip
+    sizes = (
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+        "max_position_embeddings",
+        "tie_word_embeddings",
+    )
     steps = setup.gradient_accumulation_steps or setup.micro_batches()
     return {
         "parallelism.dp": setup.dp_of(),

@@ -102,7 +102,8 @@ def _stages(fields: Fields, flat: Flat) -> Fields:
     schedule = fields["_schedule"].lower()
     if schedule not in SCHEDULES:
         raise ValueError(
-            f"parallelism.pipeline_parallel_schedule is {fields['_schedule']!r}; known: {', '.join(SCHEDULES)}"
+            f"parallelism.pipeline_parallel_schedule is {fields['_schedule']!r}; known: "
+            f"{', '.join(SCHEDULES)}"
         )
     found: Fields = {"schedule": schedule, "virtual_stages": SCHEDULES[schedule]}
     if "_layers_per_stage" in fields:
@@ -153,7 +154,7 @@ def written(setup: OwnSetup) -> Flat:
         "activation_checkpoint.mode": setup.recompute,
         "activation_checkpoint.selective_ac_option": "op",
         "compile.enable": setup.compile,
-    }  # fmt: skip
+    }
     if setup.recompute == "full" and setup.recompute_every > 1:
         flat["activation_checkpoint.mode"] = "selective"
         flat["activation_checkpoint.selective_ac_option"] = str(setup.recompute_every)

@@ -1,7 +1,7 @@
 """torchtune's YAML.
 
-Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py, lora_finetune_distributed.py,
-recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
+Sources: torchtune commit bd2a0fc of April 2026 (recipes/full_finetune_distributed.py,
+lora_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entropy_loss.py).
 """
 
 from __future__ import annotations

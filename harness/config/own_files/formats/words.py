@@ -68,7 +68,7 @@ ATTENTIONS: Mapping[str, str] = {
 
 
 def implementation_of(name: str) -> str:
-    """Return torch's implementation by transformers' name of an optimizer (trainer_optimizer.py of 5.23.0)."""
+    """Return torch's implementation by transformers' name of an optimizer (5.23.0, trainer_optimizer.py)."""
     return "foreach" if name == "adamw_torch" else "fused"
 
 
@@ -83,7 +83,7 @@ EVERY_LAYER = {"all", "all-linear", "all_linear", "linear"}
 
 
 def targets_of(modules: object) -> tuple[str, ...]:
-    """Return the names of the layers with adapters; () for every linear layer, also where nothing is given."""
+    """Return the names of the layers with adapters; () for every linear layer, or where none is given."""
     if isinstance(modules, str):
         modules = modules.replace(",", " ").split()
     names = [str(one).split(".")[-1] for one in modules] if isinstance(modules, list | tuple) else []

@@ -1,1 +1,1 @@
-"""Training logs of frameworks: seconds per step, tokens/s, TFLOP/s, MFU and memory, and how each counts FLOPs."""
+"""Training logs: seconds per step, tokens/s, TFLOP/s, MFU, memory, and how each framework counts FLOPs."""

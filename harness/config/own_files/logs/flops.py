@@ -1,7 +1,8 @@
 """How frameworks count the FLOPs of a token, so that their TFLOP/s and MFU can be compared.
 
-All count three times the forward pass and none counts recomputation. They differ in whether attention is halved
-for its causal mask, in whether the embedding's lookup counts as a product, and in what peak MFU is a share of.
+All count three times the forward pass and none counts recomputation. They differ in whether attention is
+halved for its causal mask, in whether the embedding's lookup counts as a product, and in what peak MFU is a
+share of.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class FlopConvention(NamedTuple):
 CONVENTIONS: Mapping[str, FlopConvention] = {
     "torchtitan": FlopConvention(
         "torchtitan",
-        "6 × (parameters − embedding) + 12 × layers × heads × head size × sequence; of experts, the active ones",
+        "6 × (parameters − embedding) + 12 × layers × heads × head size × sequence; active experts alone",
         "torchtitan v0.2.2, torchtitan/models/utils.py, get_dense_model_nparams_and_flops",
         causal_halved=False,
         embedding_counted=False,
@@ -35,8 +36,8 @@ CONVENTIONS: Mapping[str, FlopConvention] = {
     "megatron": FlopConvention(
         "megatron",
         "6 × (matrices + output layer) + 6 × layers × heads × head size × sequence (half of the scores)",
-        "Megatron-LM d98e8a6, megatron/training/training.py, num_floating_point_operations; before core 0.12.0 all "
-        "scores were counted",
+        "Megatron-LM d98e8a6, megatron/training/training.py, num_floating_point_operations; before core "
+        "0.12.0 all scores were counted",
         causal_halved=True,
         embedding_counted=False,
         peak="no MFU is printed",

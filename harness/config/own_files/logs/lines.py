@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Readings = Mapping[str, float]
-"""By metric: step_s, tokens_per_s (per device), tokens_per_s_all, FLOP_per_s (per device), mfu, memory_B, step, ..."""
+"""By metric: step_s, tokens_per_s and FLOP_per_s (per device), tokens_per_s_all, mfu, memory_B, ..."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 GiB = 2**30
@@ -163,7 +163,7 @@ HUMAN = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 
 
 def nanotron(text: str) -> Iterator[Readings]:
-    """Yield the readings of nanotron's lines; numbers are rounded to three digits, with K, M, B for thousands."""
+    """Yield the readings of nanotron's lines; numbers have three digits and K, M or B."""
     names = {
         "time_per_iteration_ms": ("step_s", 1e-3),
         "tokens_per_sec_per_gpu": ("tokens_per_s", 1.0),

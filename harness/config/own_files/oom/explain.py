@@ -45,7 +45,8 @@ def read_oom(text: str, setup: OwnSetup | None = None) -> OomExplained:
     found: list[StepTensor] = []
     missing = "config= is missing: with it the tensor of this size is named"
     if setup is not None and setup.model is None:
-        missing = f"model= is missing: {setup.format} names {setup.model_name or 'no model'}, whose sizes are not known"
+        named = setup.model_name or "no model"
+        missing = f"model= is missing: {setup.format} names {named}, whose sizes are not known"
     elif setup is not None and setup.model is not None:
         found = matches(*message.tensor_B, where.phase, step_tensors(setup, sizes_of(setup.model)))
         missing = "" if found else _no_match(setup)
@@ -65,7 +66,7 @@ def _nothing(text: str) -> str:
         return (
             "a traceback without torch's line 'out of memory. Tried to allocate …'; give the text to its end"
         )
-    return "no out-of-memory message of torch is in it: expected 'CUDA out of memory. Tried to allocate 2.00 GiB …'"
+    return "no out-of-memory message of torch is in it: expected 'CUDA out of memory. Tried to allocate …'"
 
 
 def _no_match(setup: OwnSetup) -> str:

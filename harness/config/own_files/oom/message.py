@@ -1,8 +1,8 @@
 """What torch's out-of-memory messages say, of torch 1.13 to 2.9 on CUDA, ROCm and XPU.
 
 Sizes are printed by c10's `format_size`, with two digits in B, KiB, MiB or GiB. What is printed as "tried to
-allocate" is the segment that the allocator asks the driver for: a request up to 1 MiB asks for 2 MiB, one below
-10 MiB for 20 MiB, and a larger one for a multiple of 2 MiB (c10/cuda/CUDACachingAllocator.cpp,
+allocate" is the segment that the allocator asks the driver for: a request up to 1 MiB asks for 2 MiB, one
+below 10 MiB for 20 MiB, and a larger one for a multiple of 2 MiB (c10/cuda/CUDACachingAllocator.cpp,
 `get_allocation_size`; c10/xpu prints the same `alloc_size`).
 """
 

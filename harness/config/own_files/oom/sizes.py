@@ -58,6 +58,10 @@ class StepSizes(NamedTuple):
         return self.layers * self.layer + self.table * (1 if self.tied else 2) + self.hidden
 
 
+TIED = ("gpt2", "mpt", "opt", "bloom", "falcon", "gemma", "gemma2")
+"""Architectures whose output layer is the embedding by default (transformers 5.23.0, configuration_*.py)."""
+
+
 def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return next((int(config[name]) for name in names if isinstance(config.get(name), int)), None)
 
@@ -84,18 +88,18 @@ def sizes_of(config: Mapping[str, Any]) -> StepSizes:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_size(config, (*KEY_VALUE_HEADS, "num_kv_heads")) or (1 if config.get("multi_query") else heads),
+        kv_heads=_size(config, KEY_VALUE_HEADS) or (1 if config.get("multi_query") else heads),
         head_dim=_size(config, ("head_dim", "v_head_dim")) or hidden // heads,
         width=width,
         vocab=vocab,
         gated=kind not in ("gpt2", "gpt_neox", "mpt", "opt", "bloom", "falcon", "phi", "gpt_neo"),
-        tied=bool(config.get("tie_word_embeddings", kind in ("gpt2", "mpt", "opt", "bloom", "falcon", "gemma", "gemma2"))),
+        tied=bool(config.get("tie_word_embeddings", kind in TIED)),
         experts=experts,
         experts_per_token=_size(config, ("num_experts_per_tok", "experts_per_token")) or 0,
         expert_width=_size(config, ("moe_intermediate_size",)) or width,
-    )  # fmt: skip
+    )
 
 
 def tokens_of(setup: OwnSetup) -> int:
-    """Return the tokens of one micro-batch on one rank: micro-batch × sequence over context-parallel ranks."""
+    """Return one rank's tokens of a micro-batch: micro-batch × sequence over context-parallel ranks."""
     return setup.micro_batch_size * (setup.seq_len or 0) // setup.cp

@@ -24,10 +24,10 @@ class StepTensor(NamedTuple):
 def step_tensors(setup: OwnSetup, sizes: StepSizes) -> Iterator[StepTensor]:
     """Yield the large tensors of one rank's step in fp32 and in 16 bits.
 
-    Sources of what is allocated: torch's functional cross_entropy and its backward (log-softmax of the logits'
-    size), torch/optim/adamw.py (`_multi_tensor_adamw` keeps a square root and a denominator per tensor), FSDP2's
-    foreach_all_gather and foreach_reduce (one unit at a time), deepspeed's stage_1_and_2.py (flat groups),
-    Megatron-Core's param_and_grad_buffer.py (one buffer of all gradients).
+    Sources of what is allocated: torch's functional cross_entropy and its backward (log-softmax of the
+    logits' size), torch/optim/adamw.py (`_multi_tensor_adamw` keeps a square root and a denominator per
+    tensor), FSDP2's foreach_all_gather and foreach_reduce (one unit at a time), deepspeed's stage_1_and_2.py
+    (flat groups), Megatron-Core's param_and_grad_buffer.py (one buffer of all gradients).
     """
     yield from _logits(setup, sizes)
     yield from _activations(setup, sizes)
