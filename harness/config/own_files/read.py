@@ -12,7 +12,7 @@ import yaml
 
 from harness.config.own_files.parse import Parsed, parsed_file, parsed_text
 from harness.config.own_files.setup import OwnSetup
-from harness.config.own_files.table import Format, flattened, nested, understand
+from harness.config.own_files.table import TABLES, Format, flattened, nested, understand
 
 FORMATS = (
     "torchtitan",
@@ -62,7 +62,7 @@ def read_own_file(path: str | Path, format_: str | None = None) -> OwnSetup:
     try:
         module = format_named(format_) if format_ else format_of(parsed)
         flat = with_references(parsed.flat, file.parent)
-        return _with_model(understand(flat, module), flat, file.parent)
+        return _with_model(understand(flat, module), file.parent)
     except ValueError as error:
         name = f"{file}: " if str(file) not in str(error) else ""
         raise ValueError(f"{name}{error}"[:300]) from error
@@ -72,26 +72,38 @@ def read_own_text(text: str, format_: str | None = None, suffix: str = "") -> Ow
     """Return the set-up of a text, such as a command line; see `read_own_file`."""
     parsed = parsed_text(text, suffix)
     module = format_named(format_) if format_ else format_of(parsed)
-    return _with_model(understand(parsed.flat, module), parsed.flat, None)
+    return _with_model(understand(with_references(parsed.flat, None), module), None)
 
 
-def with_references(flat: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the values with those of files that they name, found relative to the file or to this folder."""
+def with_references(flat: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the values with those of files that they name.
+
+    A file is looked for relative to its own folder and to this one. DeepSpeed's configurations that axolotl
+    and LLaMA-Factory ship are known by their names (conf/own_files/deepspeed_files.yaml).
+    """
     for key in REFERENCES:
         name = flat.get(key)
         if not isinstance(name, str) or not name.endswith((".json", ".yaml", ".yml")):
             continue
-        for place in (folder / name, Path(name), folder / Path(name).name):
-            if place.is_file():
-                section = key.partition(".")[0]
-                inner = parsed_file(place).flat
-                rest = {one: value for one, value in flat.items() if one != key}
-                flat = rest | {f"{section}.{one}": value for one, value in inner.items()}
-                break
+        inner = _referenced(name, folder)
+        if inner is None:
+            continue
+        section = key.partition(".")[0]
+        rest = {one: value for one, value in flat.items() if one != key}
+        flat = rest | {f"{section}.{one}": value for one, value in inner.items()}
     return flat
 
 
-def _with_model(setup: OwnSetup, flat: dict[str, Any], folder: Path | None) -> OwnSetup:
+def _referenced(name: str, folder: Path | None) -> dict[str, Any] | None:
+    places = [Path(name), *([folder / name, folder / Path(name).name] if folder else [])]
+    for place in places:
+        if place.is_file():
+            return parsed_file(place).flat
+    shipped = yaml.safe_load((TABLES / "deepspeed_files.yaml").read_text())["files"].get(Path(name).name)
+    return dict(shipped["keys"]) if shipped else None
+
+
+def _with_model(setup: OwnSetup, folder: Path | None) -> OwnSetup:
     """Return the set-up with its model: the file's own sizes, a config.json, or the published shape."""
     from harness.config.own_files.models import model_of
 

@@ -122,8 +122,8 @@ def nested(flat: Flat) -> dict[str, Any]:
 
 
 def matches(key: str, patterns: Iterable[str]) -> str | None:
-    """Return the first pattern that a key matches."""
-    return next((one for one in patterns if fnmatchcase(key, one)), None)
+    """Return the longest pattern that a key matches: the one that says most of it."""
+    return max((one for one in patterns if fnmatchcase(key, one)), key=len, default=None)
 
 
 def is_off(value: Any) -> bool:
@@ -224,7 +224,8 @@ def understand(flat: Flat, format_: Format) -> OwnSetup:
         if key in table.keys:
             continue
         pattern = matches(key, table.matters)
-        if is_off(value) or (pattern is None and matches(key, table.irrelevant)):
+        harmless = matches(key, table.irrelevant)
+        if is_off(value) or (harmless and len(harmless) >= len(pattern or "")):
             irrelevant.append(key)
         elif pattern is not None:
             unclear.append(NotUnderstood(key, value, table.matters[pattern]))

@@ -65,6 +65,8 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     if fields.get("_shard"):
         replicas = fields.get("_replicas") or 1
         found |= {"dp": fields["_shard"] * replicas, "replicas": replicas if fields["_shard"] > 1 else 1}
+    why = "batch, recomputation and model stand in the program that accelerate starts; micro-batch 1 is taken"
+    unclear.append(NotUnderstood("per_device_train_batch_size", None, why))
     return {**found, "not_understood": unclear}
 
 

@@ -68,6 +68,8 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     if fields["_recompute"] in ("offload", "disk") or fields["_activations"]:
         found["offload"] = tuple(sorted({*found.get("offload", ()), "activations"}))
     found |= _precision(fields)
+    if found.get("engine", "ddp") == "ddp" and not fields.get("_adapter") and found["precision"] != "fp32":
+        found["states"] = "bf16"  # weights are loaded so, and nothing keeps fp32 masters
     found["attention"] = _attention(fields, unclear)
     found["adapters"] = _adapters(fields, found["precision"], unclear)
     plugins = " ".join(fields.get("_plugins") or ())

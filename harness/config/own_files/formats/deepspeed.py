@@ -60,6 +60,9 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         dp = found["global_batch_size"] // at_once
     elif not batch["gradient_accumulation_steps"] and not batch["global_batch_size"]:
         found["gradient_accumulation_steps"] = 1
+    if "auto" in (flat.get("bf16.enabled"), flat.get("fp16.enabled")) and found["precision"] == "fp32":
+        found["precision"] = "bf16"
+        unclear.append(NotUnderstood("bf16.enabled", "auto", "left to the program; bf16 is taken"))
     if found.get("micro_batch_size") is None:
         unclear.append(
             NotUnderstood("train_micro_batch_size_per_gpu", None, "left to the program; 1 is taken")

@@ -51,8 +51,8 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     unclear: list[NotUnderstood] = []
     found = trainer_fields(fields, flat, unclear)
     found["devices"] = devices_of(fields)
-    if str(fields.get("_dtype")).lower() in DTYPES and DTYPES[str(fields["_dtype"]).lower()] == "bf16":
-        found["states"] = "bf16"
+    if found.get("engine", "ddp") == "ddp" and DTYPES.get(str(fields.get("_dtype")).lower()) == "bf16":
+        found["states"] = "bf16"  # FSDP and DeepSpeed keep fp32 masters of weights that are loaded in bf16
     if fields.get("_attention"):
         found["attention"] = attention_of("attn_implementation", fields["_attention"], unclear)
     if fields.get("_peft") or fields["_4bit"] or fields["_8bit"] or "lora_r" in flat:

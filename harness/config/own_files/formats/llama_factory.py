@@ -51,6 +51,9 @@ def settle(fields: Fields, flat: Flat) -> Fields:
         found |= {"precision": "bf16", "states": "bf16"}
     if fields["_fp8"]:
         found["precision"] = "fp8"
+    if fields["_stage"] not in ("pt", "sft"):
+        why = "a second model, or its log probabilities; supervised fine-tuning is taken"
+        unclear.append(NotUnderstood("stage", fields["_stage"], why))
     if fields["_type"] in ("freeze", "oft"):
         unclear.append(
             NotUnderstood("finetuning_type", fields["_type"], "not modelled; full fine-tuning is taken")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from harness.config.own_files.formats.words import optimizer_of
+from harness.config.own_files.formats.words import optimizer_of, targets_of
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -82,7 +82,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     if str(fields["_mixed"]).upper() == "FULL":
         found["precision"] = "fp32"
     if fields.get("_rank"):
-        found["adapters"] = Adapters(rank=fields["_rank"])
+        found["adapters"] = Adapters(rank=fields["_rank"], targets=targets_of(fields.get("_modules")))
     found["model"] = _model(fields)
     return {**found, "not_understood": unclear}
 

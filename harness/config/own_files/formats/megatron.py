@@ -63,6 +63,7 @@ def settle(fields: Fields, flat: Flat) -> Fields:
     unclear: list[NotUnderstood] = []
     found = {name: value for name, value in fields.items() if not name.startswith("_")}
     found |= parallel_fields(fields, unclear) | precision_fields(fields)
+    found["sequence_parallel"] = found["sequence_parallel"] and found["tp"] > 1
     found["optimizer"] = optimizer_of("optimizer", fields["_optimizer"], unclear)
     found["recompute"] = recompute_of(fields, unclear)
     found["attention"] = attention_of(fields)

@@ -1,4 +1,4 @@
-"""The model that Megatron-LM's arguments describe, as a Hugging Face config; see megatron.py for the sources."""
+"""The model of Megatron-LM's arguments as a Hugging Face config; see megatron.py for the sources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from harness.config.own_files.models import published_model
 from harness.config.own_files.setup import NotUnderstood
 from harness.config.own_files.table import Fields
 
-VOCABULARIES = {"GPT2BPETokenizer": 50257}
-"""Entries of tokenizers that are named without a size (Megatron-LM's megatron/core/tokenizers)."""
+VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+"""Entries of tokenizers that are named without a size: GPT-2's (transformers) and Llama 2's (litgpt)."""
 
 
 def model_config(fields: Fields, unclear: list[NotUnderstood]) -> dict[str, Any] | None:

@@ -160,7 +160,9 @@ def test_torchtitans_formula_from_the_published_parameters():
 def test_nanotron_is_the_sum_of_its_products():
     """Each product of the forward pass by its shape, times three (nanotron's get_flops adds them up so)."""
     seq, layers, d, kv = 4096, 32, 4096, 1024
-    forward = layers * (2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336) + 2 * d * 128256
+    forward = (
+        layers * (2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336) + 2 * d * 128256
+    )
     assert flops_per_token("nanotron", LLAMA, seq) == 3 * forward
 
 

@@ -60,7 +60,9 @@ def setup(**changes):
 
 def printed(size_B):
     """Print bytes as c10's format_size does for the segment that the allocator asks for."""
-    asked = 2 * 2**20 if size_B <= 2**20 else 20 * 2**20 if size_B < 10 * 2**20 else -(-size_B // 2**21) * 2**21
+    asked = (
+        2 * 2**20 if size_B <= 2**20 else 20 * 2**20 if size_B < 10 * 2**20 else -(-size_B // 2**21) * 2**21
+    )
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if asked > unit or name == "MiB":
             return f"{asked / unit:.2f} {name}"
@@ -70,11 +72,11 @@ def printed(size_B):
 @pytest.mark.parametrize("version", TEXTS)
 def test_every_version_is_read(version):
     (message,) = messages_in(TEXTS[version].format(asked="3.91 GiB"))
-    assert message.asked.B == pytest.approx(3.91 * GiB)
+    assert pytest.approx(3.91 * GiB) == message.asked.B
     assert message.gpu == 3
-    assert message.total.B == pytest.approx(79.2 * GiB)
-    assert message.free.B == pytest.approx(1.5 * GiB)
-    assert message.allocated.B == pytest.approx(70 * GiB)
+    assert pytest.approx(79.2 * GiB) == message.total.B
+    assert pytest.approx(1.5 * GiB) == message.free.B
+    assert pytest.approx(70 * GiB) == message.allocated.B
     assert message.unallocated_B == pytest.approx(6.25 * GiB)
     assert message.backend == {"rocm": "HIP", "xpu": "XPU"}.get(version, "CUDA")
 
@@ -107,7 +109,9 @@ def test_several_messages_are_counted():
 @given(data=st.data())
 def test_the_tensor_that_was_asked_for_is_among_those_named(data):
     """Each tensor of a step, printed as the allocator prints it, is found again by its size."""
-    name = data.draw(st.sampled_from(["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b", "gpt2", "llama-3.1-405b"]))
+    name = data.draw(
+        st.sampled_from(["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b", "gpt2", "llama-3.1-405b"])
+    )
     of = setup(
         model=published_model(name).config,
         seq_len=data.draw(st.sampled_from([1024, 4096, 8192])),
@@ -134,12 +138,12 @@ def test_the_logits_of_a_large_vocabulary_are_named():
     assert "fused" in found.remedies[1].change
 
 
-OPTIMIZER = '''Traceback (most recent call last):
+OPTIMIZER = """Traceback (most recent call last):
   File "/x/train.py", line 90, in main
     optimizer.step()
   File "/x/torch/optim/adamw.py", line 608, in _multi_tensor_adamw
     exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)
-'''
+"""
 
 
 def test_adams_temporary_of_a_flat_shard_is_named():

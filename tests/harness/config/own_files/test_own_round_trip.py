@@ -89,7 +89,9 @@ EXPRESSED = {
         "tp": small,
         "cp": small,
         "precision": st.sampled_from(["bf16", "fp16", "fp32", "fp8"]),
-        "offload": st.sampled_from([(), ("optimizer", "parameters"), ("activations", "optimizer", "parameters")]),
+        "offload": st.sampled_from(
+            [(), ("optimizer", "parameters"), ("activations", "optimizer", "parameters")]
+        ),
         "adapters": st.none() | adapters,
         "recompute": st.sampled_from(["none", "selective", "full"]),
     },
@@ -177,6 +179,8 @@ def test_every_format_is_tried():
 @given(data=st.data())
 def test_what_is_written_is_read_back(name, data):
     values = data.draw(st.fixed_dictionaries(EXPRESSED[name]))
+    if values.get("sequence_parallel") and name.startswith("megatron"):
+        values["sequence_parallel"] = values["tp"] > 1  # Megatron-LM switches it off with one rank
     setup = OwnSetup(format=name, framework=format_named(name).SOURCE, **values)
     read = read_own_text(write_own(setup, name), name, suffix_of(name))
     assert {field: getattr(read, field) for field in values} == values
