@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,7 @@ class NamedModel(NamedTuple):
 
     config: Mapping[str, Any]
     source: str
+    hub: str = ""  # its name on the Hub
 
 
 def canonical(name: str) -> str:
@@ -90,7 +91,7 @@ def published() -> Mapping[str, NamedModel]:
     for name, entry in table["models"].items():
         source = f"the published shape of {name} (conf/own_files/models.yaml: {entry['source']})"
         for one in (name, *entry.get("also", ())):
-            found[canonical(one)] = NamedModel(entry["config"], source)
+            found[canonical(one)] = NamedModel(entry["config"], source, entry["hub"])
     return found
 
 
@@ -125,3 +126,27 @@ def published_model(name: str) -> NamedModel | None:
         return None
     known = max(begins, key=len)
     return shapes[known]._replace(source=f"{shapes[known].source}, with which {last!r} begins")
+
+
+def name_among(name: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that has the published shape of a name: itself, or another framework's name."""
+    listed = list(candidates)
+    if name in listed:
+        return name
+    shape = published_model(name)
+    return next((one for one in listed if shape is not None and same(published_model(one), shape)), None)
+
+
+def same(one: NamedModel | None, other: NamedModel) -> bool:
+    """Return whether two names have one published shape."""
+    return one is not None and one.config is other.config
+
+
+def hub_name(name: str, format_: str) -> str:
+    """Return a model's name on the Hub; names of formats that use such names stay as they are."""
+    shape = None if format_ in HUB_FORMATS or not name else published_model(name)
+    return shape.hub if shape is not None else name
+
+
+HUB_FORMATS = ("axolotl", "llama_factory", "hugging_face", "llm_foundry", "megatron_bridge")
+"""Formats whose models are named as on the Hub, or by a path."""

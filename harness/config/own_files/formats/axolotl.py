@@ -14,6 +14,7 @@ from harness.config.own_files.formats.words import (
     optimizer_written,
     targets_of,
 )
+from harness.config.own_files.models import hub_name
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -134,7 +135,7 @@ def written(setup: OwnSetup) -> Flat:
         raise ValueError(f"axolotl has no pipeline; pp is {setup.pp}")
     fsdp_section.refuse_zero1(setup)
     flat: dict[str, object] = {
-        "base_model": setup.model_name,
+        "base_model": hub_name(setup.model_name, setup.format),
         "sequence_len": setup.seq_len or 512,
         "micro_batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": _steps(setup),

@@ -15,6 +15,7 @@ from harness.config.own_files.formats.words import (
     optimizer_written,
     targets_of,
 )
+from harness.config.own_files.models import hub_name
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -101,7 +102,7 @@ def trainer_fields(fields: Fields, flat: Flat, unclear: list[NotUnderstood]) -> 
 def written(setup: OwnSetup) -> Flat:
     """Return TrainingArguments of a set-up; raises ValueError where they cannot express it."""
     flat = trainer_written(setup)
-    flat["model_name_or_path"] = setup.model_name
+    flat["model_name_or_path"] = hub_name(setup.model_name, setup.format)
     flat["max_length"] = setup.seq_len
     flat["attn_implementation"] = "eager" if setup.attention == "explicit" else "flash_attention_2"
     if setup.states == "bf16":

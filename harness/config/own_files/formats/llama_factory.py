@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from harness.config.own_files.formats import hugging_face
 from harness.config.own_files.formats.words import targets_of
+from harness.config.own_files.models import hub_name
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -88,7 +89,7 @@ def written(setup: OwnSetup) -> Flat:
     """Return LLaMA-Factory's keys of a set-up; raises ValueError where it cannot express it."""
     flat = hugging_face.trainer_written(setup)
     flat |= {
-        "model_name_or_path": setup.model_name,
+        "model_name_or_path": hub_name(setup.model_name, setup.format),
         "stage": "sft",
         "finetuning_type": "lora" if setup.adapters is not None else "full",
         "cutoff_len": setup.seq_len or 2048,

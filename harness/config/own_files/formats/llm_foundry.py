@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from harness.config.own_files.formats.words import optimizer_of, targets_of
+from harness.config.own_files.models import hub_name
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -185,7 +186,7 @@ def _written_model(setup: OwnSetup) -> dict[str, object]:
     if model.get("model_type") != "mpt":
         return {
             "model.name": "hf_causal_lm",
-            "model.pretrained_model_name_or_path": setup.model_name,
+            "model.pretrained_model_name_or_path": hub_name(setup.model_name, setup.format),
             "model.attn_config.attn_impl": impl,
         }
     names = (

@@ -7,6 +7,7 @@ distributed/utils.py, models/llama3/infra/parallelize.py), v0.1.0 and the commit
 
 from __future__ import annotations
 
+from harness.config.own_files.models import name_among
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -129,7 +130,7 @@ def _recompute(fields: Fields, unclear: list[NotUnderstood]) -> Fields:
 
 def written(setup: OwnSetup) -> Flat:
     """Return torchtitan's keys of a set-up; raises ValueError where it cannot express it."""
-    name, _, flavor = setup.model_name.partition("/")
+    name, _, flavor = _flavor_of(setup).partition("/")
     flat: dict[str, object] = {"model.name": name, "model.flavor": flavor} if flavor else {}
     if setup.precision in ("fp8", "mxfp8"):
         flat["model.converters"] = [
@@ -162,6 +163,26 @@ def written(setup: OwnSetup) -> Flat:
         flat["parallelism.data_parallel_replicate_degree"] = setup.dp
         flat["parallelism.data_parallel_shard_degree"] = 1
     return flat | _written_batches(setup)
+
+
+SIZES = {
+    "llama3": "8B 70B 405B",
+    "llama4": "17bx16e 17bx128e",
+    "deepseek_v3": "16B 236B 671B",
+    "qwen3": "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B",
+    "gpt_oss": "20b 120b",
+}
+"""Its flavors of published shapes by family (v0.2.2, torchtitan/models/*/__init__.py)."""
+
+
+def _flavor_of(setup: OwnSetup) -> str:
+    if setup.format == NAME or not setup.model_name:
+        return setup.model_name
+    flavors = [f"{family}/{size}" for family, sizes in SIZES.items() for size in sizes.split()]
+    found = name_among(setup.model_name, flavors)
+    if found is None:
+        raise ValueError(f"torchtitan has no flavor of {setup.model_name}; it has {', '.join(flavors)}"[:290])
+    return found
 
 
 def _written_batches(setup: OwnSetup) -> dict[str, object]:

@@ -7,6 +7,7 @@ lora_finetune_distributed.py, recipes/configs, torchtune/modules/loss/cross_entr
 from __future__ import annotations
 
 from harness.config.own_files.formats.words import optimizer_of
+from harness.config.own_files.models import name_among
 from harness.config.own_files.setup import Adapters, NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -95,6 +96,35 @@ def _adapters(fields: Fields, quantized: bool) -> Adapters:
     )
 
 
+BUILDERS = {
+    "llama2": "llama2_7b llama2_13b llama2_70b",
+    "llama3_1": "llama3_1_8b llama3_1_70b llama3_1_405b",
+    "llama3": "llama3_8b llama3_70b",
+    "llama3_2": "llama3_2_1b llama3_2_3b",
+    "llama3_3": "llama3_3_70b",
+    "qwen2_5": "qwen2_5_0_5b qwen2_5_1_5b_instruct qwen2_5_3b qwen2_5_7b_instruct qwen2_5_14b_instruct "
+    "qwen2_5_32b_instruct qwen2_5_72b_instruct",
+    "qwen3": "qwen3_0_6b_instruct qwen3_1_7b_instruct qwen3_4b_instruct qwen3_8b_instruct "
+    "qwen3_14b_instruct qwen3_32b",
+    "gemma": "gemma_2b gemma_7b",
+    "gemma2": "gemma2_2b gemma2_9b gemma2_27b",
+    "mistral": "mistral_7b",
+    "phi3": "phi3_mini",
+    "phi4": "phi4_14b",
+}
+"""Its builders of published shapes by family (bd2a0fc, torchtune/models/*/_model_builders.py)."""
+
+
+def _builder_of(setup: OwnSetup) -> tuple[str, str]:
+    families = {builder: family for family, listed in BUILDERS.items() for builder in listed.split()}
+    found = name_among(setup.model_name, families)
+    if found is None:
+        raise ValueError(
+            f"torchtune has no builder of {setup.model_name}; its families are {', '.join(BUILDERS)}"
+        )
+    return families[found], found
+
+
 def written(setup: OwnSetup) -> Flat:
     """Return torchtune's keys of a set-up; raises ValueError where it cannot express it."""
     for name, value in (("pp", setup.pp), ("ep", setup.ep)):
@@ -105,9 +135,9 @@ def written(setup: OwnSetup) -> Flat:
     if setup.precision not in ("bf16", "fp32", "fp8"):
         raise ValueError(f"torchtune has no dtype for precision {setup.precision}")
     prefix = "" if setup.adapters is None else "qlora_" if setup.adapters.base == "nf4" else "lora_"
-    family = setup.model_name.rpartition("_")[0]
+    family, builder = _builder_of(setup)
     flat: dict[str, object] = {
-        "model._component_": f"torchtune.models.{family}.{prefix}{setup.model_name}",
+        "model._component_": f"torchtune.models.{family}.{prefix}{builder}",
         "tokenizer.max_seq_len": setup.seq_len,
         "batch_size": setup.micro_batch_size,
         "gradient_accumulation_steps": setup.gradient_accumulation_steps

@@ -169,7 +169,7 @@ ORDER = ("logits", "attention", "optimizer", "gather", "gradient", "activation",
 
 
 def matches(low_B: float, high_B: float, phase: str, tensors: Iterator[StepTensor]) -> list[StepTensor]:
-    """Return the tensors between two sizes, those of the phase first; equal names are listed once."""
+    """Return the tensors between two sizes: those of the phase, or all where none is of it."""
     found: dict[str, StepTensor] = {}
     for one in tensors:
         if low_B <= one.size_B <= high_B:
@@ -179,4 +179,5 @@ def matches(low_B: float, high_B: float, phase: str, tensors: Iterator[StepTenso
         special = phase == {"gather": "gather", "logits": "loss", "optimizer": "optimizer"}.get(one.kind)
         return (bool(phase) and phase not in one.phases, not special, ORDER.index(one.kind))
 
-    return sorted(found.values(), key=key)
+    of_phase = [one for one in found.values() if phase in one.phases]
+    return sorted(of_phase or found.values(), key=key)
