@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Sizes(NamedTuple):
-    """Sizes of a decoder as Megatron-LM's arguments have them."""
+class DecoderSizes(NamedTuple):
+    """DecoderSizes of a decoder as Megatron-LM's arguments have them."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
     latent: Mapping[str, int | None] | None = None  # sizes of multi-head latent attention
 
 
-def config_of(sizes: Sizes) -> dict[str, Any]:
+def config_of(sizes: DecoderSizes) -> dict[str, Any]:
     """Return the Hugging Face config of the architecture that these sizes belong to.
 
     Which one: latent attention is deepseek_v3's, experts with RMSNorm mixtral's or qwen3_moe's, RMSNorm
@@ -75,7 +75,7 @@ def config_of(sizes: Sizes) -> dict[str, Any]:
     return {"model_type": "gpt_neox", **common}
 
 
-def _modern(sizes: Sizes, width: int) -> dict[str, Any]:
+def _modern(sizes: DecoderSizes, width: int) -> dict[str, Any]:
     if sizes.latent is not None:
         return {"model_type": "deepseek_v3", **sizes.latent, **_deepseek_experts(sizes, width)}
     if sizes.num_experts:
@@ -98,7 +98,7 @@ def _modern(sizes: Sizes, width: int) -> dict[str, Any]:
     return {"model_type": "qwen2"} if sizes.qkv_bias else {"model_type": "llama"}
 
 
-def _deepseek_experts(sizes: Sizes, width: int) -> dict[str, Any]:
+def _deepseek_experts(sizes: DecoderSizes, width: int) -> dict[str, Any]:
     if not sizes.num_experts:
         return {"first_k_dense_replace": sizes.num_hidden_layers}
     own = sizes.moe_intermediate_size or width

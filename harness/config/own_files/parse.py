@@ -94,7 +94,7 @@ def _json(text: str) -> dict[str, Any]:
     return _mapping(tree, "JSON")
 
 
-class _Loader(yaml.SafeLoader):
+class _OwnYaml(yaml.SafeLoader):
     """Reads YAML with tags of other tools as plain values."""
 
 
@@ -106,13 +106,13 @@ def _plain(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
     return node.value
 
 
-_Loader.add_multi_constructor("!", _plain)
-_Loader.add_multi_constructor("tag:", _plain)
+_OwnYaml.add_multi_constructor("!", _plain)
+_OwnYaml.add_multi_constructor("tag:", _plain)
 
 
 def _yaml(text: str) -> dict[str, Any]:
     try:
-        tree = yaml.load(text, _Loader)  # a SafeLoader: builds plain values alone
+        tree = yaml.load(text, _OwnYaml)  # a SafeLoader: builds plain values alone
     except yaml.MarkedYAMLError as error:
         at = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"not YAML{at}: {error.problem}") from error

@@ -22,7 +22,7 @@ Fields = dict[str, Any]
 OFF = (None, False, 0, 0.0, "", "none", "None", "null", "disabled", "false", "off", "no", "never")
 
 
-class Key(NamedTuple):
+class KeyRow(NamedTuple):
     """One key of a framework: its field here and what it means."""
 
     field: str
@@ -32,10 +32,10 @@ class Key(NamedTuple):
     values: Mapping[Any, Any] | None = None  # theirs to ours; any other value is refused
 
 
-class Table(NamedTuple):
+class KeyTable(NamedTuple):
     """A framework's keys: conf/own_files/<format>.yaml with the tables that it includes."""
 
-    keys: Mapping[str, Key]
+    keys: Mapping[str, KeyRow]
     matters: Mapping[str, str]  # pattern of a key: what it changes; at a value of OFF it changes nothing
     irrelevant: tuple[str, ...]  # patterns of keys
     renamed: Mapping[str, str]  # keys of other versions
@@ -45,7 +45,7 @@ TABLES = ROOT / "conf" / "own_files"
 
 
 @cache
-def table_of(name: str) -> Table:
+def table_of(name: str) -> KeyTable:
     """Return a framework's table; its own rows come before those of the tables that it includes."""
     tree = yaml.safe_load((TABLES / f"{name}.yaml").read_text())
     keys = {key: _row(row) for key, row in (tree["keys"] or {}).items()}
@@ -62,12 +62,12 @@ def table_of(name: str) -> Table:
         }
         irrelevant += [f"{prefix}{one}" for one in other.irrelevant]
         renamed = {f"{prefix}{old}": f"{prefix}{new}" for old, new in other.renamed.items()} | renamed
-    return Table(keys, matters, tuple(irrelevant), renamed)
+    return KeyTable(keys, matters, tuple(irrelevant), renamed)
 
 
-def _row(row: Mapping[str, Any]) -> Key:
+def _row(row: Mapping[str, Any]) -> KeyRow:
     values = DTYPES if row.get("values") == "dtypes" else row.get("values")
-    return Key(row["field"], row["means"], row.get("default"), row.get("kind", "text"), values)
+    return KeyRow(row["field"], row["means"], row.get("default"), row.get("kind", "text"), values)
 
 
 class Format(Protocol):
@@ -165,7 +165,7 @@ def flag_of(key: str, value: Any) -> bool:
     raise ValueError(f"{key} is {value!r}; it must be true or false")
 
 
-def ours(key: str, row: Key, value: Any) -> Any:
+def ours(key: str, row: KeyRow, value: Any) -> Any:
     """Return a framework's value as ours; None stays None. Raises ValueError with one line."""
     if value is None:
         return None

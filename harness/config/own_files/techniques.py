@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from harness.config.own_files.setup import OwnSetup
 
-Technique = Mapping[str, Mapping[str, Any]]
+ListedTechnique = Mapping[str, Mapping[str, Any]]
 
 
 class FitQuestion(NamedTuple):
     """What harness.fit can be asked for a set-up, and what of it that leaves out."""
 
-    techniques: tuple[Technique, ...]
+    techniques: tuple[ListedTechnique, ...]
     optimizer: str
     devices: int
     seq_len: int | None
@@ -40,7 +40,7 @@ def fit_question(setup: OwnSetup, devices: int | None = None) -> FitQuestion:
     )
 
 
-def _sharing(setup: OwnSetup, ranks: int, left_out: list[str]) -> list[Technique]:
+def _sharing(setup: OwnSetup, ranks: int, left_out: list[str]) -> list[ListedTechnique]:
     if setup.adapters is not None and setup.adapters.base in ("nf4", "int8") and setup.engine != "ddp":
         if setup.zero == 3:
             left_out.append(f"{setup.engine} of a quantized base, which is taken as a full copy per rank")
@@ -77,8 +77,8 @@ def _zero(setup: OwnSetup) -> dict[str, Any]:
     return settings
 
 
-def _step(setup: OwnSetup, left_out: list[str]) -> list[Technique]:
-    found: list[Technique] = []
+def _step(setup: OwnSetup, left_out: list[str]) -> list[ListedTechnique]:
+    found: list[ListedTechnique] = []
     if setup.states == "bf16":
         found.append({"bf16_states": {}})
     elif setup.precision != "fp32":
@@ -122,6 +122,6 @@ def _lora(setup: OwnSetup) -> dict[str, Any]:
     return settings
 
 
-def _micro_batches(setup: OwnSetup, devices: int | None) -> list[Technique]:
+def _micro_batches(setup: OwnSetup, devices: int | None) -> list[ListedTechnique]:
     steps = setup.micro_batches(devices)
     return [{"gradient_accumulation": {"steps": steps, "split": False}}] if steps > 1 else []

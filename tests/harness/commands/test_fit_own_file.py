@@ -1,6 +1,7 @@
 """harness.fit asked with a framework's own file or an out-of-memory message; nothing is dry-run here."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,13 +13,27 @@ from harness.config.own_files.read import read_own_text
 from harness.config.validation import ConfigError
 
 CONFIG = {
-    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 160, "vocab_size": 4000,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "vocab_size": 4000,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
 AXOLOTL = {
-    "base_model": "small", "sequence_len": 128, "micro_batch_size": 3, "gradient_accumulation_steps": 2, "bf16": True,
-    "gradient_checkpointing": True, "fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}, "tiled_mlp": True,
-}  # fmt: skip
+    "base_model": "small",
+    "sequence_len": 128,
+    "micro_batch_size": 3,
+    "gradient_accumulation_steps": 2,
+    "bf16": True,
+    "gradient_checkpointing": True,
+    "fsdp_version": 2,
+    "fsdp_config": {"reshard_after_forward": True},
+    "tiled_mlp": True,
+}
 
 
 @pytest.fixture
@@ -53,7 +68,7 @@ def test_a_published_shape_is_written_as_a_config_json(tmp_path):
     path.write_text(yaml.safe_dump({**AXOLOTL, "base_model": "meta-llama/Llama-3.2-1B"}))
     own = own_question([f"config={path}", "devices=2", f"out={tmp_path}"])
     (model,) = [word.partition("=")[2] for word in own.words if word.startswith("model=")]
-    assert json.loads(open(model).read())["hidden_size"] == 2048
+    assert json.loads(Path(model).read_text())["hidden_size"] == 2048
     assert "published shape" in "\n".join(own.lines(1))
 
 
@@ -78,7 +93,9 @@ def test_what_cannot_be_asked_is_one_line(file, tmp_path, changes, words, says):
 
 
 def test_the_answer_is_printed_as_another_frameworks_file():
-    setup = read_own_text(yaml.safe_dump({**AXOLOTL, "base_model": "meta-llama/Llama-3.1-8B"}), suffix=".yaml")
+    setup = read_own_text(
+        yaml.safe_dump({**AXOLOTL, "base_model": "meta-llama/Llama-3.1-8B"}), suffix=".yaml"
+    )
     other = read_own_text(written(setup, "hugging_face", 7), suffix=".json")
     assert (other.micro_batch_size, other.recompute, other.engine, other.zero) == (7, "full", "fsdp2", 3)
     titan = read_own_text(written(setup, "torchtune", 7), suffix=".yaml")
@@ -95,9 +112,12 @@ def test_write_without_a_file_is_refused():
 def test_an_oom_message_is_explained(tmp_path, capsys, file):
     path = tmp_path / "error.txt"
     path.write_text(
-        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 3 has a total capacity "
-        "of 79.20 GiB of which 0.10 GiB is free. Including non-PyTorch memory, this process has 77.70 GiB memory in "
-        "use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 1.25 GiB is reserved by PyTorch but "
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 "
+        "MiB. GPU 3 has a total capacity "
+        "of 79.20 GiB of which 0.10 GiB is free. Including non-PyTorch memory, this "
+        "process has 77.70 GiB memory in "
+        "use. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 1.25 GiB is "
+        "reserved by PyTorch but "
         "unallocated."
     )
     assert main([f"oom={path}", f"config={file}", "devices=2"]) == 0
@@ -108,7 +128,9 @@ def test_an_oom_message_is_explained(tmp_path, capsys, file):
     assert "expandable_segments" in text
 
 
-@pytest.mark.parametrize(("content", "says"), [("nothing", "no out-of-memory message"), (None, "No such file")])
+@pytest.mark.parametrize(
+    ("content", "says"), [("nothing", "no out-of-memory message"), (None, "No such file")]
+)
 def test_what_is_no_oom_message_is_one_line(tmp_path, content, says):
     path = tmp_path / "error.txt"
     if content is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.own_files.architectures import Sizes, config_of
+from harness.config.own_files.architectures import DecoderSizes, config_of
 from harness.config.own_files.models import published_model
 from harness.config.own_files.setup import NotUnderstood
 from harness.config.own_files.table import Fields
@@ -26,7 +26,7 @@ def model_config(fields: Fields, unclear: list[NotUnderstood]) -> dict[str, Any]
         why = "is missing, and the tokenizer's size is not known; give model="
         unclear.append(NotUnderstood("vocab_size", fields.get("_tokenizer"), why))
         return None
-    sizes = Sizes(
+    sizes = DecoderSizes(
         num_hidden_layers=fields["_layers"],
         hidden_size=fields["_hidden"],
         num_attention_heads=fields["_heads"],

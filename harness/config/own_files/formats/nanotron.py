@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.own_files.architectures import Sizes, config_of
+from harness.config.own_files.architectures import DecoderSizes, config_of
 from harness.config.own_files.setup import NotUnderstood, OwnSetup
 from harness.config.own_files.table import Fields, Flat
 
@@ -72,7 +72,7 @@ def _model(fields: Fields) -> dict[str, Any] | None:
         )
     multiple = fields["_divisible"] * fields["tp"]
     return config_of(
-        Sizes(
+        DecoderSizes(
             num_hidden_layers=fields["_layers"],
             hidden_size=fields["_hidden"],
             num_attention_heads=fields["_heads"],

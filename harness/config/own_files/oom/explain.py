@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.config.own_files.oom.message import OomMessage, messages_in
-from harness.config.own_files.oom.phase import Where, where_of
+from harness.config.own_files.oom.phase import OomPlace, where_of
 from harness.config.own_files.oom.sizes import sizes_of
 from harness.config.own_files.oom.tensors import StepTensor, matches, step_tensors
 from harness.config.own_files.setup import OwnSetup
@@ -23,7 +23,7 @@ class OomExplained(NamedTuple):
     """What an out-of-memory text says."""
 
     message: OomMessage
-    where: Where
+    where: OomPlace
     fragmentation: str  # yes, partly, no, or unknown
     tensors: tuple[StepTensor, ...]  # of the size that was asked for, most likely first
     remedies: tuple[Remedy, ...]  # cheapest first
@@ -106,7 +106,11 @@ SPLIT = Remedy("tensor or context parallelism, or more of it", "collectives in e
 
 
 def remedies_of(
-    message: OomMessage, fragmentation: str, where: Where, tensor: StepTensor | None, setup: OwnSetup | None
+    message: OomMessage,
+    fragmentation: str,
+    where: OomPlace,
+    tensor: StepTensor | None,
+    setup: OwnSetup | None,
 ) -> tuple[Remedy, ...]:
     """Return what would change it, cheapest first, without what the set-up has already."""
     found: list[Remedy] = []

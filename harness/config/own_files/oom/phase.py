@@ -52,8 +52,8 @@ OPERATIONS = (
 )
 
 
-class Where(NamedTuple):
-    """Where a traceback ended."""
+class OomPlace(NamedTuple):
+    """The place in a training step where a traceback ended."""
 
     phase: str  # optimizer, gather, reduce, loss, load, backward, forward, or "" where nothing shows it
     recomputed: bool  # within the recomputation of a layer
@@ -62,11 +62,11 @@ class Where(NamedTuple):
     place: str  # its file and line number
 
 
-def where_of(text: str) -> Where:
+def where_of(text: str) -> OomPlace:
     """Return where the traceback before an out-of-memory message ended; empty words where there is none."""
     frames = [tuple(part or "" for part in found) for found in FRAME.findall(PREFIX.sub("", text))]
     if not frames:
-        return Where("", False, "", "", "")
+        return OomPlace("", False, "", "", "")
     inner = [" ".join((file, name, code)) for file, _, name, code in frames[-12:]]
     whole = "\n".join(inner)
     phase = _phase(inner)
@@ -77,7 +77,7 @@ def where_of(text: str) -> Where:
     recomputed = bool(re.search(r"recompute|checkpoint\.py|unpack_hook", whole)) and bool(
         re.search(PHASES[5][1], "\n".join(" ".join(one) for one in frames))
     )
-    return Where(phase, recomputed, operation, code.strip(), f"{file.rsplit('/', 1)[-1]}:{number}")
+    return OomPlace(phase, recomputed, operation, code.strip(), f"{file.rsplit('/', 1)[-1]}:{number}")
 
 
 def _phase(inner: list[str]) -> str:

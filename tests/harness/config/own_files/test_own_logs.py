@@ -1,5 +1,7 @@
 """Logs of each framework, written in its format with made-up numbers, and how each counts FLOPs."""
 
+import json
+
 import pytest
 
 from harness.config.own_files.logs.flops import CONVENTIONS, flops_per_token, reconciled
@@ -21,32 +23,49 @@ def slow_at_first(step, value):
 def torchtitan(step):
     tps = 6000 / slow_at_first(step, 1)
     return (
-        f"[rank0]:[titan] 2025-01-01 00:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss: {7.5:8.5f}  "
+        f"[rank0]:[titan] 2025-01-01 00:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  "
+        f"\x1b[32mloss: {7.5:8.5f}  "
         f"\x1b[38;2;180;60;0mgrad_norm: {1.25:7.4f}  \x1b[36mmemory: {51.5:5.2f}GiB(65.02%)  "
         f"\x1b[34mtps: {round(tps):,}  \x1b[36mtflops: {347.52:,.2f}  \x1b[35mmfu: {35.14:.2f}%\x1b[39m"
     )
 
 
 def torchtitan_0_1(step):
-    return f"[titan] - root - INFO - step: {step:2}  loss: {7.5:7.4f}  memory: 51.50GiB(65.02%)  tps: 6,000  tflops: 347.52  mfu: 35.14%"
+    return (
+        f"[titan] - root - INFO - step: {step:2}  loss: {7.5:7.4f}  memory: 51.50GiB(65.02%)  "
+        "tps: 6,000  tflops: 347.52  mfu: 35.14%"
+    )
 
 
 def megatron(step):
-    memory = "[Rank 0] (after 1 iterations) memory (MB) | allocated: 10.00 | max allocated: 40960.00 | reserved: 20.00 | max reserved: 45056.00\n"
+    memory = (
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 10.00 | max allocated: "
+        "40960.00 | reserved: 20.00 | max reserved: 45056.00\n"
+    )
     line = (
-        f" [2025-01-01 00:00:00] iteration {step:8d}/     500 | consumed samples: {step * 512:12d} | elapsed time per "
-        f"iteration (ms): {slow_at_first(step, 8500.0):.1f} | throughput per GPU (TFLOP/s/GPU): 420.1 | learning rate: "
-        "1.500000E-04 | global batch size:   512 | lm loss: 7.500000E+00 | loss scale: 1.0 | grad norm: 1.250 |"
+        f" [2025-01-01 00:00:00] iteration {step:8d}/     500 | consumed samples: "
+        f"{step * 512:12d} | elapsed time per "
+        f"iteration (ms): {slow_at_first(step, 8500.0):.1f} | throughput per GPU "
+        f"(TFLOP/s/GPU): 420.1 | learning rate: "
+        "1.500000E-04 | global batch size:   512 | lm loss: 7.500000E+00 | loss scale: "
+        "1.0 | grad norm: 1.250 |"
     )
     return (memory if step == 1 else "") + line
 
 
 def hugging_face(step):
-    return f"{{'loss': 1.25, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.01}}\n 10%|█         | {step}/400 [00:08<12:00,  {slow_at_first(step, 4.0):.2f}s/it]"
+    return (
+        f"{{'loss': 1.25, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.01}}\n 10%|█   "
+        f"      | {step}/400 [00:08<12:00,  {slow_at_first(step, 4.0):.2f}s/it]"
+    )
 
 
 def deepspeed(step):
-    return f"[INFO] [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, RunningAvgSamplesPerSec=31.0, CurrSamplesPerSec={32.0 / slow_at_first(step, 1)}, MemAllocated=10.5GB, MaxMemAllocated=40.25GB"
+    return (
+        f"[INFO] [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, "
+        f"RunningAvgSamplesPerSec=31.0, CurrSamplesPerSec={32.0 / slow_at_first(step, 1)}, "
+        "MemAllocated=10.5GB, MaxMemAllocated=40.25GB"
+    )
 
 
 def deepspeed_pipeline(step):
@@ -55,40 +74,78 @@ def deepspeed_pipeline(step):
 
 def llm_foundry(step):
     return (
-        f"[batch={step}/4800]:\n\t Train time/batch: {step}\n\t Train loss/train/total: 7.5000\n\t Train memory/peak_reserved_mem: 50.0000\n"
-        f"\t Train throughput/batches_per_sec: {0.25 / slow_at_first(step, 1):.4f}\n\t Train throughput/tokens_per_sec: 80000.0000\n"
-        "\t Train throughput/device/tokens_per_sec: 10000.0000\n\t Train throughput/device/flops_per_sec: 450000000000000.0000\n"
+        f"[batch={step}/4800]:\n\t Train time/batch: {step}\n\t Train loss/train/total: "
+        f"7.5000\n\t Train memory/peak_reserved_mem: 50.0000\n"
+        f"\t Train throughput/batches_per_sec: {0.25 / slow_at_first(step, 1):.4f}\n\t "
+        f"Train throughput/tokens_per_sec: 80000.0000\n"
+        "\t Train throughput/device/tokens_per_sec: 10000.0000\n\t Train "
+        "throughput/device/flops_per_sec: 450000000000000.0000\n"
         "\t Train throughput/device/mfu: 0.4550"
     )
 
 
 def nanotron(step):
     return (
-        f"01/01/2025 00:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: {step} / 500 | consumed_tokens: 4.19M | time_per_iteration_ms: "
-        f"{'16K' if step <= 5 else '8K'} | tokens_per_sec: 524K | tokens_per_sec_per_gpu: 8.19K | global_batch_size: 4.19M | "
+        f"01/01/2025 00:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: {step} / 500 | "
+        f"consumed_tokens: 4.19M | time_per_iteration_ms: "
+        f"{'16K' if step <= 5 else '8K'} | tokens_per_sec: 524K | tokens_per_sec_per_gpu: "
+        f"8.19K | global_batch_size: 4.19M | "
         "lm_loss: 7.5 | lr: 0.0003 | model_tflops_per_gpu: 420 | eta: 1:00:00"
     )
 
 
 def mlperf(step):
+    def event(at, kind, key, value=None, **metadata):
+        line = {
+            "namespace": "",
+            "time_ms": at,
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": metadata,
+        }
+        return f":::MLLOG {json.dumps(line)}"
+
     at, samples = step * 64000, (step - 1) * 512 * 8
-    start = f':::MLLOG {{"namespace": "", "time_ms": {at}, "event_type": "INTERVAL_START", "key": "block_start", "value": null, "metadata": {{"samples_count": {samples}}}}}'
-    stop = f':::MLLOG {{"namespace": "", "time_ms": {at + 64000}, "event_type": "INTERVAL_END", "key": "block_stop", "value": null, "metadata": {{"samples_count": {samples + 512 * 8}}}}}'
-    batch = ':::MLLOG {"namespace": "", "time_ms": 1, "event_type": "POINT_IN_TIME", "key": "global_batch_size", "value": 512, "metadata": {}}\n'
-    return (batch if step == 1 else "") + start + "\n" + stop
+    events = [event(1, "POINT_IN_TIME", "global_batch_size", 512)] if step == 1 else []
+    events.append(event(at, "INTERVAL_START", "block_start", samples_count=samples))
+    events.append(event(at + 64000, "INTERVAL_END", "block_stop", samples_count=samples + 512 * 8))
+    return "\n".join(events)
 
 
 EXPECTED = {
-    torchtitan: ("torchtitan", {"tokens_per_s": 6000, "FLOP_per_s": 347.52e12, "mfu": 0.3514, "memory_B": 51.5 * GiB}),
+    torchtitan: (
+        "torchtitan",
+        {"tokens_per_s": 6000, "FLOP_per_s": 347.52e12, "mfu": 0.3514, "memory_B": 51.5 * GiB},
+    ),
     torchtitan_0_1: ("torchtitan", {"tokens_per_s": 6000, "loss": 7.5}),
-    megatron: ("megatron", {"step_s": 8.5, "FLOP_per_s": 420.1e12, "memory_B": 44 * GiB, "allocated_B": 40 * GiB, "global_batch_size": 512}),
+    megatron: (
+        "megatron",
+        {
+            "step_s": 8.5,
+            "FLOP_per_s": 420.1e12,
+            "memory_B": 44 * GiB,
+            "allocated_B": 40 * GiB,
+            "global_batch_size": 512,
+        },
+    ),
     hugging_face: ("hugging_face", {"step_s": 4.0, "loss": 1.25}),
     deepspeed: ("deepspeed", {"samples_per_s_all": 32, "allocated_B": 40.25 * GiB}),
     deepspeed_pipeline: ("deepspeed", {"step_s": 2.0, "samples_per_s_all": 16}),
-    llm_foundry: ("llm_foundry", {"step_s": 4.0, "tokens_per_s": 1e4, "tokens_per_s_all": 8e4, "FLOP_per_s": 450e12, "mfu": 0.455, "memory_B": 50e9}),
+    llm_foundry: (
+        "llm_foundry",
+        {
+            "step_s": 4.0,
+            "tokens_per_s": 1e4,
+            "tokens_per_s_all": 8e4,
+            "FLOP_per_s": 450e12,
+            "mfu": 0.455,
+            "memory_B": 50e9,
+        },
+    ),
     nanotron: ("nanotron", {"step_s": 8.0, "tokens_per_s": 8190, "FLOP_per_s": 420e12}),
     mlperf: ("mlperf", {"step_s": 8.0, "samples_per_s_all": 64}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("line", EXPECTED, ids=lambda line: line.__name__)
@@ -108,7 +165,10 @@ def test_quartiles_show_how_steady_it_was():
 
 
 def test_the_end_of_trainers_log_is_read():
-    text = "{'train_runtime': 100.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': 0.25, 'train_loss': 1.0, 'epoch': 1.0}"
+    text = (
+        "{'train_runtime': 100.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': "
+        "0.25, 'train_loss': 1.0, 'epoch': 1.0}"
+    )
     assert read_log(text).value("step_s") == 4.0
 
 
@@ -142,7 +202,7 @@ def test_no_log_is_one_line_that_says_what_it_is(text, says):
 
 
 def test_megatrons_older_formula_is_its_closed_form():
-    """Megatron-LM core 0.6 to 0.11: 12 · s · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per sequence."""
+    """Core 0.6 to 0.11 count 12 · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per token."""
     seq, hidden = 8192, LLAMA.hidden
     inner = 1 + LLAMA.kv_heads / LLAMA.heads + seq / hidden + 1.5 * LLAMA.width / hidden
     inner += LLAMA.vocab / (2 * LLAMA.layers * hidden)

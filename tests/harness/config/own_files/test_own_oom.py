@@ -19,33 +19,44 @@ from harness.config.own_files.setup import OwnSetup
 
 GiB = 2**30
 OLD = (
-    "RuntimeError: CUDA out of memory. Tried to allocate {asked} (GPU 3; 79.20 GiB total capacity; 70.00 GiB already "
-    "allocated; 1.50 GiB free; 76.25 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try "
+    "RuntimeError: CUDA out of memory. Tried to allocate {asked} (GPU 3; 79.20 GiB total "
+    "capacity; 70.00 GiB already "
+    "allocated; 1.50 GiB free; 76.25 GiB reserved in total by PyTorch) If reserved "
+    "memory is >> allocated memory try "
     "setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
     "PYTORCH_CUDA_ALLOC_CONF"
 )
 TWO_ONE = (
-    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a total capacty of "
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 "
+    "has a total capacty of "
     "79.20 GiB of which 1.50 GiB is free. Process 4711 has 77.70 GiB memory in use. Of the allocated memory "
     "70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by PyTorch but unallocated. If reserved but "
     "unallocated memory is large try setting max_split_size_mb to avoid fragmentation."
 )
 TWO_FIVE = (
-    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of "
-    "79.20 GiB of which 1.50 GiB is free. Including non-PyTorch memory, this process has 77.70 GiB memory in use. Of "
-    "the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by PyTorch but unallocated. If "
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU "
+    "3 has a total capacity of "
+    "79.20 GiB of which 1.50 GiB is free. Including non-PyTorch memory, this process has "
+    "77.70 GiB memory in use. Of "
+    "the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by "
+    "PyTorch but unallocated. If "
     "reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
 OTHERS = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of 79.20 GiB of "
-    "which 1.50 GiB is free. Process 11 has 20.00 GiB memory in use. Including non-PyTorch memory, this process has "
-    "77.70 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in "
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a "
+    "total capacity of 79.20 GiB of "
+    "which 1.50 GiB is free. Process 11 has 20.00 GiB memory in use. Including "
+    "non-PyTorch memory, this process has "
+    "77.70 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, "
+    "with 1.00 GiB allocated in "
     "private pools (e.g., CUDA Graphs), and 6.25 GiB is reserved by PyTorch but unallocated."
 )
 ROCM = TWO_FIVE.replace("CUDA out", "HIP out").replace("PYTORCH_CUDA", "PYTORCH_HIP")
 XPU = (
-    "XPU out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of 79.20 GiB of which 1.50 GiB is free. "
-    "Of the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by PyTorch but unallocated. "
+    "XPU out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of 79.20 "
+    "GiB of which 1.50 GiB is free. "
+    "Of the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved "
+    "by PyTorch but unallocated. "
     "Please use `empty_cache` to release all unoccupied cached memory."
 )
 TEXTS = {"1.13": OLD, "2.1": TWO_ONE, "2.5": TWO_FIVE, "others": OTHERS, "rocm": ROCM, "xpu": XPU}
@@ -147,7 +158,7 @@ OPTIMIZER = """Traceback (most recent call last):
 
 
 def test_adams_temporary_of_a_flat_shard_is_named():
-    """DeepSpeed keeps one flat group: the temporary of foreach has 4 B for each of a rank's P / 8 parameters."""
+    """DeepSpeed keeps one flat group: foreach's temporary has 4 B for each of P / 8 parameters."""
     of = setup(engine="zero", zero=1)
     size_B = 4 * sizes_of(LLAMA).parameters // 8
     found = read_oom(OPTIMIZER + TWO_FIVE.format(asked=printed(size_B)), of)
@@ -165,11 +176,13 @@ def test_parameters_of_llama_are_counted_exactly():
 
 FRAMES = {
     "optimizer": OPTIMIZER,
-    "gather": '  File "/x/torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", line 257, in wait_for_unshard\n'
+    "gather": '  File "/x/torch/distributed/fsdp/_fsdp_param_group.py", line 257, in wait_for_unshard\n'
     "    foreach_all_gather_copy_out(\n",
     "reduce": '  File "/x/t.py", line 3, in f\n    loss.backward()\n'
-    '  File "/x/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", line 9, in foreach_reduce\n    reduce_scatter(\n',
-    "loss": '  File "/x/torch/nn/functional.py", line 3059, in cross_entropy\n    return torch._C._nn.cross_entropy_loss(\n',
+    '  File "/x/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", line 9, in '
+    "foreach_reduce\n    reduce_scatter(\n",
+    "loss": '  File "/x/torch/nn/functional.py", line 3059, in cross_entropy\n'
+    "    return torch._C._nn.cross_entropy_loss(\n",
     "load": '  File "/x/t.py", line 3, in f\n    model = AutoModelForCausalLM.from_pretrained(name)\n',
     "backward": '  File "/x/torch/autograd/__init__.py", line 9, in backward\n    _engine_run_backward(\n',
     "forward": '  File "/x/modeling_llama.py", line 240, in forward\n'

@@ -226,6 +226,15 @@ def test_every_field_of_a_setup_is_written_by_some_format():
     """A field that no file carries would be dropped silently on the way from one framework to another."""
     carried = set().union(*EXPRESSED.values())
     of_lists = {"understood", "not_understood", "irrelevant", "defaults"}
-    derived = {"format", "framework", "model_source", "virtual_stages", "layers_per_stage", "shard_size", "etp",
-               "optimizer", "recompute_every"}  # fmt: skip
+    derived = {
+        "format",
+        "framework",
+        "model_source",
+        "virtual_stages",
+        "layers_per_stage",
+        "shard_size",
+        "etp",
+        "optimizer",
+        "recompute_every",
+    }
     assert {one.name for one in fields(OwnSetup)} - of_lists - derived == carried
