@@ -26,8 +26,20 @@ ASSIGNED = re.compile(
 USED = re.compile(r"\$\{(\w+)(?:\[@\]|\[\*\])?(?::-([^}]*))?\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
 
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch")
+"""Programs whose options, before the script's name, say how many processes there are."""
+
 PRODUCT = re.compile(r"\$\(\(\s*(\d+(?:\s*\*\s*\d+)*)\s*\)\)")
 """A shell's product of whole numbers."""
+
+DOTTED = re.compile(r"\+{0,2}[A-Za-z]\w*(\.\w+)+\Z")
+"""A key of Hydra's command line, as in model.hidden_size=4096."""
+
+STARTS = re.compile(r"""(?:^|[\s"'(])(?:--[A-Za-z]|\+{0,2}[A-Za-z]\w*(?:\.\w+)+=)""")
+"""The begin of an option or of Hydra's key."""
+
+UNDOTTED = ("mixed_precision",)
+"""Such keys of Megatron Bridge without a section."""
 
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 
@@ -69,7 +81,7 @@ def parsed_text(text: str, suffix: str = "") -> Parsed:
         return Parsed(_yaml(text), "yaml")
     if suffix in (".sh", ".bash", ".slurm", ".sbatch") or re.search(r"(?:^|\s)--[a-z][\w.-]+", text):
         return Parsed(command_line(text), "command")
-    for kind, read in (("toml", _toml), ("yaml", _yaml)):
+    for kind, read in (("toml", _toml), ("yaml", _yaml), ("command", command_line)):
         try:
             return Parsed(read(text), kind)
         except ValueError:
@@ -144,7 +156,7 @@ def command_line(text: str) -> dict[str, Any]:
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
     flat: dict[str, Any] = {}
     for words in _commands(_filled(text, variables)):
-        launcher = next((word for word in words if Path(word).name in ("torchrun", "srun", "deepspeed")), "")
+        launcher = any(Path(word).name in LAUNCHERS for word in words)
         script = next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         if launcher and script > 0:
             flat |= {f"launcher.{name}": value for name, value in _options(words[:script])}
@@ -182,11 +194,7 @@ def _commands(text: str) -> Iterator[list[str]]:
     """Yield the words of each command; assignments are no commands, unless nothing else has options."""
     without = ASSIGNED.sub("", text)
     for part in (without, text):
-        found = [
-            line
-            for line in re.split(r"[\n;]|&&|\|\|", part)
-            if re.search(r"""(?:^|[\s"'(])--[A-Za-z]""", line)
-        ]
+        found = [line for line in re.split(r"[\n;]|&&|\|\|", part) if STARTS.search(line)]
         if found:
             for line in found:
                 if part is text:
@@ -198,6 +206,12 @@ def _commands(text: str) -> Iterator[list[str]]:
             return
 
 
+def _begins(word: str) -> bool:
+    """Return whether a word is an option, or Hydra's key with a value, and so ends the values before it."""
+    name, equals, _ = word.partition("=")
+    return bool(OPTION.match(name) or (equals and (DOTTED.match(name) or name in UNDOTTED)))
+
+
 def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
     words = [word for word in words if word.strip() and not re.fullmatch(r"\$\{\w+\[[@*]\]\}", word.strip())]
     words = [part for word in words for part in (word.split() if word.strip().startswith("--") else [word])]
@@ -205,13 +219,13 @@ def _options(words: list[str]) -> Iterator[tuple[str, Any]]:
     while at < len(words):
         name, equals, value = words[at].partition("=")
         at += 1
-        if equals and re.fullmatch(r"\+{0,2}[A-Za-z]\w*(\.\w+)+", name):  # Hydra's model.hidden_size=4096
+        if equals and (DOTTED.match(name) or name in UNDOTTED):
             yield name.lstrip("+"), yaml.safe_load(value) if value else None
             continue
         if not OPTION.match(name):
             continue
         values = [value] if equals else []
-        while not equals and at < len(words) and not OPTION.match(words[at]):
+        while not equals and at < len(words) and not _begins(words[at]):
             values.append(words[at])
             at += 1
         yield name.lstrip("-"), True if not values else values[0] if len(values) == 1 else values

@@ -29,7 +29,12 @@ FORMATS = (
 )
 """Modules of `formats/`, in the order in which equally well recognised ones are taken."""
 
-REFERENCES = ("deepspeed", "deepspeed_config.deepspeed_config_file", "fsdp_config", "accelerate_config")
+REFERENCES = (
+    "deepspeed",
+    "deepspeed_config.deepspeed_config_file",
+    "fsdp_config",
+    "launcher.config_file",
+)
 """Keys whose value may be another file with more of the configuration."""
 
 
@@ -90,8 +95,25 @@ def with_references(flat: dict[str, Any], folder: Path | None) -> dict[str, Any]
             continue
         section = key.partition(".")[0]
         rest = {one: value for one, value in flat.items() if one != key}
-        flat = rest | {f"{section}.{one}": value for one, value in inner.items()}
+        flat = rest | (
+            _of_accelerate(inner)
+            if key == "launcher.config_file"
+            else {f"{section}.{one}": value for one, value in inner.items()}
+        )
     return flat
+
+
+def _of_accelerate(inner: dict[str, Any]) -> dict[str, Any]:
+    """Return accelerate's configuration by the names that TrainingArguments have."""
+    names = {
+        "num_processes": "launcher.num_processes",
+        "deepspeed_config.zero_stage": "deepspeed.zero_optimization.stage",
+        "deepspeed_config.offload_optimizer_device": "deepspeed.zero_optimization.offload_optimizer.device",
+        "deepspeed_config.offload_param_device": "deepspeed.zero_optimization.offload_param.device",
+    }
+    sections = ("fsdp_config.", "parallelism_config.", "deepspeed_config.zero", "deepspeed_config.offload_")
+    kept = {key: value for key, value in inner.items() if key in names or key.startswith(sections)}
+    return {names.get(key, key): value for key, value in kept.items()}
 
 
 def _referenced(name: str, folder: Path | None) -> dict[str, Any] | None:

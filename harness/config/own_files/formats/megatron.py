@@ -107,6 +107,10 @@ def parallel_fields(fields: Fields, unclear: list[NotUnderstood]) -> Fields:
         found["zero"] = strategies[strategy]
     if fields.get("_torch_fsdp2"):
         found |= {"zero": 2 if fields.get("_no_reshard") else 3, "engine": "fsdp2"}
+    if fields.get("_zero_stage") is not None:
+        if fields["_zero_stage"] not in (0, 1, 2, 3):
+            raise ValueError(f"zero_stage is {fields['_zero_stage']}; it must be 0, 1, 2 or 3")
+        found |= {"zero": fields["_zero_stage"], "engine": "zero" if fields["_zero_stage"] else "megatron"}
     if (fields.get("_instances") or 1) > 1:
         found["replicas"] = fields["_instances"]
     found["virtual_stages"] = _virtual_stages(fields)
@@ -146,7 +150,7 @@ def recompute_of(fields: Fields, unclear: list[NotUnderstood]) -> str:
     granularity = fields.get("_granularity")
     if fields.get("_recompute_activations"):
         granularity = "selective"
-    if fields.get("_checkpoint_activations"):
+    if fields.get("_checkpoint_activations") or (granularity is None and fields.get("_method")):
         granularity = "full"
     if granularity in (None, "none", "null"):
         return "none"

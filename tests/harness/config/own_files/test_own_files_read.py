@@ -346,6 +346,62 @@ torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py ${MODEL[@]} ${MORE[@]} --
     assert setup.layout()["micro_batches"] == 4
 
 
+COMMANDS = {
+    "accelerate launch --num_processes 8 sft.py --model_name_or_path gpt2 --per_device_train_batch_size 2 "
+    "--bf16": (
+        "hugging_face",
+        {"devices": 8, "micro_batch_size": 2, "precision": "bf16", "model_name": "gpt2"},
+    ),
+    "python -m torch.distributed.launch --nproc_per_node=4 clm.py --model_name_or_path=gpt2 "
+    "--block_size 512 --fp16": (
+        "hugging_face",
+        {"devices": 4, "seq_len": 512, "precision": "fp16"},
+    ),
+    "./run_train.sh --model.flavor 8B --parallelism.tensor_parallel_degree 4 --compile.enable": (
+        "torchtitan",
+        {"tp": 4, "compile": True, "model_name": "llama3/8B"},
+    ),
+    "deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --zero-stage "
+    "1 --micro-batch-size 4 "
+    "--seq-length 64 --activations-checkpoint-method uniform": (
+        "megatron",
+        {"tp": 2, "engine": "zero", "zero": 1, "recompute": "full"},
+    ),
+    "model.tensor_model_parallel_size=4 train.global_batch_size=512 model.seq_length=8192": (
+        "megatron_bridge",
+        {"tp": 4, "global_batch_size": 512, "seq_len": 8192, "zero": 1},
+    ),
+    "python run.py --recipe llama3_8b model.tensor_model_parallel_size=2 train.global_batch_size=8": (
+        "megatron_bridge",
+        {"tp": 2, "global_batch_size": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_lines_are_recognised_and_read(command):
+    name, expected = COMMANDS[command]
+    setup = read_own_text(command)
+    assert setup.format == name
+    assert {field: getattr(setup, field) for field in expected} == expected
+
+
+def test_accelerates_file_of_a_command_line_is_read(tmp_path):
+    config = {
+        "distributed_type": "FSDP",
+        "num_processes": 16,
+        "fsdp_config": {"fsdp_version": 2, "fsdp_offload_params": True},
+    }
+    (tmp_path / "acc.yaml").write_text(yaml.safe_dump(config))
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "accelerate launch --config_file acc.yaml sft.py --model_name_or_path gpt2 --num_train_epochs 1\n"
+    )
+    setup = read_own_file(file)
+    assert (setup.engine, setup.zero, setup.devices) == ("fsdp2", 3, 16)
+    assert setup.offload == ("optimizer", "parameters")
+
+
 def test_a_layout_that_does_not_divide_says_what_would():
     setup = OwnSetup(format="megatron", framework="", tp=8, pp=4, global_batch_size=30)
     with pytest.raises(ValueError, match="tp 8 × pp 4 × cp 1 = 32"):
