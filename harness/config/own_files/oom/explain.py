@@ -39,9 +39,10 @@ def read_oom(text: str, setup: OwnSetup | None = None) -> OomExplained:
     if not messages:
         raise ValueError(_nothing(text))
     message = messages[0]
-    where = where_of(text[: text.find("out of memory")] if text.count("File ") else "")
+    text = _of_rank(text, message.rank)
+    where = where_of(text[: text.find("out of memory")])
     if not where.phase:
-        where = where_of(text)
+        where = where_of(text)  # launchers print some tracebacks after the message
     found: list[StepTensor] = []
     missing = "config= is missing: with it the tensor of this size is named"
     if setup is not None and setup.model is None:
@@ -53,6 +54,12 @@ def read_oom(text: str, setup: OwnSetup | None = None) -> OomExplained:
     fragmentation = fragmentation_of(message)
     remedies = remedies_of(message, fragmentation, where, found[0] if found else None, setup)
     return OomExplained(message, where, fragmentation, tuple(found), remedies, missing)
+
+
+def _of_rank(text: str, rank: int | None) -> str:
+    """Return the lines of one rank where torch prints its number before each, else the text."""
+    lines = [line for line in text.splitlines() if line.lstrip().startswith(f"[rank{rank}]:")]
+    return "\n".join(lines) if rank is not None and len(lines) > 1 else text
 
 
 def _nothing(text: str) -> str:

@@ -66,7 +66,7 @@ def where_of(text: str) -> OomPlace:
     """Return where the traceback before an out-of-memory message ended; empty words where there is none."""
     frames = [tuple(part or "" for part in found) for found in FRAME.findall(PREFIX.sub("", text))]
     if not frames:
-        return OomPlace("", False, "", "", "")
+        return _of_code(text)
     inner = [" ".join((file, name, code)) for file, _, name, code in frames[-12:]]
     whole = "\n".join(inner)
     phase = _phase(inner)
@@ -78,6 +78,19 @@ def where_of(text: str) -> OomPlace:
         re.search(PHASES[5][1], "\n".join(" ".join(one) for one in frames))
     )
     return OomPlace(phase, recomputed, operation, code.strip(), f"{file.rsplit('/', 1)[-1]}:{number}")
+
+
+CODE = re.compile(r"^[\s│|]*(?:❱|-+>)\s*\d+[\s│]+(.*?)[\s│]*$", re.MULTILINE)
+"""The marked line of a frame as rich and IPython print it."""
+
+
+def _of_code(text: str) -> OomPlace:
+    """Return the place by a traceback of rich or IPython, which mark a line per frame."""
+    marked = CODE.findall(text)
+    if not marked:
+        return OomPlace("", False, "", "", "")
+    lines = text.splitlines()[-60:]
+    return OomPlace(_phase(lines), False, "", marked[-1].strip(), "")
 
 
 def _phase(inner: list[str]) -> str:

@@ -207,6 +207,37 @@ def test_a_recomputed_forward_is_backward_and_says_so():
     assert (where.phase, where.recomputed, where.operation) == ("backward", True, "MLP")
 
 
+RICH = """
+│ /x/torch/optim/adamw.py:566 in _multi_tensor_adamw │
+│   565 │   │   │   torch._foreach_div_(exp_avg_sq_sqrt, bias)   │
+│ ❱ 566 │   │   │   denom = torch._foreach_add(exp_avg_sq_sqrt, eps)   │
+"""
+IPYTHON = """
+/x/transformers/models/llama/modeling_llama.py in forward(self, x)
+    323             x = self.norm(x)
+--> 324             logits = self.lm_head(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "phase", "line"), [
+    (RICH, "optimizer", "denom = torch._foreach_add(exp_avg_sq_sqrt, eps)"),
+    (IPYTHON, "loss", "logits = self.lm_head(x)"),
+    ("no traceback", "", ""),
+])  # fmt: skip
+def test_tracebacks_of_rich_and_ipython_are_read(text, phase, line):
+    where = where_of(text)
+    assert (where.phase, where.line) == (phase, line)
+
+
+def test_only_the_frames_of_the_messages_rank_count():
+    other = "".join(f"[rank1]: {line}\n" for line in FRAMES["forward"].splitlines())
+    own = "".join(f"[rank3]: {line}\n" for line in FRAMES["loss"].splitlines())
+    found = read_oom(
+        own.splitlines()[0] + "\n" + other + own + TWO_FIVE.format(asked="2.00 GiB") + "\n" + other
+    )
+    assert (found.message.rank, found.where.phase) == (3, "loss")
+
+
 @pytest.mark.parametrize(
     ("asked", "verdict"), [("2.00 GiB", "yes"), ("7.00 GiB", "partly"), ("20.00 GiB", "no")]
 )
