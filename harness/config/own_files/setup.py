@@ -130,6 +130,23 @@ class OwnSetup:
             )
         return self.global_batch_size // at_once
 
+    def stages_per_rank(self) -> int:
+        """Return the pipeline stages of one rank; raises ValueError where the layers do not give whole ones.
+
+        torchtitan counts the embedding and the output layer as one layer each (v0.2.2,
+        torchtitan/distributed/pipeline_parallel.py).
+        """
+        if self.layers_per_stage is None or self.model is None or self.pp == 1:
+            return self.virtual_stages
+        layers = int(self.model.get("num_hidden_layers", 0)) + 2
+        stages = -(-layers // self.layers_per_stage)
+        if stages % self.pp:
+            raise ValueError(
+                f"{layers} layers (embedding and output among them) at {self.layers_per_stage} per stage are "
+                f"{stages} stages, no multiple of pp {self.pp}"
+            )
+        return stages // self.pp
+
     def shard_ranks(self, devices: int | None = None) -> int:
         """Return over how many ranks states are sharded; raises ValueError where they do not divide."""
         ranks = self.dp_of(devices) * self.cp
@@ -153,7 +170,7 @@ class OwnSetup:
             "cp": self.cp,
             "ep": self.ep,
             "etp": self.etp,
-            "virtual_stages": self.virtual_stages,
+            "virtual_stages": self.stages_per_rank(),
             "zero": self.zero,
             "shard_size": self.shard_ranks(devices),
             "micro_batch_size": self.micro_batch_size,

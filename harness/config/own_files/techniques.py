@@ -54,7 +54,9 @@ def _sharing(setup: OwnSetup, ranks: int, left_out: list[str]) -> list[ListedTec
         return [{"ddp": {}}] if ranks > 1 else []
     if ranks == 1 and not setup.offload:
         return []
-    if setup.engine == "fsdp1":
+    if setup.engine == "fsdp1" and setup.adapters is not None:
+        left_out.append("FSDP1's flat parameters, taken as FSDP2's, which adapters combine with")
+    elif setup.engine == "fsdp1":
         if "parameters" in setup.offload:
             left_out.append("FSDP1's offload")
         return [{"fsdp1": {"strategy": "full_shard" if setup.zero == 3 else "shard_grad_op"}}]
@@ -94,14 +96,16 @@ def _step(setup: OwnSetup, left_out: list[str]) -> list[ListedTechnique]:
     elif setup.recompute == "selective":
         per_op = setup.engine in ("fsdp2", "ddp")
         found.append({"activation_checkpointing": {"mode": "per_op" if per_op else "selective"}})
-    if "activations" in setup.offload:
+    if "activations" in setup.offload and setup.recompute != "none":
+        left_out.append("activations on the host, next to recomputation")
+    elif "activations" in setup.offload:
         found.append({"activation_offload": {}})
     if setup.fused_loss:
         found.append({"loss": {"fused": True}})
     elif setup.loss_chunks > 1:
         found.append({"loss": {"chunks": setup.loss_chunks}})
     if setup.adapters is not None:
-        found.append({"lora": _lora(setup)})
+        found.append({"lora": _lora(setup, left_out)})
     if setup.compile:
         found.append({"compile": {}})
     if setup.optimizer_in_backward:
@@ -111,11 +115,13 @@ def _step(setup: OwnSetup, left_out: list[str]) -> list[ListedTechnique]:
     return found
 
 
-def _lora(setup: OwnSetup) -> dict[str, Any]:
+def _lora(setup: OwnSetup, left_out: list[str]) -> dict[str, Any]:
     adapters = setup.adapters
     assert adapters is not None
     settings: dict[str, Any] = {"rank": adapters.rank, "base": adapters.base, "adapter_dtype": "fp32"}
-    if adapters.targets:
+    if any(not one.isidentifier() for one in adapters.targets):
+        left_out.append(f"adapters by a pattern, {' '.join(adapters.targets)}; every linear layer is taken")
+    elif adapters.targets:
         settings["targets"] = list(adapters.targets)
     if adapters.dora:
         settings["dora"] = True

@@ -39,7 +39,7 @@ OPTIMIZERS: Mapping[str, str] = {
 """Names of optimizers whose states are ours, in lower case; Adam and AdamW keep the same bytes."""
 
 
-PAGED: Mapping[str, str] = {"paged_adamw_32bit": "adamw", "paged_adamw": "adamw"}
+PAGED: Mapping[str, str] = {"paged_adamw_32bit": "adamw", "paged_adamw": "adamw", "pagedadamw": "adamw"}
 """bitsandbytes' optimizers with states in managed memory."""
 
 

@@ -8,7 +8,7 @@ are not modelled.
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -421,3 +421,15 @@ def test_the_parent_reads_files_without_torch():
         "sys.exit(any(m in sys.modules for m in ('torch', 'suites', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("per_stage", "stages"), [(None, 2), (4, 1), (2, 2), (1, 4)])
+def test_stages_follow_from_layers_per_stage(per_stage, stages):
+    """14 layers, the embedding and the output layer are 16, on 4 ranks."""
+    setup = OwnSetup(
+        format="torchtitan", framework="", pp=4, dp=1, virtual_stages=2, layers_per_stage=per_stage
+    )
+    setup = replace(setup, model={"num_hidden_layers": 14})
+    assert setup.layout()["virtual_stages"] == stages
+    with pytest.raises(ValueError, match="6 stages, no multiple of pp 4"):
+        replace(setup, layers_per_stage=3).layout()
