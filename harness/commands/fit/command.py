@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.entry import DONE, FAILED, MISTAKE, NO, complain, print_all, start
+from harness.commands.fit.own_file import oom_answer, own_question
 from harness.commands.fit.question import Question, question_of
 from harness.commands.results import planned
 from harness.config.validation import ConfigError
@@ -30,6 +31,13 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
 
   model=PATH          a Hugging Face config.json, or its folder; no weights are
                       read
+  config=FILE         your framework's own file in place of the words below,
+                      which replace what it says: torchtitan, axolotl,
+                      LLaMA-Factory, Hugging Face, accelerate, DeepSpeed,
+                      Megatron-LM, NeMo, LLM Foundry, torchtune, nanotron
+  write=FORMAT        also print the answer as that framework's file
+  oom=FILE            explain an out-of-memory message instead; with config=
+                      its tensor is named
   device=h100_80gb    a name of conf/hardware, or the memory that a process can
                       use, as 48GB or 44.5GiB
   devices=1           GPUs of that kind
@@ -53,7 +61,7 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
 
 Exit status: 0 the micro-batch fits, 3 it does not fit, 2 a mistake in the
 command, 1 a failure. Nothing is allocated: GPU memory is simulated from a dry
-run of the step and torch's allocator. docs/fit.md
+run of the step and torch's allocator. docs/fit.md, docs/own-files.md
 
 python -m harness.fit model=config.json device=h100_80gb devices=4 \\
   techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
@@ -90,7 +98,12 @@ def answer(argv: Sequence[str]) -> int:
     from harness.commands.fit.lines import lines
     from harness.records import Status
 
-    question, records, left_out = asked(argv)
+    explained = oom_answer(argv)
+    if explained is not None:
+        print_all(explained)
+        return DONE
+    own = own_question(argv)
+    question, records, left_out = asked(own.words if own else argv)
     record = records[question.recipe]
     if record.status != Status.OK:
         status = MISTAKE if record.status == Status.UNAVAILABLE else FAILED
@@ -102,7 +115,7 @@ def answer(argv: Sequence[str]) -> int:
         WhatIfResult(one.title, one.reason, records.get((one.workload, one.variant)))
         for one in question.what_ifs
     ]
-    print_all(lines(found, tried))
+    print_all([*lines(found, tried), *(own.lines(found.largest) if own else ())])
     return DONE if found.fits else NO
 
 

@@ -1,0 +1,1 @@
+"""What users already have: their framework's own file, an out-of-memory message, a log."""

@@ -1,0 +1,1 @@
+"""A module per framework: its keys, what each means, and how its file is written."""

@@ -1,0 +1,239 @@
+"""Logs of each framework, written in its format with made-up numbers, and how each counts FLOPs."""
+
+import json
+
+import pytest
+
+from harness.config.own_files.logs.flops import CONVENTIONS, flops_per_token, reconciled
+from harness.config.own_files.logs.read import read_log
+from harness.config.own_files.models import published_model
+from harness.config.own_files.oom.sizes import sizes_of
+from harness.config.own_files.setup import OwnSetup
+
+GiB = 2**30
+LLAMA = sizes_of(published_model("llama-3.1-8b").config)
+STEPS = range(1, 41)
+
+
+def slow_at_first(step, value):
+    """Return a value of a step: the first five take twice as long."""
+    return value * (2 if step <= 5 else 1)
+
+
+def torchtitan(step):
+    tps = 6000 / slow_at_first(step, 1)
+    return (
+        f"[rank0]:[titan] 2025-01-01 00:00:00,000 - root - INFO - \x1b[31mstep: {step:2}  "
+        f"\x1b[32mloss: {7.5:8.5f}  "
+        f"\x1b[38;2;180;60;0mgrad_norm: {1.25:7.4f}  \x1b[36mmemory: {51.5:5.2f}GiB(65.02%)  "
+        f"\x1b[34mtps: {round(tps):,}  \x1b[36mtflops: {347.52:,.2f}  \x1b[35mmfu: {35.14:.2f}%\x1b[39m"
+    )
+
+
+def torchtitan_0_1(step):
+    return (
+        f"[titan] - root - INFO - step: {step:2}  loss: {7.5:7.4f}  memory: 51.50GiB(65.02%)  "
+        "tps: 6,000  tflops: 347.52  mfu: 35.14%"
+    )
+
+
+def megatron(step):
+    memory = (
+        "[Rank 0] (after 1 iterations) memory (MB) | allocated: 10.00 | max allocated: "
+        "40960.00 | reserved: 20.00 | max reserved: 45056.00\n"
+    )
+    line = (
+        f" [2025-01-01 00:00:00] iteration {step:8d}/     500 | consumed samples: "
+        f"{step * 512:12d} | elapsed time per "
+        f"iteration (ms): {slow_at_first(step, 8500.0):.1f} | throughput per GPU "
+        f"(TFLOP/s/GPU): 420.1 | learning rate: "
+        "1.500000E-04 | global batch size:   512 | lm loss: 7.500000E+00 | loss scale: "
+        "1.0 | grad norm: 1.250 |"
+    )
+    return (memory if step == 1 else "") + line
+
+
+def hugging_face(step):
+    return (
+        f"{{'loss': 1.25, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.01}}\n 10%|█   "
+        f"      | {step}/400 [00:08<12:00,  {slow_at_first(step, 4.0):.2f}s/it]"
+    )
+
+
+def deepspeed(step):
+    return (
+        f"[INFO] [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, "
+        f"RunningAvgSamplesPerSec=31.0, CurrSamplesPerSec={32.0 / slow_at_first(step, 1)}, "
+        "MemAllocated=10.5GB, MaxMemAllocated=40.25GB"
+    )
+
+
+def deepspeed_pipeline(step):
+    return f"steps: {step} loss: 7.5000 iter time (s): {slow_at_first(step, 2.0):0.3f} samples/sec: 16.000"
+
+
+def llm_foundry(step):
+    return (
+        f"[batch={step}/4800]:\n\t Train time/batch: {step}\n\t Train loss/train/total: "
+        f"7.5000\n\t Train memory/peak_reserved_mem: 50.0000\n"
+        f"\t Train throughput/batches_per_sec: {0.25 / slow_at_first(step, 1):.4f}\n\t "
+        f"Train throughput/tokens_per_sec: 80000.0000\n"
+        "\t Train throughput/device/tokens_per_sec: 10000.0000\n\t Train "
+        "throughput/device/flops_per_sec: 450000000000000.0000\n"
+        "\t Train throughput/device/mfu: 0.4550"
+    )
+
+
+def nanotron(step):
+    return (
+        f"01/01/2025 00:00:00 [INFO|DP=0|PP=0|TP=0]: iteration: {step} / 500 | "
+        f"consumed_tokens: 4.19M | time_per_iteration_ms: "
+        f"{'16K' if step <= 5 else '8K'} | tokens_per_sec: 524K | tokens_per_sec_per_gpu: "
+        f"8.19K | global_batch_size: 4.19M | "
+        "lm_loss: 7.5 | lr: 0.0003 | model_tflops_per_gpu: 420 | eta: 1:00:00"
+    )
+
+
+def mlperf(step):
+    def event(at, kind, key, value=None, **metadata):
+        line = {
+            "namespace": "",
+            "time_ms": at,
+            "event_type": kind,
+            "key": key,
+            "value": value,
+            "metadata": metadata,
+        }
+        return f":::MLLOG {json.dumps(line)}"
+
+    at, samples = step * 64000, (step - 1) * 512 * 8
+    events = [event(1, "POINT_IN_TIME", "global_batch_size", 512)] if step == 1 else []
+    events.append(event(at, "INTERVAL_START", "block_start", samples_count=samples))
+    events.append(event(at + 64000, "INTERVAL_END", "block_stop", samples_count=samples + 512 * 8))
+    return "\n".join(events)
+
+
+EXPECTED = {
+    torchtitan: (
+        "torchtitan",
+        {"tokens_per_s": 6000, "FLOP_per_s": 347.52e12, "mfu": 0.3514, "memory_B": 51.5 * GiB},
+    ),
+    torchtitan_0_1: ("torchtitan", {"tokens_per_s": 6000, "loss": 7.5}),
+    megatron: (
+        "megatron",
+        {
+            "step_s": 8.5,
+            "FLOP_per_s": 420.1e12,
+            "memory_B": 44 * GiB,
+            "allocated_B": 40 * GiB,
+            "global_batch_size": 512,
+        },
+    ),
+    hugging_face: ("hugging_face", {"step_s": 4.0, "loss": 1.25}),
+    deepspeed: ("deepspeed", {"samples_per_s_all": 32, "allocated_B": 40.25 * GiB}),
+    deepspeed_pipeline: ("deepspeed", {"step_s": 2.0, "samples_per_s_all": 16}),
+    llm_foundry: (
+        "llm_foundry",
+        {
+            "step_s": 4.0,
+            "tokens_per_s": 1e4,
+            "tokens_per_s_all": 8e4,
+            "FLOP_per_s": 450e12,
+            "mfu": 0.455,
+            "memory_B": 50e9,
+        },
+    ),
+    nanotron: ("nanotron", {"step_s": 8.0, "tokens_per_s": 8190, "FLOP_per_s": 420e12}),
+    mlperf: ("mlperf", {"step_s": 8.0, "samples_per_s_all": 64}),
+}
+
+
+@pytest.mark.parametrize("line", EXPECTED, ids=lambda line: line.__name__)
+def test_each_log_gives_medians_of_its_steady_lines(line):
+    framework, expected = EXPECTED[line]
+    found = read_log("noise\n" + "\n".join(line(step) for step in STEPS) + "\nmore noise")
+    assert found.framework == framework
+    assert {metric: found.value(metric) for metric in expected} == pytest.approx(expected)
+    assert found.left_out == 10
+
+
+def test_quartiles_show_how_steady_it_was():
+    found = read_log("\n".join(megatron(step).replace("8500", str(8000 + step * 10)) for step in STEPS))
+    step_s = found.metrics["step_s"]
+    assert step_s.low < step_s.median < step_s.high
+    assert step_s.lines == 30
+
+
+def test_the_end_of_trainers_log_is_read():
+    text = (
+        "{'train_runtime': 100.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': "
+        "0.25, 'train_loss': 1.0, 'epoch': 1.0}"
+    )
+    assert read_log(text).value("step_s") == 4.0
+
+
+def test_seconds_follow_from_tokens_per_second_and_the_setup():
+    """8 sequences of 8,192 tokens per step on 8 devices at 8,192 tokens/s per device take a second."""
+    setup = OwnSetup(format="torchtitan", framework="", dp=8, seq_len=8192, gradient_accumulation_steps=1)
+    found = read_log("\n".join(torchtitan(step).replace("6,000", "8,192") for step in STEPS), setup)
+    assert found.value("step_s") == pytest.approx(1.0)
+
+
+def test_tokens_follow_from_seconds_and_the_setup():
+    setup = OwnSetup(format="megatron", framework="", dp=4, tp=8, global_batch_size=512, seq_len=4096)
+    found = read_log("\n".join(megatron(step) for step in STEPS), setup)
+    assert found.value("tokens_per_s") == pytest.approx(512 * 4096 / 8.5 / 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it is empty"),
+        ("epoch 1 of 3\nepoch 2 of 3", "its first line is 'epoch 1 of 3'"),
+        ("x\ntorch.OutOfMemoryError: CUDA out of memory. Tried", "oom="),
+    ],
+)
+def test_no_log_is_one_line_that_says_what_it_is(text, says):
+    with pytest.raises(ValueError) as raised:
+        read_log(text)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) <= 300
+
+
+def test_megatrons_older_formula_is_its_closed_form():
+    """Core 0.6 to 0.11 count 12 · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per token."""
+    seq, hidden = 8192, LLAMA.hidden
+    inner = 1 + LLAMA.kv_heads / LLAMA.heads + seq / hidden + 1.5 * LLAMA.width / hidden
+    inner += LLAMA.vocab / (2 * LLAMA.layers * hidden)
+    closed = 12 * LLAMA.layers * hidden**2 * inner
+    assert flops_per_token("megatron", LLAMA, seq, older_megatron=True) == pytest.approx(closed, rel=1e-12)
+
+
+def test_torchtitans_formula_from_the_published_parameters():
+    """Llama-3.1-8B has 8,030,261,248 parameters, 128,256 × 4,096 of them in its embedding."""
+    counted = 8_030_261_248 - 128256 * 4096
+    expected = 6 * counted + 12 * 32 * 32 * 128 * 8192
+    assert flops_per_token("torchtitan", LLAMA, 8192) == expected
+
+
+def test_nanotron_is_the_sum_of_its_products():
+    """Each product of the forward pass by its shape, times three (nanotron's get_flops adds them up so)."""
+    seq, layers, d, kv = 4096, 32, 4096, 1024
+    forward = (
+        layers * (2 * d * d + 2 * d * 2 * kv + 2 * d * seq * 2 + 2 * d * d + 6 * d * 14336) + 2 * d * 128256
+    )
+    assert flops_per_token("nanotron", LLAMA, seq) == 3 * forward
+
+
+def test_conventions_differ_by_the_causal_mask_and_the_embedding():
+    counts = {name: flops_per_token(name, LLAMA, 8192) for name in CONVENTIONS}
+    assert counts["megatron"] < counts["nanotron"] <= counts["torchtitan"] < counts["llm_foundry"]
+    there = reconciled(420e12, "megatron", "torchtitan", LLAMA, 8192)
+    assert reconciled(there, "torchtitan", "megatron", LLAMA, 8192) == pytest.approx(420e12)
+    assert there > 420e12
+
+
+def test_a_framework_that_counts_none_is_named():
+    with pytest.raises(ValueError, match="deepspeed's log counts no FLOPs"):
+        flops_per_token("deepspeed", LLAMA, 1024)

@@ -1,0 +1,111 @@
+"""Published shapes: compared with config.json files, and found by the names that frameworks give them."""
+
+import json
+
+import pytest
+import yaml
+
+from harness.config.code_fingerprint import ROOT
+from harness.config.own_files.formats import torchtitan, torchtune
+from harness.config.own_files.models import (
+    TABLE,
+    canonical,
+    hub_name,
+    model_of,
+    name_among,
+    published,
+    published_model,
+)
+from harness.config.own_files.oom.sizes import sizes_of
+from harness.config.user_inputs.hf_config import read_workload_file
+
+FILES = sorted((ROOT / "tests/data/configs").glob("*.json"))
+KNOWN = [file for file in FILES if published_model(file.stem) is not None]
+
+
+@pytest.mark.parametrize("file", KNOWN, ids=lambda file: file.stem)
+def test_a_published_shape_is_that_of_its_config_json(file):
+    config = read_workload_file(file)
+    shape = published_model(file.stem).config
+    given = {key: value for key, value in shape.items() if key in config}
+    assert len(given) >= 5
+    assert given == {key: config[key] for key in given}
+
+
+def test_most_config_files_have_a_published_shape():
+    assert len(KNOWN) >= 15
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("NousResearch/Llama-2-7b-hf", "llama-2-7b"),
+        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("llama3/70B", "llama-3.1-70b"),
+        ("deepseek_v3/671B", "deepseek-v3"),
+        ("llama3_2_1b", "llama-3.2-1b"),
+        ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+    ],
+)
+def test_names_of_frameworks_and_of_tuned_models_are_known(name, known):
+    assert published_model(name).config is published_model(known).config
+    assert known in published_model(name).source
+
+
+@pytest.mark.parametrize("name", ["unknown/foo-7b", "llama3/debugmodel", "Qwen/Qwen2.5-VL-7B-Instruct", "x"])
+def test_other_names_have_no_shape(name):
+    assert published_model(name) is None
+
+
+def test_a_tuned_models_source_says_that_its_name_begins_so():
+    assert "begins" in published_model("TinyLlama/TinyLlama-1.1B-Chat-v1.0").source
+
+
+def test_names_are_not_ambiguous():
+    table = yaml.safe_load(TABLE.read_text())
+    names = [one for name, entry in table["models"].items() for one in (name, *entry.get("also", ()))]
+    assert len({canonical(name) for name in names}) == len(names)
+    assert len(table["models"]) >= 40
+    for entry in table["models"].values():
+        parts = entry["source"].replace(", its", ",").split(", ")
+        assert parts[0] in table["sources"]
+
+
+@pytest.mark.parametrize("name", sorted(published()))
+def test_every_shape_has_sizes_that_divide(name):
+    sizes = sizes_of(published()[name].config)
+    assert sizes.heads % sizes.kv_heads == 0
+    assert sizes.parameters > 1e7
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b", "mixtral-8x7b", "llama-2-70b"])
+def test_parameters_are_those_of_transformers_own_model(name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    shape = dict(published_model(name).config)
+    with torch.device("meta"):
+        config = transformers.AutoConfig.for_model(**shape)
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sizes_of(shape).parameters == sum(one.numel() for one in model.parameters())
+
+
+def test_a_path_comes_before_a_name(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    (tmp_path / "llama-2-7b").mkdir()
+    (tmp_path / "llama-2-7b" / "config.json").write_text(json.dumps(config))
+    assert model_of("llama-2-7b", tmp_path).config == config
+    assert model_of("llama-2-7b").config["hidden_size"] == 4096
+
+
+def test_a_name_is_translated_between_frameworks():
+    flavors = [f"{family}/{size}" for family, sizes in torchtitan.SIZES.items() for size in sizes.split()]
+    builders = [one for listed in torchtune.BUILDERS.values() for one in listed.split()]
+    assert all(published_model(one) is not None for one in (*flavors, *builders))
+    assert name_among("meta-llama/Llama-3.1-70B", flavors) == "llama3/70B"
+    assert name_among("Qwen/Qwen2.5-7B-Instruct", builders) == "qwen2_5_7b_instruct"
+    assert name_among("Qwen/Qwen2.5-7B-Instruct", flavors) is None
+    assert hub_name("llama3/405B", "torchtitan") == "meta-llama/Meta-Llama-3.1-405B"
+    assert hub_name("mine/model", "axolotl") == "mine/model"

@@ -1,0 +1,280 @@
+"""Out-of-memory messages of several torch versions, and the tensor that each asked for.
+
+The numbers in the messages are made up or follow from shapes; the wording is torch's.
+"""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.config.own_files.models import published_model
+from harness.config.own_files.oom.explain import read_oom
+from harness.config.own_files.oom.message import messages_in
+from harness.config.own_files.oom.phase import where_of
+from harness.config.own_files.oom.sizes import sizes_of
+from harness.config.own_files.oom.tensors import step_tensors
+from harness.config.own_files.setup import OwnSetup
+
+GiB = 2**30
+OLD = (
+    "RuntimeError: CUDA out of memory. Tried to allocate {asked} (GPU 3; 79.20 GiB total "
+    "capacity; 70.00 GiB already "
+    "allocated; 1.50 GiB free; 76.25 GiB reserved in total by PyTorch) If reserved "
+    "memory is >> allocated memory try "
+    "setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and "
+    "PYTORCH_CUDA_ALLOC_CONF"
+)
+TWO_ONE = (
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 "
+    "has a total capacty of "
+    "79.20 GiB of which 1.50 GiB is free. Process 4711 has 77.70 GiB memory in use. Of the allocated memory "
+    "70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by PyTorch but unallocated. If reserved but "
+    "unallocated memory is large try setting max_split_size_mb to avoid fragmentation."
+)
+TWO_FIVE = (
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU "
+    "3 has a total capacity of "
+    "79.20 GiB of which 1.50 GiB is free. Including non-PyTorch memory, this process has "
+    "77.70 GiB memory in use. Of "
+    "the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved by "
+    "PyTorch but unallocated. If "
+    "reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+OTHERS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. GPU 3 has a "
+    "total capacity of 79.20 GiB of "
+    "which 1.50 GiB is free. Process 11 has 20.00 GiB memory in use. Including "
+    "non-PyTorch memory, this process has "
+    "77.70 GiB memory in use. Of the allocated memory 70.00 GiB is allocated by PyTorch, "
+    "with 1.00 GiB allocated in "
+    "private pools (e.g., CUDA Graphs), and 6.25 GiB is reserved by PyTorch but unallocated."
+)
+ROCM = TWO_FIVE.replace("CUDA out", "HIP out").replace("PYTORCH_CUDA", "PYTORCH_HIP")
+XPU = (
+    "XPU out of memory. Tried to allocate {asked}. GPU 3 has a total capacity of 79.20 "
+    "GiB of which 1.50 GiB is free. "
+    "Of the allocated memory 70.00 GiB is allocated by PyTorch, and 6.25 GiB is reserved "
+    "by PyTorch but unallocated. "
+    "Please use `empty_cache` to release all unoccupied cached memory."
+)
+TEXTS = {"1.13": OLD, "2.1": TWO_ONE, "2.5": TWO_FIVE, "others": OTHERS, "rocm": ROCM, "xpu": XPU}
+LLAMA = published_model("meta-llama/Llama-3.1-8B").config
+
+
+def setup(**changes):
+    values = {"format": "hugging_face", "framework": "", "model": LLAMA, "seq_len": 8192, "engine": "fsdp2",
+              "zero": 3, "dp": 8, "optimizer_impl": "foreach", **changes}  # fmt: skip
+    return OwnSetup(**values)
+
+
+def printed(size_B):
+    """Print bytes as c10's format_size does for the segment that the allocator asks for."""
+    asked = (
+        2 * 2**20 if size_B <= 2**20 else 20 * 2**20 if size_B < 10 * 2**20 else -(-size_B // 2**21) * 2**21
+    )
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
+        if asked > unit or name == "MiB":
+            return f"{asked / unit:.2f} {name}"
+    raise AssertionError
+
+
+@pytest.mark.parametrize("version", TEXTS)
+def test_every_version_is_read(version):
+    (message,) = messages_in(TEXTS[version].format(asked="3.91 GiB"))
+    assert pytest.approx(3.91 * GiB) == message.asked.B
+    assert message.gpu == 3
+    assert pytest.approx(79.2 * GiB) == message.total.B
+    assert pytest.approx(1.5 * GiB) == message.free.B
+    assert pytest.approx(70 * GiB) == message.allocated.B
+    assert message.unallocated_B == pytest.approx(6.25 * GiB)
+    assert message.backend == {"rocm": "HIP", "xpu": "XPU"}.get(version, "CUDA")
+
+
+def test_what_is_outside_of_the_allocator_and_of_the_process_is_read():
+    message = messages_in(OTHERS.format(asked="2.00 GiB"))[0]
+    assert message.outside_B == pytest.approx((77.7 - 70 - 6.25) * GiB)
+    assert message.others_B == pytest.approx(20 * GiB)
+    assert message.private_B == pytest.approx(GiB)
+    assert messages_in(TWO_FIVE.format(asked="2.00 GiB"))[0].others_B is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [("[rank5]: ", 5), ("Rank 12: ", 12), ("7: ", 7), ("", None), ("[rank2]: x\n[rank6]: ", 6)],
+)
+def test_the_rank_is_read(prefix, rank):
+    text = prefix + TWO_ONE.format(asked="2.00 GiB")
+    assert messages_in(text)[0].rank == rank
+
+
+def test_several_messages_are_counted():
+    text = "\n".join(TWO_FIVE.replace("rank3", f"rank{n}").format(asked="2.00 GiB") for n in range(8))
+    found = messages_in(text)
+    assert [one.rank for one in found] == list(range(8))
+    assert found[0].messages == 8
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_the_tensor_that_was_asked_for_is_among_those_named(data):
+    """Each tensor of a step, printed as the allocator prints it, is found again by its size."""
+    name = data.draw(
+        st.sampled_from(["llama-3.1-8b", "qwen2.5-0.5b", "mixtral-8x7b", "gpt2", "llama-3.1-405b"])
+    )
+    of = setup(
+        model=published_model(name).config,
+        seq_len=data.draw(st.sampled_from([1024, 4096, 8192])),
+        micro_batch_size=data.draw(st.integers(1, 4)),
+        tp=data.draw(st.sampled_from([1, 2])),
+        dp=data.draw(st.sampled_from([2, 8, 64])),
+    )
+    tensor = data.draw(st.sampled_from(list(step_tensors(of, sizes_of(of.model)))))
+    found = read_oom(TWO_FIVE.format(asked=printed(tensor.size_B)), of).tensors
+    assert tensor.name in [one.name for one in found]
+
+
+@pytest.mark.parametrize(("size_B", "least", "most"), [(1000, 1, 2**20), (5 * 2**20, 2**20, 20 * 2**20)])
+def test_small_requests_ask_for_a_segment_of_their_pool(size_B, least, most):
+    message = messages_in(TWO_FIVE.format(asked=printed(size_B)))[0]
+    assert message.tensor_B == (least, most)
+
+
+def test_the_logits_of_a_large_vocabulary_are_named():
+    """8,192 tokens × 128,256 × 4 B = 4,202,692,608 B, which torch prints as 3.91 GiB."""
+    found = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup())
+    assert found.tensors[0].kind == "logits"
+    assert found.tensors[0].size_B == 8192 * 128256 * 4
+    assert "fused" in found.remedies[1].change
+
+
+OPTIMIZER = """Traceback (most recent call last):
+  File "/x/train.py", line 90, in main
+    optimizer.step()
+  File "/x/torch/optim/adamw.py", line 608, in _multi_tensor_adamw
+    exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)
+"""
+
+
+def test_adams_temporary_of_a_flat_shard_is_named():
+    """DeepSpeed keeps one flat group: foreach's temporary has 4 B for each of P / 8 parameters."""
+    of = setup(engine="zero", zero=1)
+    size_B = 4 * sizes_of(LLAMA).parameters // 8
+    found = read_oom(OPTIMIZER + TWO_FIVE.format(asked=printed(size_B)), of)
+    assert found.where.phase == "optimizer"
+    assert found.tensors[0].kind == "optimizer"
+    assert found.tensors[0].size_B == pytest.approx(size_B, abs=8)
+    assert "fused AdamW" in found.remedies[1].change
+
+
+def test_parameters_of_llama_are_counted_exactly():
+    """8,030,261,248 parameters, as the sum over its state dict's shapes gives."""
+    layer = 4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
+    assert sizes_of(LLAMA).parameters == 32 * layer + 2 * 128256 * 4096 + 4096 == 8_030_261_248
+
+
+FRAMES = {
+    "optimizer": OPTIMIZER,
+    "gather": '  File "/x/torch/distributed/fsdp/_fsdp_param_group.py", line 257, in wait_for_unshard\n'
+    "    foreach_all_gather_copy_out(\n",
+    "reduce": '  File "/x/t.py", line 3, in f\n    loss.backward()\n'
+    '  File "/x/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", line 9, in '
+    "foreach_reduce\n    reduce_scatter(\n",
+    "loss": '  File "/x/torch/nn/functional.py", line 3059, in cross_entropy\n'
+    "    return torch._C._nn.cross_entropy_loss(\n",
+    "load": '  File "/x/t.py", line 3, in f\n    model = AutoModelForCausalLM.from_pretrained(name)\n',
+    "backward": '  File "/x/torch/autograd/__init__.py", line 9, in backward\n    _engine_run_backward(\n',
+    "forward": '  File "/x/modeling_llama.py", line 240, in forward\n'
+    "    down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))\n",
+}
+
+
+@pytest.mark.parametrize("phase", FRAMES)
+@pytest.mark.parametrize("prefix", ["", "[rank2]: "])
+def test_the_phase_is_read_from_the_traceback(phase, prefix):
+    text = "".join(prefix + line + "\n" for line in FRAMES[phase].splitlines())
+    assert where_of(text).phase == phase
+
+
+def test_a_recomputed_forward_is_backward_and_says_so():
+    text = (
+        '  File "/x/t.py", line 3, in f\n    loss.backward()\n'
+        '  File "/x/torch/autograd/graph.py", line 9, in _engine_run_backward\n    return run_backward(\n'
+        '  File "/x/torch/utils/checkpoint.py", line 9, in recompute_fn\n    fn(*args)\n' + FRAMES["forward"]
+    )
+    where = where_of(text)
+    assert (where.phase, where.recomputed, where.operation) == ("backward", True, "MLP")
+
+
+RICH = """
+│ /x/torch/optim/adamw.py:566 in _multi_tensor_adamw │
+│   565 │   │   │   torch._foreach_div_(exp_avg_sq_sqrt, bias)   │
+│ ❱ 566 │   │   │   denom = torch._foreach_add(exp_avg_sq_sqrt, eps)   │
+"""
+IPYTHON = """
+/x/transformers/models/llama/modeling_llama.py in forward(self, x)
+    323             x = self.norm(x)
+--> 324             logits = self.lm_head(x)
+"""
+
+
+@pytest.mark.parametrize(("text", "phase", "line"), [
+    (RICH, "optimizer", "denom = torch._foreach_add(exp_avg_sq_sqrt, eps)"),
+    (IPYTHON, "loss", "logits = self.lm_head(x)"),
+    ("no traceback", "", ""),
+])  # fmt: skip
+def test_tracebacks_of_rich_and_ipython_are_read(text, phase, line):
+    where = where_of(text)
+    assert (where.phase, where.line) == (phase, line)
+
+
+def test_only_the_frames_of_the_messages_rank_count():
+    other = "".join(f"[rank1]: {line}\n" for line in FRAMES["forward"].splitlines())
+    own = "".join(f"[rank3]: {line}\n" for line in FRAMES["loss"].splitlines())
+    found = read_oom(
+        own.splitlines()[0] + "\n" + other + own + TWO_FIVE.format(asked="2.00 GiB") + "\n" + other
+    )
+    assert (found.message.rank, found.where.phase) == (3, "loss")
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"), [("2.00 GiB", "yes"), ("7.00 GiB", "partly"), ("20.00 GiB", "no")]
+)
+def test_fragmentation_is_judged_by_what_torch_holds_unused(asked, verdict):
+    found = read_oom(TWO_FIVE.format(asked=asked))
+    assert found.fragmentation == verdict
+    assert ("expandable_segments" in " ".join(one.change for one in found.remedies)) == (verdict != "no")
+
+
+def test_remedies_leave_out_what_the_setup_has():
+    plain = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup()).remedies
+    fused = read_oom(TWO_FIVE.format(asked="3.91 GiB"), setup(fused_loss=True)).remedies
+    assert {one.change for one in plain} > {one.change for one in fused}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no out-of-memory message"),
+        ('Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n', "traceback without"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", "cuBLAS"),
+        ("exitcode  : -9 (pid: 620208)\nSignal 9 (SIGKILL) received", "host's memory"),
+        ("ncclInternalError NCCL WARN Cuda failure 'out of memory'", "NCCL"),
+    ],
+)
+def test_half_a_message_is_one_line_that_says_what_is_missing(text, says):
+    with pytest.raises(ValueError) as raised:
+        read_oom(text)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) <= 300
+
+
+def test_without_a_setup_the_answer_says_what_is_missing():
+    found = read_oom(TWO_FIVE.format(asked="3.91 GiB"))
+    assert not found.tensors
+    assert "config=" in found.missing
+    nothing = read_oom(TWO_FIVE.format(asked=printed(math.prod((1000, 77777, 13)))), setup())
+    assert not nothing.tensors
+    assert "no tensor" in nothing.missing
