@@ -114,7 +114,7 @@ def check_losses(session: Session) -> None:
     trainer.loader.finish()
     losses += [trainer.step().item() for _ in range(1, UPDATES)]
     session.max_error = max(off, compare(losses, expected.losses, relative))
-    session.peak_B = peak_of(trainer, subject)
+    session.peak_B = session.tried.get(session.times) or peak_of(trainer, subject)
     share_states(trainer.trainer.plain, trainer.trainer.optimizer, shared_tensors(baseline_of(subject)))
 
 
