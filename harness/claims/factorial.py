@@ -152,7 +152,9 @@ def _largest(
     for size in range(len(factors), 1, -1):
         for chosen in combinations(factors, size):
             needed = subsets(chosen)
-            whole = [samples for _, samples in sorted(repeats.items()) if all(one in samples for one in needed)]
+            whole = [
+                samples for _, samples in sorted(repeats.items()) if all(one in samples for one in needed)
+            ]
             if whole:
                 left_out = tuple(one for one in factors if one not in chosen)
                 return Factorial(chosen, tuple(_rounds(one, needed) for one in whole), left_out)

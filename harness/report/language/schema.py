@@ -97,7 +97,9 @@ _FACTORIAL: _Fields = {
     "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
     "method": _METHOD,
     "baseline": _BASELINE,
-    "optimization": _must("the optimization whose variants are the combinations: their names join factors by `_`"),
+    "optimization": _must(
+        "the optimization whose variants are the combinations: their names join factors by `_`"
+    ),
     "factors": {"type": "dict", "doc": "factor to its title, in the order in which variants name them"},
 }
 ANSWER: _Fields = {

@@ -12,9 +12,7 @@ from harness.units import marked, times
 
 MEASURED = "measured"
 
-LEGEND = (
-    "▲ above 1, ▼ below 1: the 95 % interval, in brackets, excludes 1. Gains are in tokens/s, on the same sequences."
-)
+LEGEND = "▲ above 1, ▼ below 1: the 95 % interval, in brackets, excludes 1. Gains are in tokens/s, on the same sequences."
 
 
 def factorial_on(block: ReportBlock, index: ResultIndex, workload: str) -> Factorial | None:
@@ -83,7 +81,9 @@ def stack_whole(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
         if whole is None:
             continue
         over = [_over(block, index, workload, whole, one) for one in fields["baselines"]]
-        order = " → ".join(f"{fields['factors'][one.factor]} {times(one.gain.value)}" for one in whole.greedy())
+        order = " → ".join(
+            f"{fields['factors'][one.factor]} {times(one.gain.value)}" for one in whole.greedy()
+        )
         cells = (gain_cell(whole.product_of_singles()), gain_cell(whole.whole_over_product()))
         place = TableCell(spec.name("workload", workload), look="word")
         rows.append((place, *over, *cells, TableCell(marked(order, MEASURED))))
@@ -107,7 +107,9 @@ def _over(
     best = variant_name(fields["optimization"], list(fields["factors"]), whole.every, fields["baseline"])
     ours, base = (index.cells.get((workload, one), ()) for one in (best, baseline))
     try:
-        return gain_cell(compare(base, ours, fields["metric"], fields["method"]), ours[0].cell.id if ours else "")
+        return gain_cell(
+            compare(base, ours, fields["metric"], fields["method"]), ours[0].cell.id if ours else ""
+        )
     except NoPairsError:
         return TableCell("–", look="muted")
 
