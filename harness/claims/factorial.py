@@ -1,7 +1,7 @@
 """What each of several factors is worth, from times of all their combinations; pure.
 
-A combination's gain is the baseline's time over its own, in the same round of the same process. Every value here
-is a product of powers of such gains, so its logarithm is a sum over combinations within a round, and
+A combination's gain is the baseline's time over its own, in the same round of the same process. Every value
+here is a product of powers of such gains, so its logarithm is a sum over combinations within a round, and
 `harness.statistics.ratio` gives its interval as it does for two variants.
 """
 
@@ -67,7 +67,7 @@ class Factorial:
         return self.gain({self.every: 1.0, self.every - {factor}: -1.0})
 
     def shapley(self, factor: str) -> Ratio:
-        """Return the geometric mean of the factor's gain over all orders; over all factors they multiply to `whole`."""
+        """Return the geometric mean of the factor's gain over all orders; all factors' make `whole`."""
         return self.gain(shapley_powers(factor, self.factors))
 
     def pair(self, one: str, other: str) -> Ratio:
@@ -130,9 +130,10 @@ def subsets(factors: Sequence[str]) -> list[Combination]:
 def factorial_of(
     records: Iterable[Record], factors: Sequence[str], prefix: str, baseline: str, metric: str, method: str
 ) -> Factorial | None:
-    """Return the largest factorial whose combinations all have times in the same repeats; None with under two factors.
+    """Return the largest factorial whose combinations all have times in the same repeats.
 
-    The records are of one workload. Of several machines, that of the larger factorial counts.
+    None with under two factors. The records are of one workload. Of several machines, that of the larger
+    factorial counts.
     """
     names = {variant_name(prefix, factors, one, baseline): one for one in subsets(factors)}
     machines: dict[str, dict[int, dict[Combination, tuple[float, ...]]]] = {}

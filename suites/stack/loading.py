@@ -1,7 +1,7 @@
 """The batches of an update, made in the step or ahead of it by another process.
 
-A batch is text of `suites.training.data`, made word by word in Python, as a tokenizer works through text. Ahead of
-a step means one batch ahead: while an update runs, the next one's batch is made.
+A batch is text of `suites.training.data`, made word by word in Python, as a tokenizer works through text.
+Ahead of a step means one batch ahead: while an update runs, the next one's batch is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One variant's trainer in a process: its micro-batch is chosen, its losses are compared, its updates timed."""
+"""One variant's trainer: its micro-batch is chosen, its losses are compared, its updates are timed."""
 
 from __future__ import annotations
 
@@ -107,9 +107,8 @@ def check_losses(session: Session) -> None:
     session.compiled_from_cache = compilations_from_cache() > hits
     off = gradient_error(trainer.trainer.gradients(), expected.gradients)
     if not off <= GRADIENT_FACTOR * relative:
-        raise WrongResult(
-            f"the first gradients are off by {off:.1e} of their norm, allowed {GRADIENT_FACTOR * relative:.0e}"
-        )
+        allowed = f"allowed {GRADIENT_FACTOR * relative:.0e}"
+        raise WrongResult(f"the first gradients are off by {off:.1e} of their norm, {allowed}")
     trainer.trainer.update()
     trainer.loader.finish()
     losses += [trainer.step().item() for _ in range(1, UPDATES)]

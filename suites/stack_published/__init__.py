@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the ladder; raises `Unavailable` for one without a step, or with a value that is not positive."""
+    """Return the ladder; raises `Unavailable` without a step, or with a value that is not positive."""
     subject = Subject(Workload(**workload))
     _ = subject.gains
     return subject

@@ -1,4 +1,4 @@
-"""Draw how the gain of all techniques is made up of theirs: a bar per technique from where the last one ended."""
+"""Draw how the gain of all factors is made up of theirs: each bar begins where the last one ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GAIN, LOSS, TOTAL = 0, 1, 2
 
 
 def waterfall(block: ReportBlock, spec: Spec, index: ResultIndex) -> Figure | None:
-    """Return the figure; None where no factorial is complete. Whiskers are 95 % intervals of each bar's own gain."""
+    """Return the figure; None where no factorial is complete. Whiskers are intervals of each bar's gain."""
     workloads = index.names("workload", block.fields["where"])
     whole = factorial_on(block, index, workloads[0]) if workloads else None
     if whole is None:
@@ -61,7 +61,7 @@ def _bar(drawing: Drawing, row: int, start: float, gain: Ratio, text: str, serie
     if series != TOTAL:
         axes.plot([end, end], [row + BAR / 2, row + 1], color=LIGHT["soft"], linewidth=1, zorder=1)
     spans = [end]
-    if 0 < gain.low and math.isfinite(gain.high):
+    if gain.low > 0 and math.isfinite(gain.high):
         spans += [start * gain.low, start * gain.high]
         axes.plot(spans[1:], [row, row], color=LIGHT["ink"], linewidth=1.6, zorder=3)
     drawing.points([(end, row)], [Tip(text)], series, size=5)

@@ -97,9 +97,7 @@ _FACTORIAL: _Fields = {
     "metric": {"type": "str", "default": "time", "doc": "the metric, of which less is better"},
     "method": _METHOD,
     "baseline": _BASELINE,
-    "optimization": _must(
-        "the optimization whose variants are the combinations: their names join factors by `_`"
-    ),
+    "optimization": _must("the optimization whose variants are the combinations, named by factors and `_`"),
     "factors": {"type": "dict", "doc": "factor to its title, in the order in which variants name them"},
 }
 ANSWER: _Fields = {
@@ -212,15 +210,15 @@ KIND_DOCS: Mapping[str, str] = {
     "line_over_steps": "A metric over the training steps, a line per variant.",
     "spans": "When each lane of a run was busy: a row per lane, a panel per variant, on one axis of time.",
     "stack_values": (
-        "What each factor of a full factorial gains: in the mean over all orders (its Shapley value), alone, added "
-        "last."
+        "What each factor of a full factorial gains: in the mean over all orders (its Shapley value), alone, "
+        "added last."
     ),
     "stack_whole": (
         "What all factors gain together over each named baseline, the product of their single gains, and the "
         "order in which each next one gains most."
     ),
     "stack_pairs": "What two factors gain together over the product of what each gains alone.",
-    "waterfall": "The Shapley values of a full factorial, each bar from where the last one ended, up to all together.",
+    "waterfall": "The Shapley values of a full factorial, each bar from where the last one ended.",
     "every_metric": "Every metric by workload and variant, with a figure each: the default report.",
 }
 _KINDS: Mapping[str, _Fields] = {

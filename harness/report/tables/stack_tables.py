@@ -1,4 +1,4 @@
-"""Show what each factor of a full factorial is worth: alone, added last, over all orders, in pairs, in all."""
+"""Show what each factor of a full factorial is worth: alone, added last, over all orders, in pairs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from harness.units import marked, times
 
 MEASURED = "measured"
 
-LEGEND = "▲ above 1, ▼ below 1: the 95 % interval, in brackets, excludes 1. Gains are in tokens/s, on the same sequences."
+LEGEND = (
+    "▲ above 1, ▼ below 1: its 95 % interval, in brackets, excludes 1. Gains are in tokens/s, of equal work."
+)
 
 
 def factorial_on(block: ReportBlock, index: ResultIndex, workload: str) -> Factorial | None:
-    """Return the times of all combinations on a workload; None where they are not complete for two factors."""
+    """Return the times of all combinations on a workload; None where they are complete for no two factors."""
     fields = block.fields
     records = [one for one in index.records if one.cell.workload == workload]
     return factorial_of(
@@ -32,7 +34,7 @@ def factorial_on(block: ReportBlock, index: ResultIndex, workload: str) -> Facto
 def gain_text(ratio: Ratio) -> str:
     """Return `1.41× (1.38 … 1.44) ᵐ`."""
     low, high = (times(end).removesuffix("×") for end in (ratio.low, ratio.high))
-    ends = f" ({low} … {high})" if 0 < ratio.low and ratio.high < float("inf") else ""
+    ends = f" ({low} … {high})" if ratio.low > 0 and ratio.high < float("inf") else ""
     return marked(f"{times(ratio.value)}{ends}", MEASURED)
 
 
@@ -65,7 +67,7 @@ def stack_values(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
 
 
 def _totals(whole: Factorial) -> tuple[TableCell, ...]:
-    """Return what all gain together, which Shapley values multiply to, and the products of the other columns."""
+    """Return what all gain together, to which Shapley values multiply, and the other columns' products."""
     last = {whole.every: float(len(whole.factors))}
     for factor in whole.factors:
         last[whole.every - {factor}] = last.get(whole.every - {factor}, 0.0) - 1.0
@@ -73,7 +75,7 @@ def _totals(whole: Factorial) -> tuple[TableCell, ...]:
 
 
 def stack_whole(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
-    """Return a row per workload: all together over each named baseline, the product of singles, the greedy order."""
+    """Return a row per workload: all over each named baseline, the product of singles, an order."""
     fields, notes = block.fields, Footnotes()
     rows = []
     for workload in index.names("workload", fields["where"]):
@@ -102,7 +104,7 @@ def stack_whole(block: ReportBlock, spec: Spec, index: ResultIndex) -> Table:
 def _over(
     block: ReportBlock, index: ResultIndex, workload: str, whole: Factorial, baseline: str
 ) -> TableCell:
-    """Return what the variant with all factors gains over a named baseline; a dash where that was not timed."""
+    """Return what the variant with all factors gains over a named baseline; a dash where it was not timed."""
     fields = block.fields
     best = variant_name(fields["optimization"], list(fields["factors"]), whole.every, fields["baseline"])
     ours, base = (index.cells.get((workload, one), ()) for one in (best, baseline))

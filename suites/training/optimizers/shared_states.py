@@ -1,4 +1,4 @@
-"""Let several trainers of one process share weights and moments: they are timed in turn, and values do not matter."""
+"""Let several trainers of one process share weights and moments, as they are timed in turn."""
 
 from __future__ import annotations
 

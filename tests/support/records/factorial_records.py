@@ -33,7 +33,7 @@ def variant_of(chosen: Sequence[str]) -> str:
 
 
 def factorial_records(gain: Gain, processes: int = 3, without: Sequence[str] = ()) -> list[Record]:
-    """Return each combination's times, 1 s over its gain, in each round and process; not those in `without`."""
+    """Return each combination's times, 1 s over its gain per round and process; not those `without`."""
     chosen = [one for size in range(4) for one in combinations(FACTORS, size)]
     return [
         made(

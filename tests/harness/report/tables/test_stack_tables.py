@@ -16,7 +16,8 @@ FIELDS = """workload: small, metric: time, method: warm, baseline: baseline, opt
 VALUES = f"  - {{kind: stack_values, id: values, title: Values, {FIELDS}}}\n"
 PAIRS = f"  - {{kind: stack_pairs, id: pairs, title: Pairs, {FIELDS}}}\n"
 WATERFALL = f"  - {{kind: waterfall, id: fall, title: Fall, {FIELDS}}}\n"
-WHOLE = f"""  - {{kind: stack_whole, id: whole, title: Whole, baselines: {{baseline: plain, all.a: the first, tf32: TF32}},
+WHOLE = f"""  - {{kind: stack_whole, id: whole, title: Whole,
+     baselines: {{baseline: plain, all.a: the first, tf32: TF32}},
      {FIELDS.replace("workload: small, ", "")}}}
 """
 
