@@ -16,14 +16,18 @@ from harness.units import counted
 
 WIDTH = 110
 
+ANY = "any"
+"""The device of a preset whose values are worth having on any machine."""
+
 
 def programme_lines(programme: Programme) -> Iterator[str]:
     """Yield what is run, in order, with the minutes and the claims that each work settles; then the rest."""
     steps, host = programme.steps, programme.host
     about = _claims_about(programme)
+    machine = f"{host.gpus} × {host.name}" if host.gpus else f"no GPU, {host.name}"
     yield (
-        f"preset={programme.preset.name}: {host.gpus} × {host.name} ({host.memory_B / 2**30:.0f} GiB), "
-        f"budget {programme.request.budget_min:g} min, into {programme.request.out}"
+        f"preset={programme.preset.name}: {machine} ({host.memory_B / 2**30:.0f} GiB), "
+        f"budget {programme.request.budget_min:.3g} min, into {programme.request.out}"
     )
     yield ""
     yield from _table(steps)
@@ -31,10 +35,13 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     ends = settled(programme.targets, done_by(programme.fit))
     assumed = " (* assumed: no run on such a GPU is known)" if any(s.work.assumed for s in steps) else ""
     yield f"together about {as_time(programme.seconds)} with reports{assumed}"
-    yield (
-        f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "
-        f"{sum(map(len, about.values()))} are about such a device"
-    )
+    if programme.preset.device == ANY:
+        yield f"gives values to {sum(ends.values())} of the {counted(len(ends), 'claim')} that can have one here"
+    else:
+        yield (
+            f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "
+            f"{sum(map(len, about.values()))} are about such a device"
+        )
     yield from _few_values(programme)
     yield from _late(
         programme, [f"{suite}/{claim}" for (suite, claim), is_settled in ends.items() if not is_settled]

@@ -21,6 +21,8 @@ def run_command(words: Sequence[str]) -> int:
     given = by_key(words)
     if "preset" in given:
         return run_preset(words)
+    if given.get("suite") == "all" and "budget_min" in given:
+        return run_preset(["preset=host", *(word for word in words if word != "suite=all")])
     if "from_results" in given:
         for key in given:
             if key not in ("from_results", "out", "show", "suite"):
@@ -60,6 +62,7 @@ def run_preset(words: Sequence[str]) -> int:
 
     Raises ConfigError.
     """
+    from harness.preset.host_programme import HOST, planned_for_host
     from harness.preset.programme import planned_programme
     from harness.preset.programme_view import programme_lines
     from harness.preset.request import requested
@@ -68,7 +71,7 @@ def run_preset(words: Sequence[str]) -> int:
     from harness.sweep.turn import turn
 
     request = requested(words)
-    programme = planned_programme(request)
+    programme = planned_for_host(request) if request.preset == HOST else planned_programme(request)
     if request.plan_only:
         print_all([*programme_lines(programme), "nothing was run: plan=true"])
         return DONE
