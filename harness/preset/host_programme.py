@@ -1,7 +1,7 @@
 """What answers most of the paper's claims on this machine within a budget: `suite=all budget_min=60`.
 
-A claim of the answers' file is worth as much as any other. What serves one is each judged claim that it names,
-and of that each group of values, from whatever variants are planned on this machine. Runs no cell.
+What serves a claim of the answers' file is each judged claim that it names, and of that each group of values,
+from whatever variants are planned on this machine. Runs no cell.
 """
 
 from __future__ import annotations

@@ -13,9 +13,17 @@ from harness.config.run import Run, automatic, load
 from harness.config.validation import ConfigError
 from harness.config.variants.optimizations import BASELINES
 from harness.preset.claim_coverage import ClaimTarget, Coverage, GpuHost, coverage, gpus_of
-from harness.preset.request import Preset, PresetRequest, SuitePreset, load_preset
+from harness.preset.request import ANY, Preset, PresetRequest, SuitePreset, load_preset
 from harness.preset.visible_gpus import visible_gpus
-from harness.preset.work_order import Task, TimeBudget, WorkStep, ordered, steps_of, within
+from harness.preset.work_order import (
+    Task,
+    TimeBudget,
+    WorkStep,
+    ordered,
+    steps_of,
+    with_short_works_early,
+    within,
+)
 from harness.records import Cell
 from harness.sweep.environment import describe
 from harness.sweep.estimate.estimate import CellEstimate, EstimateBasis
@@ -99,10 +107,12 @@ def scheduled(
     works: Sequence[Task],
     first_s: Mapping[str, float],
 ) -> Programme:
-    """Return the works in order, those that a preset puts first before all; raises ConfigError if none fits."""
+    """Return the works in order, what the preset puts first before all; raises ConfigError if none fits."""
     targets = [target for one in coverages.values() for target in one.targets]
     fixed_s = {suite: preset.report_s + seconds for suite, seconds in first_s.items()}
     order = ordered(works, targets, fixed_s, 60 * request.budget_min)
+    if preset.device == ANY:
+        order = with_short_works_early(order)
     order.sort(key=lambda work: work.workload not in preset.suites[work.suite].first)
     budget = TimeBudget(60 * request.budget_min, first_s, preset.report_s)
     fit, late, seconds_of_fit = within(order, budget)

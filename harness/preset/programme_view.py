@@ -10,14 +10,12 @@ from harness.claims.load import load_claims
 from harness.claims.paper import load_answers
 from harness.preset.claim_coverage import Hindrance, Lack, claims_about
 from harness.preset.programme import Programme
+from harness.preset.request import ANY
 from harness.preset.work_order import Task, TimeBudget, WorkStep, done_by, settled
 from harness.sweep.estimate.estimate import as_time
 from harness.units import counted
 
 WIDTH = 110
-
-ANY = "any"
-"""The device of a preset whose values are worth having on any machine."""
 
 
 def programme_lines(programme: Programme) -> Iterator[str]:
@@ -36,7 +34,8 @@ def programme_lines(programme: Programme) -> Iterator[str]:
     assumed = " (* assumed: no run on such a GPU is known)" if any(s.work.assumed for s in steps) else ""
     yield f"together about {as_time(programme.seconds)} with reports{assumed}"
     if programme.preset.device == ANY:
-        yield f"gives values to {sum(ends.values())} of the {counted(len(ends), 'claim')} that can have one here"
+        claims = counted(len(ends), "claim")
+        yield f"gives values to {sum(ends.values())} of the {claims} that can have one here"
     else:
         yield (
             f"settles {sum(ends.values())} of the {counted(len(ends), 'claim')} that can be settled here; "

@@ -19,6 +19,9 @@ from harness.config.validation import ConfigError, Fields, as_mapping, check_fie
 from harness.config.variants.optimizations import CONF, read_yaml
 from harness.config.words import parts
 
+ANY = "any"
+"""The device of a preset whose values are worth having on any machine."""
+
 FILE: Fields = {
     "device": {"type": "str"},
     "report_s": {"type": "float", "at_least": 0},
@@ -73,8 +76,8 @@ class SuitePreset:
     least_device_memory_B: Mapping[str, float]  # by workload
     least_host_memory_B: Mapping[str, float]
     unavailable_variants: Mapping[str, str]  # and why
-    first: Sequence[str]  # workloads that are run before all others, with every variant
     overrides: Sequence[str]  # KEY=VALUE, as on the command line
+    first: Sequence[str] = ()  # workloads that are run before all others, with every variant
 
 
 @dataclass(frozen=True, slots=True)

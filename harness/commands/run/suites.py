@@ -54,6 +54,7 @@ def run_command(words: Sequence[str]) -> int:
     if given.get("suite") == "all":
         out = Path(given.get("out", "results"))
         print_all(index([run.out for run in runs], out, without_answers=True))
+        print_all([every_sample([run.out for run in runs], out)])
     return ended([run.out for run in runs])
 
 
@@ -81,7 +82,16 @@ def run_preset(words: Sequence[str]) -> int:
         for folder in folders:
             report(folder, folder)
         print_all(index(folders, request.out, without_answers=True))
+        print_all([every_sample(folders, request.out)])
     return ended(folders)
+
+
+def every_sample(folders: Sequence[Path], out: Path) -> str:
+    """Write all samples of these folders into one table in `out`; return where it is."""
+    from harness.report.data.export_parquet import write_measurements
+
+    runs = [load_run(folder) for folder in folders]
+    return write_measurements(out, {plan.suite: records for plan, records in runs})
 
 
 def ended(folders: Sequence[Path]) -> int:
