@@ -31,7 +31,7 @@ def make_batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -
     return tokens.numpy(), targets.numpy()
 
 
-class Loader(Protocol):
+class UpdateLoader(Protocol):
     """Gives the batches of one update after the other, and makes the next one in or during a step."""
 
     def take(self) -> Batch:
@@ -41,7 +41,7 @@ class Loader(Protocol):
         """Wait until what was begun during the step is ready: a step ends with it."""
 
 
-class InStep:
+class LoadedInStep:
     """Makes each batch when the step asks for it, as a DataLoader without workers does."""
 
     def __init__(self, workload: Workload, seed: int, device: torch.device) -> None:
@@ -58,7 +58,7 @@ class InStep:
         """Do nothing: nothing was begun."""
 
 
-class Ahead:
+class LoadedAhead:
     """Lets another process make the next batch while the step runs.
 
     A step begins with its batch ready and ends once the next one is, so each timed step has the work of one

@@ -16,7 +16,7 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import WrongResult
-from suites.stack.loading import Ahead, Batch, InStep, Loader
+from suites.stack.loading import LoadedAhead, Batch, LoadedInStep, UpdateLoader
 from suites.stack.subject import Subject
 from suites.training.contract import Contract, Within, loosest
 from suites.training.correctness import GRADIENT_FACTOR, compare
@@ -34,8 +34,8 @@ class StackTrainer:
         self.step_description = subject.step_of(times)
         self.trainer = Trainer(self.step_description, subject.device)
         self.count = self.step_description.workload.gradient_accumulation_steps
-        make = Ahead if subject.loads_ahead else InStep
-        self.loader: Loader = make(subject.workload, subject.seed, subject.device)
+        make = LoadedAhead if subject.loads_ahead else LoadedInStep
+        self.loader: UpdateLoader = make(subject.workload, subject.seed, subject.device)
         self._whole = subject.whole
 
     def accumulate(self, batch: Batch) -> Tensor:

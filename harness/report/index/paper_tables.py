@@ -14,9 +14,9 @@ from harness.report.tables.tables import Table, TableCell
 TITLE = "The paper's tables, row by row"
 HEADER = ("Row", "Claimed", "What its source supports", "Published by others", "Here", "Answer", "Strength")
 HOW_TO_READ = (
-    "Claimed are the words of the table. What its source supports is what the primary source states. Published "
-    "are measurements of others, or formulas of theirs. Here are the values of these results, the best first. "
-    "The strength of the evidence is A to D, as on the page of all answers."
+    "Claimed are the words of the table. What its source supports is what the primary source states. "
+    "Published are measurements of others, or formulas of theirs. Here are the values of these results, the "
+    "best first. The strength of the evidence is A to D, as on the page of all answers."
 )
 MOST_FOUND = 2
 """Pieces of our evidence that a row shows."""

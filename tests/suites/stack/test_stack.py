@@ -13,7 +13,7 @@ from variants import applied, tiny_run
 from harness.config.run import load
 from harness.records import Reading, Unavailable, WrongResult
 from suites import stack
-from suites.stack.loading import Ahead, InStep, stop_worker
+from suites.stack.loading import LoadedAhead, LoadedInStep, stop_worker
 from suites.stack.session import Session
 from suites.stack.subject import Subject
 from suites.training.models import head_loss
@@ -86,7 +86,10 @@ def test_a_wrong_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_that_are_loaded_ahead_are_the_same_and_ready_when_a_step_ends() -> None:
     workload = subject_of("baseline").workload
-    ours, theirs = Ahead(workload, 3, torch.device("cpu")), InStep(workload, 3, torch.device("cpu"))
+    ours, theirs = (
+        LoadedAhead(workload, 3, torch.device("cpu")),
+        LoadedInStep(workload, 3, torch.device("cpu")),
+    )
     for _ in range(3):
         for one, other in zip(ours.take(), theirs.take(), strict=True):
             assert torch.equal(one, other)
