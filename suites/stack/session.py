@@ -16,7 +16,7 @@ from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import Stopwatch
 from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import WrongResult
-from suites.stack.loading import LoadedAhead, Batch, LoadedInStep, UpdateLoader
+from suites.stack.loading import Batch, LoadedAhead, LoadedInStep, UpdateLoader
 from suites.stack.subject import Subject
 from suites.training.contract import Contract, Within, loosest
 from suites.training.correctness import GRADIENT_FACTOR, compare

@@ -27,5 +27,5 @@ def write_measurements(folder: Path, records: Mapping[str, Sequence[Record]]) ->
         every.to_csv(path, index=False)
         return f"Every sample: {path} (as Parquet with pip install 'throughput-harness[parquet]')"
     path = folder / "measurements.parquet"
-    every.to_parquet(path, engine=ENGINE, index=False)
+    every.to_parquet(path, engine="pyarrow", index=False)
     return f"Every sample: {path}"
