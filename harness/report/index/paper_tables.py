@@ -47,10 +47,10 @@ def _lines(row: PaperRow, answered: dict[str, AnsweredClaim]) -> Iterator[tuple[
         here = [evidence_text(found, one.claim) for found in one.evidence[:MOST_FOUND]]
         texts = (
             *head,
-            one.claim.misquoted or one.claim.source_says,
+            f"{one.claim.source_says} {one.claim.misquoted}".strip(),
             "; ".join(published),
-            "; ".join(here) or one.why or one.claim.not_built,
-            one.answer,
+            "; ".join(here) or one.claim.not_built or one.claim.untestable,
+            one.answer if one.claim.misquoted or not one.why else f"{one.answer}: {one.why}",
             one.strength,
         )
         yield tuple(TableCell(text, look="word") if text else NONE for text in texts)

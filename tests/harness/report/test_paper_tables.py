@@ -43,8 +43,8 @@ def test_each_row_has_what_the_answer_of_its_claim_has() -> None:
     (answer,) = [one for one in ROWS if one.claim.id == "table_1_7b"]
     assert shown["Row"] == "7B"
     assert shown["What its source supports"] == claim.source_says
-    assert (shown["Answer"], shown["Strength"]) == (answer.answer, answer.strength)
-    (changed,) = [replace(answer, answer="confirmed", strength="A")]
+    assert (shown["Answer"], shown["Strength"]) == (f"{answer.answer}: {answer.why}", answer.strength)
+    (changed,) = [replace(answer, answer="confirmed", strength="A", why="")]
     others = [changed if one is answer else one for one in ROWS]
     again = {row[1].text: row for table in paper_tables(ASKED, others) for row in table.rows}
     assert [cell.text for cell in again["280GB; 4"][-2:]] == ["confirmed", "A"]
