@@ -8,24 +8,8 @@ from harness.instruments.memory.caching_allocator import DeviceFullError, replay
 from harness.records import Note, Origin, Reading
 from suites.memory.subject import Subject
 from suites.training.dry_run.dry_run import DryRun
+from suites.training.layouts.room import CUDA_CONTEXT_B, NCCL_OF_MORE_B, NCCL_OF_TWO_B
 from suites.training.step import TrainingStep
-
-MiB = 1024**2
-
-CUDA_CONTEXT_B = 426 * MiB
-"""The driver's empty context. Kernels that a step loads come on top, so it is a lower bound.
-
-Measured with torch 2.10 and CUDA 13.0 on an RTX 6000 Ada (github.com/unslothai/unsloth-zoo, pull request
-1053). torch's maintainers name about 400 MB with lazy loading (github.com/pytorch/pytorch, issue 109888). No
-measurement by architecture was found, so it is taken for all.
-"""
-
-NCCL_OF_TWO_B, NCCL_OF_MORE_B = 544 * MiB, 688 * MiB
-"""NCCL's buffers for one communicator of two ranks, and of more within one node.
-
-Measured on four A100 with NVLink (github.com/NVIDIA/nccl, issue 964). They grow with the number of channels
-and, up to two nodes, with that of ranks (issue 986); between nodes they can be larger.
-"""
 
 
 def outside_allocator_B(step: TrainingStep) -> dict[str, int]:

@@ -95,10 +95,10 @@ def simulated(subject: Subject, step: TrainingStep) -> Iterator[Reading | Note]:
 
 def by_formula(subject: Subject) -> Iterator[Reading | Note]:
     """Return the peak of Megatron-LM by the tensors that it keeps, in total and by part."""
-    peak = megatron.peak_of_rank(subject.workload)
+    peak = megatron.published_peak(subject.workload)
     yield Note(f"megatron: of a rank of stage {peak.stage + 1} of {subject.workload.pp_size}")
     yield Reading("peak_memory", "B", peak.total_B, Origin.CALCULATED, "megatron")
-    for part in ("states", "activations", "logits", "workspaces"):
+    for part in ("states", "activations", "logits", "communication", "workspaces"):
         yield Reading(f"peak_memory/{part}", "B", getattr(peak, part), Origin.CALCULATED, "megatron")
 
 

@@ -16,7 +16,7 @@ from suites.training.step import TrainingStep
 UNITS_B = {"GiB": 2.0**30, "GB": 1e9}
 
 MEGATRONS = OnlyWith("program", ("megatron",))
-"""Marks fields that Megatron-LM's formula alone reads."""
+"""Marks fields that the account of Megatron-LM's tensors alone reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,20 @@ class Workload(training.Workload):
     micro_batch_size: PositiveInt  # sequences of one micro-batch on one rank
     optimizer: Literal["adamw", "sgd_momentum"] = "adamw"
     techniques: list[Any] = field(default_factory=list, hash=False)  # as an optimization's YAML lists them
-    program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by megatron.py's formula
-    # As the next four, an argument of Megatron-LM's.
+    program: Literal["torch", "megatron"] = "torch"  # megatron: Megatron-LM, by the account of its tensors
+    # As the next ones, an argument of Megatron-LM's.
     sequence_parallel: Annotated[bool, MEGATRONS] = False
     stages_per_rank: Annotated[PositiveInt, MEGATRONS] = 1  # more than 1: interleaved 1F1B
     distributed_optimizer: Annotated[bool, MEGATRONS] = False
     recompute: Annotated[Literal["none", "selective", "full"], MEGATRONS] = "none"
     attention: Annotated[Literal["fused", "flash", "unfused"], MEGATRONS] = "fused"
+    expert_ranks: Annotated[PositiveInt, MEGATRONS] = 1  # that share the experts of a layer
+    expert_tensor_ranks: Annotated[PositiveInt, MEGATRONS] | None = None  # of one expert; None: tp_size
+    optimizer_instances: Annotated[PositiveInt, MEGATRONS] = 1  # copies of the sharded optimizer states
+    precision: Annotated[Literal["bf16", "fp8"], MEGATRONS] = "bf16"
+    fused_loss: Annotated[bool, MEGATRONS] = False
+    # Fields of suites/training/layouts/shape.py besides those above: experts, latent attention, ...
+    shape_fields: Annotated[dict[str, Any] | None, MEGATRONS] = field(default=None, hash=False)
     # By CUBLAS_WORKSPACE_CONFIG, per handle; None: torch's default for the architecture.
     cublas_workspace_B: Annotated[PositiveInt, MEGATRONS] | None = None
     # As it was published, in `unit`; None: nothing was.

@@ -42,6 +42,12 @@ python -m harness.fit model=PATH [KEY=VALUE ...]
                       python -m harness list techniques has all with settings
   what_ifs=true       what else is tried: true for the quick changes, all, or
                       false for none
+  layout=tp:8,pp:4    a layout of parallelism: dp, tp, pp, cp, ep, etp, zero,
+                      virtual_stages, shard_size; or layout=search for all that
+                      fit. With it, in place of techniques and what_ifs:
+                      program=megatron (or torchtitan, deepspeed, nanotron,
+                      composer), recompute=none, precision=bf16 (fp8, mxfp8),
+                      global_batch_size, offload=none, gpus_per_node=8
   out=results/fit     folder of the records, one folder below it per question;
                       the same question is answered from them
 
@@ -51,6 +57,7 @@ run of the step and torch's allocator. docs/fit.md
 
 python -m harness.fit model=config.json device=h100_80gb devices=4 \\
   techniques=[fsdp2,mixed_precision,attention,activation_checkpointing]
+python -m harness.fit model=config.json devices=512 layout=tp:8,pp:4,zero:1
 """
 
 SEARCHES = ("largest_micro_batch", "fits")
@@ -77,6 +84,8 @@ def run(argv: Sequence[str]) -> int:
 
 def answer(argv: Sequence[str]) -> int:
     """Run what is not on disk yet, print the answer, return the exit status; raises ConfigError."""
+    if any(word.startswith("layout=") for word in argv):
+        return answer_of_layouts(argv)
     from harness.commands.fit.answer import Answer, WhatIfResult
     from harness.commands.fit.lines import lines
     from harness.records import Status
@@ -95,6 +104,26 @@ def answer(argv: Sequence[str]) -> int:
     ]
     print_all(lines(found, tried))
     return DONE if found.fits else NO
+
+
+def answer_of_layouts(argv: Sequence[str]) -> int:
+    """Answer a question about layouts of parallelism; raises ConfigError."""
+    from harness.commands.fit import layout_lines, layouts
+    from harness.records import Status
+    from harness.sweep.store import read_records
+    from harness.sweep.sweep import sweep
+    from harness.sweep.turn import turn
+
+    question = layouts.question_of(argv)
+    with turn(question.run.out):
+        sweep(question.run)
+        (record,) = planned(question.run.out, read_records(question.run.out))
+    if record.status != Status.OK:
+        status = MISTAKE if record.status == Status.UNAVAILABLE else FAILED
+        return complain("harness.fit", record.reason or str(record.status), status)
+    print_all(layout_lines.lines(record, question))
+    answered = [one for one in record.measurements if one.metric in ("fits", "layouts_that_fit")]
+    return DONE if any(one.samples[-1] for one in answered) else NO
 
 
 def asked(argv: Sequence[str]) -> tuple[Question, Records, str]:

@@ -282,7 +282,7 @@ def _two_steps(
     return log.ledger.timeline(since, program.round_to_B), full or first == second
 
 
-class Program(NamedTuple):
+class TrainingProgram(NamedTuple):
     """Whose operations are traced, and how their bytes are counted."""
 
     make_log: Callable[[], StorageLog]
@@ -293,17 +293,19 @@ class Program(NamedTuple):
     random_states: bool  # saved ones are in the memory that is counted
 
 
-def program_of(device: Device) -> Program:
+def program_of(device: Device) -> TrainingProgram:
     """Return this host's operations, or CUDA's."""
     if device.name == "cuda":
         kept_B = (CUBLAS_WORKSPACE_B[device.architecture],) * CUBLAS_HANDLES
         line = CallingLine([simulated_cuda.__file__])
         log = partial(StorageLog, cuda_workspace, line=line, computes_below=True)
-        return Program(log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False)
+        return TrainingProgram(
+            log, cuda_operations, as_on_cuda, kept_B, round_to_B=BLOCK_B, random_states=False
+        )
     workspace = gloo_workspace if device.gloo else host_workspace
     log = partial(StorageLog, workspace, ask_host=device.measured)
     operations: Callable[[], AbstractContextManager[None]] = sends_kept if device.gloo else nullcontext
-    return Program(log, operations, lambda same: same, kept_B=(), round_to_B=1, random_states=True)
+    return TrainingProgram(log, operations, lambda same: same, kept_B=(), round_to_B=1, random_states=True)
 
 
 def gloo_workspace(operation: Any, arguments: Sequence[Any], result: Any) -> int:

@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
-Program = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
+ProgramName = Literal["megatron", "torchtitan", "deepspeed", "nanotron", "composer"]
 """Whose code trains: it decides what is kept, sent and overlapped."""
 
 RECOMPUTES = ("none", "selective", "full")
-"""By `Layouts.recompute`: what is recomputed in the backward pass."""
+"""By `Layouts.recompute`: what is recomputed in the backward pass. selective: attention without its kernel's
+inputs (Megatron-LM), matmuls kept and the rest recomputed (torchtitan)."""
 
 
 class Layouts(NamedTuple):
-    """Layouts as arrays of one length. GPUs: dp × tp × pp × cp; experts are spread over dp × tp × cp of them."""
+    """Layouts as arrays of one length. GPUs: dp × tp × pp × cp; experts spread over dp × tp × cp of them."""
 
     dp: Ints  # data-parallel ranks
     tp: Ints  # tensor-parallel ranks
@@ -70,8 +72,10 @@ class Training:
     """What layouts of one question have in common besides the model."""
 
     seq_len: int
-    program: Program = "megatron"
+    program: ProgramName = "megatron"
     precision: Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"] = "bf16"  # of matmuls
     optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
-    gradient_B: int = 4  # bytes of an accumulated gradient
     attention: Literal["fused", "flash", "unfused"] = "fused"
+    offload: Literal["none", "optimizer", "parameters"] = "none"  # what is on the host; of FSDP2, all of it
+    fused_loss: bool = False  # Megatron-LM's --cross-entropy-loss-fusion; logits in chunks elsewhere
+    imbalance: float = 1.2  # tokens of the rank with the busiest experts over the mean

@@ -5,10 +5,8 @@ Dense models and mixtures of experts, with grouped-query or multi-head latent at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +22,13 @@ class TransformerShape:
     vocab_size: int
     gated: bool = True  # three matrices in an MLP (SwiGLU), else two
     layer_norm: bool = False  # norms have a shift, too
-    bias: bool = False  # of every linear layer but the output layer
+    bias: bool = False  # of every linear layer but the output layer and the router
+    attention_bias: bool = False  # of attention's linear layers alone
     qkv_bias: bool = False  # of queries, keys and values alone
-    qk_norm: bool = False
+    router_bias: bool = False
+    norms_per_layer: int = 2
+    qk_norm_size: int = 0  # parameters of the norms of queries and keys in a layer
+    attention_sinks: bool = False  # a parameter per head
     tie_word_embeddings: bool = False
     learned_positions: int = 0  # rows of a learned position embedding
     dropout: float = 0.0
@@ -35,6 +37,7 @@ class TransformerShape:
     experts_per_token: int = 0
     moe_intermediate_size: int = 0  # of one expert's MLP
     shared_intermediate_size: int = 0  # of the MLP that every token passes next to the experts
+    shared_gate: bool = False  # the shared MLP's result is weighted by a gate per token
     moe_layers: tuple[bool, ...] = ()  # per layer; (): all, if there are experts
     num_nextn_predict_layers: int = 0  # layers of multi-token prediction, after the last
     # Multi-head latent attention; kv_lora_rank 0: none
@@ -91,7 +94,7 @@ class TransformerShape:
         rank = self.kv_lora_rank
         unrotated = self.head_dim - self.qk_rope_head_dim
         keys = self.hidden_size * (rank + self.qk_rope_head_dim)
-        keys += rank * self.num_attention_heads * (unrotated + self.value_dim)
+        keys += rank * self.num_attention_heads * (unrotated + self.value_dim)  # the rotated part is shared
         queries = (
             self.q_lora_rank * (self.hidden_size + self.query_size)
             if self.q_lora_rank
@@ -103,13 +106,13 @@ class TransformerShape:
     def attention_vector_parameters(self) -> int:
         """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
         count = 0
-        if self.bias or self.qkv_bias:
+        if self.bias or self.attention_bias or self.qkv_bias:
             count += self.query_size + self.key_value_size
-        if self.bias:
+        if self.bias or self.attention_bias:
             count += self.hidden_size
-        if self.qk_norm:
-            count += 2 * self.head_dim
-        return count + self.q_lora_rank + self.kv_lora_rank
+        if self.attention_sinks:
+            count += self.num_attention_heads
+        return count + self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
 
     @property
     def norm_parameters(self) -> int:
@@ -118,8 +121,10 @@ class TransformerShape:
 
     def mlp_parameters(self, width: int) -> int:
         """Return the parameters of one MLP of a width."""
+        if not width:
+            return 0
         biases = (self.matrices_of_mlp - 1) * width + self.hidden_size if self.bias else 0
-        return self.matrices_of_mlp * self.hidden_size * width + biases if width else 0
+        return self.matrices_of_mlp * self.hidden_size * width + biases
 
     @cached_property
     def expert_parameters(self) -> int:
@@ -128,14 +133,23 @@ class TransformerShape:
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
         """Return the parameters of one layer. `active`: of experts, only those that one token passes."""
-        count = self.attention_matrix_parameters + self.attention_vector_parameters + 2 * self.norm_parameters
+        count = self.attention_matrix_parameters + self.attention_vector_parameters
+        count += self.norms_per_layer * self.norm_parameters
         if not moe:
             return count + self.mlp_parameters(self.intermediate_size)
         experts = self.experts_per_token if active else self.num_experts
-        router = self.hidden_size * self.num_experts
-        return count + router + experts * self.expert_parameters + self.mlp_parameters(
-            self.shared_intermediate_size
-        )
+        return count + self.router_parameters + experts * self.expert_parameters + self.shared_parameters
+
+    @property
+    def router_parameters(self) -> int:
+        """Return the parameters of a layer's router."""
+        return (self.hidden_size + self.router_bias) * self.num_experts
+
+    @property
+    def shared_parameters(self) -> int:
+        """Return the parameters of the MLP that every token passes next to the experts."""
+        gate = self.hidden_size if self.shared_gate else 0
+        return gate + self.mlp_parameters(self.shared_intermediate_size)
 
     def _all(self, active: bool) -> int:
         vocabulary = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
@@ -152,12 +166,3 @@ class TransformerShape:
     def active_parameters(self) -> int:
         """Return the parameters that one token passes, embeddings included."""
         return self._all(active=True)
-
-
-def shape_of(config: Mapping[str, Any]) -> TransformerShape:
-    """Return the shape of a Hugging Face config, with the names and defaults that its library gives.
-
-    Raises KeyError with the name of a size that the config does not state, and ValueError where a value is not
-    one that a model can have.
-    """
-    raise NotImplementedError

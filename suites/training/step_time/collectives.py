@@ -79,6 +79,23 @@ def gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> 
     )
 
 
+def ring_gather_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
+    """Return the seconds of an all-gather to `size_B` bytes per rank by rings, or of a reduce-scatter.
+
+    As many rings as GPUs of a node have links, each through all ranks: the slowest link bounds all, and the
+    latency is that of every node in turn (NCCL's ring algorithm; nccl-tests, PERFORMANCE.md).
+    """
+    near = ranks_in_node(group, inner, links.node_size)
+    nodes = group / near
+    within_s = size_B * passed_share(group) / links.node_B_per_s
+    between_s = size_B / near * passed_share(group) / links.network_B_per_s
+    hops_s = (near - 1) * links.node_hop_s + (nodes - 1) * links.network_hop_s
+    return Seconds(
+        np.where(nodes > 1, np.maximum(within_s, between_s), within_s),
+        np.where(group > 1, links.collective_s + hops_s, 0.0),
+    )
+
+
 def all_reduce_s(size_B: Floats, group: Floats, inner: Floats, links: NodeLinks) -> Seconds:
     """Return the seconds of an all-reduce of `size_B` bytes: a reduce-scatter and an all-gather."""
     return gather_s(size_B, group, inner, links).times(2)

@@ -1,0 +1,103 @@
+"""The layouts suite's types: a model, the GPUs it is trained on, and a layout or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple
+
+from harness.bounds import Bounds, PositiveInt
+from harness.records import Unavailable
+from suites.training.dry_run.simulated_cuda import Architecture
+from suites.training.layouts.divide import refusal
+from suites.training.layouts.layout import RECOMPUTES, Layouts, ProgramName, Training
+from suites.training.layouts.search import LayoutGpus
+from suites.training.layouts.shape import TransformerShape
+from suites.training.layouts.shape_of_config import shape_of_config
+
+Bytes = Annotated[float, Bounds(above=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model and its GPUs. `tp` to `zero` describe one layout; `search` tries all."""
+
+    hf_config: dict[str, Any] = field(hash=False)  # the content of a config.json
+    gpus: PositiveInt = 1
+    gpus_per_node: PositiveInt = 8
+    seq_len: PositiveInt
+    global_batch_size: PositiveInt | None = None  # sequences of one update; None: not known
+    program: ProgramName = "megatron"  # whose code trains
+    precision: Literal["bf16", "fp8", "mxfp8", "nvfp4"] = "bf16"
+    optimizer: Literal["adamw", "adamw_8bit", "sgd_momentum"] = "adamw"
+    offload: Literal["none", "optimizer", "parameters"] = "none"
+    fused_loss: bool = False
+    search: bool = False  # every layout; else the one below
+    tp: PositiveInt = 1
+    pp: PositiveInt = 1
+    cp: PositiveInt = 1
+    ep: PositiveInt = 1
+    etp: PositiveInt = 1
+    virtual_stages: PositiveInt = 1
+    zero: Annotated[int, Bounds(at_least=0, at_most=3)] = 1
+    shard_size: PositiveInt | None = None  # ranks of hybrid sharding; None: all data-parallel ones
+    micro_batch_size: PositiveInt = 1
+    recompute: Literal["none", "selective", "full"] = "none"
+    sequence_parallel: bool = True  # with tensor parallelism
+    usable_memory_B: Bytes = 85.0e9  # of one GPU
+    architecture: Architecture = "hopper"
+    source: str = ""
+
+
+class Subject(NamedTuple):
+    """A question about layouts, checked."""
+
+    workload: Workload
+    shape: TransformerShape
+    training: Training
+    cluster: LayoutGpus
+    layout: Layouts  # one; of a search, the plainest
+
+
+def subject_of(workload: Workload) -> Subject:
+    """Return the question; raises `Unavailable` for a model without a shape, or what does not divide."""
+    training = Training(
+        seq_len=workload.seq_len,
+        program=workload.program,
+        precision=workload.precision,
+        optimizer=workload.optimizer,
+        offload=workload.offload,
+        fused_loss=workload.fused_loss,
+        attention="flash" if workload.program != "megatron" else "fused",
+    )
+    shape = shape_of_config(workload.hf_config)
+    cluster = LayoutGpus(
+        workload.gpus, workload.gpus_per_node, workload.usable_memory_B, workload.architecture
+    )
+    layout = layout_of(workload)
+    if not workload.search and (reason := refusal(shape, layout, training)):
+        raise Unavailable(reason)
+    return Subject(workload, shape, training, cluster, layout)
+
+
+def layout_of(workload: Workload) -> Layouts:
+    """Return the layout; raises `Unavailable` where its ranks do not divide the GPUs or the batch."""
+    ranks = workload.tp * workload.pp * workload.cp
+    if workload.gpus % ranks:
+        raise Unavailable(f"tp × pp × cp = {ranks} does not divide gpus={workload.gpus}")
+    dp = workload.gpus // ranks
+    sequences = dp * workload.micro_batch_size
+    batch = workload.global_batch_size
+    if batch is not None and batch % sequences:
+        raise Unavailable(
+            f"global_batch_size={batch} is no multiple of dp × micro_batch_size = {dp} × "
+            f"{workload.micro_batch_size} = {sequences}"
+        )
+    row: dict[str, int] = {
+        name: getattr(workload, name) for name in ("tp", "pp", "cp", "ep", "etp", "virtual_stages", "zero")
+    }
+    row |= {"dp": dp, "micro_batch_size": workload.micro_batch_size}
+    row["micro_batches"] = batch // sequences if batch else (4 * workload.pp if workload.pp > 1 else 1)
+    row["recompute"] = RECOMPUTES.index(workload.recompute)
+    row["sequence_parallel"] = int(workload.sequence_parallel and workload.tp > 1)
+    row["shard_size"] = workload.shard_size or 0
+    return Layouts.of([row])

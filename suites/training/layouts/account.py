@@ -1,0 +1,230 @@
+"""The peak memory of every rank of a layout, added up from the tensors that its program keeps.
+
+Nothing is fitted but the constants that say so. Arrays have an entry per layout; all bytes are of one GPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from suites.training.dry_run.simulated_cuda import CUBLAS_HANDLES, CUBLAS_WORKSPACE_B, Architecture
+from suites.training.layouts.kept import (
+    KeptOfLayer,
+    kept_of_layer,
+    parts_of_sequence,
+    tokens_of_rank,
+)
+from suites.training.layouts.layout import Floats, Ints, Layouts, Training
+from suites.training.layouts.shape import TransformerShape
+from suites.training.layouts.stages import all_layers_of, layers_of, passes_of_stage
+from suites.training.layouts.states import (
+    RankParameters,
+    UnitParameters,
+    padded_vocabulary,
+    parameters_of,
+    states_B,
+    units_of,
+)
+
+MiB = 2**20
+
+ENGINE_WORKSPACE_B: dict[Architecture, int] = {"hopper": 32 * MiB + 1024, "blackwell": 32 * MiB + 1024}
+"""Transformer Engine's workspace by architecture, 4 MiB for others: pytorch/cpp_extensions/gemm.py."""
+
+GROUPED_STREAMS = 4
+"""More such workspaces, for grouped matmuls: transformer_engine/pytorch/module/base.py,
+_num_cublas_streams."""
+
+LOGIT_B = {"megatron": 6, "nanotron": 8, "composer": 6, "torchtitan": 12, "deepspeed": 12}
+"""Bytes per logit where the loss is computed. Megatron-LM: bf16, and an fp32 copy, which the loss overwrites
+(tensor_parallel/cross_entropy.py). nanotron: an fp32 copy and another that the loss makes
+(parallel/tensor_parallel/functional.py). torch: log-softmax, and the gradients of it and of its result, fp32;
+Composer's MPT in bf16."""
+
+SHARDED_LOGIT_B = 16
+"""Of torch's loss over a vocabulary that tensor-parallel ranks share, which also subtracts the ranks'
+maximum."""
+
+FUSED_LOGIT_B = 10
+"""Of Megatron-LM's fused loss, which keeps a second fp32 copy (core/fusions/fused_cross_entropy.py)."""
+
+
+class LayoutPeak(NamedTuple):
+    """Bytes of the rank with the largest peak, by part, as arrays over layouts."""
+
+    stage: Ints  # of the pipeline's ranks, from 0
+    states: Floats  # parameters, gradients, optimizer states
+    activations: Floats  # kept for the backward pass, and made by it
+    logits: Floats  # what the loss has, on the last stage
+    communication: Floats  # gathered parameters, buckets, what pipeline stages send
+    workspaces: Floats
+
+    @property
+    def total_B(self) -> Floats:
+        """Return all of them."""
+        return self.states + self.activations + self.logits + self.communication + self.workspaces
+
+    def where(self, chosen: np.ndarray, other: LayoutPeak) -> LayoutPeak:
+        """Return the chosen entries of this one and the rest of another."""
+        pairs = zip(self, other, strict=True)
+        return LayoutPeak(*(np.where(chosen, own, others) for own, others in pairs))
+
+
+def worst_peak(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture = "hopper"
+) -> LayoutPeak:
+    """Return the peak of the rank that takes the most, of each layout."""
+    worst = peak_of_rank(shape, layouts, training, np.zeros_like(layouts.pp), architecture)
+    for rank in range(1, int(layouts.pp.max())):
+        exists = layouts.pp > rank
+        of_rank = np.where(exists, rank, 0)
+        one = peak_of_rank(shape, layouts, training, of_rank, architecture)
+        worst = one.where(exists & (one.total_B > worst.total_B), worst)
+    return worst
+
+
+def peak_of_rank(
+    shape: TransformerShape,
+    layouts: Layouts,
+    training: Training,
+    rank: Ints,
+    architecture: Architecture = "hopper",
+) -> LayoutPeak:
+    """Return the peak of a pipeline rank: where the loss is computed, or in a layer's backward pass."""
+    layers = all_layers_of(shape, layouts, training, rank)
+    parameters = parameters_of(shape, layouts, layers, rank)
+    states = states_B(layouts, training, parameters)
+    kept = kept_of_layer(shape, layouts, training, architecture)
+    waiting = waiting_B(shape, layouts, training, rank, kept)
+    made = np.where(layers.all > 0, kept.recomputed, 0.0)
+    logits = np.where(rank == layouts.pp - 1, logits_B(shape, layouts, training, kept), 0.0)
+    gathered = gathered_B(layouts, units_of(shape, layouts, layers, rank))
+    at_loss = logits + gathered.at_loss > made + gathered.in_backward
+    late = late_gradients_B(layouts, training, parameters, waiting, np.maximum(logits, made))
+    return LayoutPeak(
+        rank,
+        states.weights + states.optimizer + states.gradients * gradients_exist(layouts, training),
+        waiting + np.where(at_loss, 0.0, made),
+        np.where(at_loss, logits, 0.0),
+        communication_B(layouts, training, parameters, kept)
+        + late
+        + np.where(at_loss, gathered.at_loss, gathered.in_backward),
+        workspaces_B(shape, layouts, training, architecture),
+    )
+
+
+def gradients_exist(layouts: Layouts, training: Training) -> Floats:
+    """Return 1 where a rank has its gradients when a backward pass begins, else 0.
+
+    FSDP's are set to None by each update, so that only further micro-batches find some.
+    """
+    transient = training.program in ("torchtitan", "composer")
+    return np.where(transient & (layouts.micro_batches == 1), 0.0, 1.0)
+
+
+class GatheredBytes(NamedTuple):
+    """What ZeRO-3 has of parameters that are gathered and of gradients that are not yet reduced."""
+
+    at_loss: Floats
+    in_backward: Floats
+
+
+def gathered_B(layouts: Layouts, units: UnitParameters) -> GatheredBytes:
+    """Return what FSDP2 gathers in bf16, and the gradients that it has not reduced.
+
+    The root's parameters and the last layer's stay gathered where the loss is computed. A backward pass has
+    two layers gathered, the output layer's gradient, and the fp32 buffer in which a layer's gradients are
+    reduced (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_collectives.py).
+    """
+    backward = 2 * (units.root + units.head + 2 * units.layer) + 4 * units.layer
+    shards = layouts.zero >= 3
+    return GatheredBytes(
+        np.where(shards, 2 * (units.root + units.layer), 0.0), np.where(shards, backward, 0.0)
+    )
+
+
+def waiting_B(
+    shape: TransformerShape, layouts: Layouts, training: Training, rank: Ints, kept: KeptOfLayer
+) -> Floats:
+    """Return what all forward passes keep that await their backward pass."""
+    total: Floats = np.zeros_like(kept.input)
+    for virtual in range(int(layouts.virtual_stages.max())):
+        own = layers_of(shape, layouts, training, rank, virtual)
+        passes = passes_of_stage(layouts, rank, virtual)
+        total = total + passes * (own.dense * kept.dense + own.moe * kept.moe)
+        if virtual == 0:  # the dropout after the embedding
+            total = total + np.where(rank == 0, passes * kept.masks, 0.0)
+    extra = shape.num_nextn_predict_layers * (kept.moe if shape.num_experts else kept.dense)
+    return total + np.where(rank == layouts.pp - 1, extra, 0.0)
+
+
+def logits_B(shape: TransformerShape, layouts: Layouts, training: Training, kept: KeptOfLayer) -> Floats:
+    """Return what the last stage has where the loss is computed: the last norm, its result and the logits.
+
+    With sequence parallelism, Megatron-LM also gathers the output layer's input into a buffer that stays.
+    """
+    tokens = tokens_of_rank(layouts, training)
+    gathered = np.where(parts_of_sequence(layouts) > 1, 2 * tokens * shape.hidden_size, 0.0)
+    each: float | Floats = LOGIT_B[training.program]
+    if training.fused_loss and training.program == "megatron":
+        each = FUSED_LOGIT_B
+    if training.program == "torchtitan":
+        each = np.where(layouts.tp > 1, SHARDED_LOGIT_B, each)
+    of_logits = each * tokens * padded_vocabulary(shape, layouts) / layouts.tp
+    if training.fused_loss and training.program != "megatron":
+        of_logits = of_logits / LOSS_CHUNKS
+    predicted = shape.num_nextn_predict_layers
+    of_more = predicted * (of_logits * (1 - 2 / each) + JOINED_INPUTS * kept.input)  # bf16 ones are gone then
+    return 2 * kept.input + gathered + of_logits + of_more
+
+
+JOINED_INPUTS = 8
+"""Of multi-token prediction, in units of a layer's input: inputs and results of two norms, the two joined,
+and their projection (core/transformer/multi_token_prediction.py)."""
+
+LOSS_CHUNKS = 8
+"""Chunks of a loss that makes logits in turn: the default of the technique `loss` here and of torchtitan."""
+
+
+def late_gradients_B(
+    layouts: Layouts, training: Training, parameters: RankParameters, waiting: Floats, made: Floats
+) -> Floats:
+    """Return by how much the end of nanotron's backward pass exceeds its beginning.
+
+    Gradients in bf16 exist until the full backward pass of a micro-batch is over, and are added to fp32 ones
+    then (optim/gradient_accumulator.py, backward).
+    """
+    if training.program != "nanotron":
+        return np.zeros_like(waiting)
+    passes = np.maximum(1, np.minimum(layouts.pp, layouts.micro_batches))
+    return np.maximum(0.0, 2 * parameters.all - waiting / passes - made)
+
+
+def communication_B(
+    layouts: Layouts, training: Training, parameters: RankParameters, kept: KeptOfLayer
+) -> Floats:
+    """Return buckets of gradients, and what pipeline stages keep of what they receive.
+
+    In Megatron-Core the gradient of each virtual stage's last input stays until its next micro-batch
+    (core/transformer/transformer_block.py, input_tensor; core/pipeline_parallel/schedules.py, retain_grad).
+    torch's DDP has buckets of all
+    gradients (torch/nn/parallel/distributed.py, gradient_as_bucket_view), which nanotron uses.
+    """
+    of_stages = np.where(layouts.pp > 1, layouts.virtual_stages * kept.input, 0.0)
+    buckets = np.zeros_like(kept.input)
+    if training.program == "nanotron":
+        buckets = np.where(layouts.dp * layouts.cp > 1, 2 * parameters.all, 0.0)
+    return of_stages + buckets
+
+
+def workspaces_B(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
+) -> Floats:
+    """Return the workspaces of cuBLAS and Transformer Engine."""
+    size_B = CUBLAS_HANDLES * CUBLAS_WORKSPACE_B[architecture]
+    if training.program == "megatron":
+        engine_B = ENGINE_WORKSPACE_B.get(architecture, 4 * MiB)
+        size_B += engine_B * (1 + (GROUPED_STREAMS if shape.num_experts else 0))
+    return np.full_like(layouts.tp, size_B, dtype=float)

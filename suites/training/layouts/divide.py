@@ -1,0 +1,146 @@
+"""Whether a layout divides its model, sequences, experts and micro-batches; and if not, what would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.training.layouts.layout import Ints, Layouts, Training
+from suites.training.layouts.shape import TransformerShape
+
+Bools = NDArray[np.bool_]
+
+
+class DivisionRule(NamedTuple):
+    """One condition, as an array over layouts."""
+
+    holds: Bools
+    field: str  # of the layouts, which breaks it
+    whole: str  # what it has to divide, in words
+    size: int  # of that; 0: any divisor of it is no help
+
+
+def divides(shape: TransformerShape, layouts: Layouts, training: Training) -> Bools:
+    """Return for each layout whether all rules hold."""
+    result = np.ones_like(layouts.tp, dtype=bool)
+    for rule in rules(shape, layouts, training):
+        result &= rule.holds
+    return result
+
+
+def refusal(shape: TransformerShape, layout: Layouts, training: Training) -> str | None:
+    """Return in one line why a layout is impossible, and which values would divide; None where it is."""
+    for rule in rules(shape, layout, training):
+        if rule.holds.all():
+            continue
+        value = int(getattr(layout, rule.field)[0])
+        if not rule.size:
+            return f"{rule.field}={value}: {rule.whole}"
+        allowed = ", ".join(str(one) for one in divisors(rule.size)[:12])
+        return f"{rule.field}={value} does not divide {rule.whole}; allowed: {allowed}"
+    return None
+
+
+def divisors(whole: int) -> list[int]:
+    """Return the divisors of a number in order."""
+    return [one for one in range(1, whole + 1) if whole % one == 0]
+
+
+def rules(shape: TransformerShape, layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
+    """Yield every condition; a field breaks the first that it can."""
+    yield from rules_of_tensor_parallelism(shape, layouts)
+    yield from rules_of_pipelines(shape, layouts, training)
+    split = layouts.cp * np.where(layouts.cp > 1, 2, 1)  # Megatron-Core: two parts a rank, for balance
+    spread = np.where(layouts.sequence_parallel > 0, layouts.tp, 1)
+    tokens = training.seq_len
+    yield DivisionRule(tokens % split == 0, "cp", f"seq_len={tokens} (in two parts per rank)", tokens // 2)
+    yield DivisionRule(tokens % (split * spread) == 0, "tp", f"the tokens of a rank, {tokens} / cp", tokens)
+    yield from rules_of_experts(shape, layouts)
+    yield from rules_of_sharding(layouts, training)
+
+
+def rules_of_tensor_parallelism(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
+    """Yield the conditions on what tensor-parallel ranks share."""
+    heads, groups = shape.num_attention_heads, shape.num_key_value_heads
+    yield DivisionRule(heads % layouts.tp == 0, "tp", f"num_attention_heads={heads}", heads)
+    yield DivisionRule(groups % layouts.tp == 0, "tp", f"num_key_value_heads={groups}", groups)
+    if not all(shape.layers_are_moe):
+        width = shape.intermediate_size
+        yield DivisionRule(width % layouts.tp == 0, "tp", f"intermediate_size={width}", width)
+    yield DivisionRule(
+        (layouts.sequence_parallel == 0) | (layouts.tp > 1),
+        "sequence_parallel",
+        "sequence parallelism needs tp of at least 2",
+        0,
+    )
+
+
+def rules_of_pipelines(
+    shape: TransformerShape, layouts: Layouts, training: Training
+) -> Iterator[DivisionRule]:
+    """Yield the conditions on pipeline stages and their micro-batches.
+
+    Megatron-Core wants equal stages, where embedding and output layer may count as a layer each.
+    """
+    layers, stages = shape.num_hidden_layers, layouts.pp * layouts.virtual_stages
+    yield DivisionRule(
+        (layouts.virtual_stages == 1) | (layouts.pp > 1),
+        "virtual_stages",
+        "several stages per rank need pp of at least 2",
+        0,
+    )
+    if training.program == "megatron":
+        alone, all_of = equal_stages(layers, layouts.pp), equal_stages(layers, stages)
+        yield DivisionRule(all_of | alone, "pp", f"num_hidden_layers={layers} in equal stages", layers)
+        each = layers // int(layouts.pp.max())
+        what = f"the {each} layers of a rank (num_hidden_layers={layers}, pp={int(layouts.pp.max())})"
+        yield DivisionRule(all_of, "virtual_stages", what, max(each, 1))
+    most = layers + (2 if training.program == "megatron" else 0)
+    yield DivisionRule(stages <= most, "pp", f"more stages than num_hidden_layers={layers}", 0)
+    multiple = (layouts.virtual_stages == 1) | (layouts.micro_batches % layouts.pp == 0)
+    yield DivisionRule(
+        multiple,
+        "micro_batches",
+        f"interleaved stages need a multiple of pp={int(layouts.pp.max())} micro-batches per step",
+        0,
+    )
+
+
+def equal_stages(layers: int, stages: Ints) -> Bools:
+    """Return whether layers divide into equal stages, where embedding and output layer may be one each."""
+    whole: Bools = (layers % stages == 0) | ((layers + 2) % stages == 0)
+    return whole
+
+
+def rules_of_experts(shape: TransformerShape, layouts: Layouts) -> Iterator[DivisionRule]:
+    """Yield the conditions on expert parallelism."""
+    if not shape.num_experts:
+        yield DivisionRule(layouts.ep == 1, "ep", "the model has no experts", 0)
+        return
+    experts, width = shape.num_experts, shape.moe_intermediate_size
+    yield DivisionRule(experts % layouts.ep == 0, "ep", f"num_experts={experts}", experts)
+    yield DivisionRule(width % layouts.etp == 0, "etp", f"moe_intermediate_size={width}", width)
+    ranks = layouts.dp * layouts.cp * layouts.tp
+    size = int(ranks.max())
+    yield DivisionRule(ranks % (layouts.ep * layouts.etp) == 0, "ep", f"dp × cp × tp / etp = {size}", size)
+
+
+def rules_of_sharding(layouts: Layouts, training: Training) -> Iterator[DivisionRule]:
+    """Yield the conditions on ZeRO's stage."""
+    most = {"megatron": 1, "nanotron": 1}.get(training.program, 3)
+    yield DivisionRule(layouts.zero <= most, "zero", f"{training.program} has stages 0 to {most}", 0)
+    if training.offload != "none":
+        least = 3 if training.program == "torchtitan" or training.offload == "parameters" else 1
+        able = training.program in ("deepspeed", "torchtitan")
+        yield DivisionRule(
+            (layouts.zero >= least) & able,
+            "zero",
+            f"offload={training.offload} needs deepspeed with ZeRO-{least}, or torchtitan with ZeRO-3",
+            0,
+        )
+    ranks = layouts.dp * layouts.cp
+    size = int(ranks.max())
+    yield DivisionRule(ranks % layouts.shard_size == 0, "shard_size", f"dp × cp = {size}", size)

@@ -1,0 +1,186 @@
+"""Bytes that autograd keeps of one layer and one micro-batch on one rank, by the tensors of each program.
+
+Names as in arXiv 2205.05198: t tensor-parallel ranks. Sizes are per token of a rank and in bytes; bf16 has
+two. Facts: NVIDIA/Megatron-LM commit d98e8a64 with layers by Transformer Engine commit d0067d0d;
+huggingface/nanotron commit 2411b022, models/llama.py; torchtitan and Composer's MPT run torch's own
+operations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from suites.training.dry_run.simulated_cuda import Architecture
+from suites.training.layouts.layout import RECOMPUTES, Floats, Layouts, Training
+from suites.training.layouts.shape import TransformerShape
+
+ROUTER_B = 16
+"""Bytes per token and expert: core/transformer/moe/moe_utils.py, unfused."""
+
+FP8 = ("fp8", "mxfp8", "nvfp4")
+"""Precisions in which the inputs of matmuls are kept in one byte per element."""
+
+
+class KeptOfLayer(NamedTuple):
+    """Bytes of one layer and one micro-batch on one rank, as arrays over layouts."""
+
+    dense: Floats  # of a layer with a dense MLP
+    moe: Floats  # of a layer with experts
+    input: Floats  # of the layer's input alone
+    recomputed: Floats  # what exists in one layer's backward pass besides what is kept
+    masks: Floats  # of the dropout after the embedding
+
+
+def kept_of_layer(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture = "hopper"
+) -> KeptOfLayer:
+    """Return what one layer keeps until its backward pass, and what that pass makes."""
+    tokens = tokens_of_rank(layouts, training)
+    spread = parts_of_sequence(layouts)
+    attention = attention_kept(shape, layouts, training, architecture)
+    masks = 2 * shape.hidden_size / spread if shape.dropout else np.zeros_like(tokens)
+    norms = norms_kept(shape, layouts, training)
+    dense = attention + masks + norms + mlp_kept(shape, training, shape.intermediate_size) / layouts.tp
+    moe = attention + masks + norms + experts_kept(shape, layouts, training)
+    scores = scores_kept(shape, layouts, training)
+    whole = KeptOfLayer(dense + scores, moe + scores, 2 * shape.hidden_size / spread, dense, masks / 2)
+    chosen = by_recompute(shape, layouts, training, whole, scores)
+    return KeptOfLayer(*(np.asarray(one * tokens, dtype=float) for one in chosen))
+
+
+def by_recompute(
+    shape: TransformerShape, layouts: Layouts, training: Training, whole: KeptOfLayer, scores: Floats
+) -> KeptOfLayer:
+    """Return what is left to keep under each recompute, and what a layer's backward pass makes."""
+    has_moe = shape.num_experts > 0
+    largest = whole.moe if has_moe else whole.dense
+    made = whole.input + backward_of_mlp(shape, layouts, training)
+    full = layouts.recompute == RECOMPUTES.index("full")
+    selective = layouts.recompute == RECOMPUTES.index("selective")
+    if training.program == "megatron":  # of attention's kernel, which fused attention recomputes anyway
+        dense, moe = whole.dense - scores, whole.moe - scores
+        again = scores
+    else:
+        dense = moe = matmuls_kept(shape, layouts, training)
+        again = largest - dense
+    return KeptOfLayer(
+        np.select([full, selective], [whole.input, dense], whole.dense),
+        np.select([full, selective], [whole.input, moe], whole.moe),
+        whole.input,
+        made + np.select([full, selective], [largest, again], 0.0),
+        whole.masks,
+    )
+
+
+def tokens_of_rank(layouts: Layouts, training: Training) -> Floats:
+    """Return the tokens of a micro-batch that a context-parallel rank has."""
+    return training.seq_len * layouts.micro_batch_size / layouts.cp
+
+
+def parts_of_sequence(layouts: Layouts) -> Floats:
+    """Return over how many ranks norms, dropout and residuals are spread: t with sequence parallelism."""
+    return np.where(layouts.sequence_parallel > 0, layouts.tp, 1).astype(float)
+
+
+def norms_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return the inputs and results of a layer's norms; results are a matmul's input, so of its precision."""
+    each = 2 + matmul_input_B(training)
+    return shape.norms_per_layer * each * shape.hidden_size / parts_of_sequence(layouts)
+
+
+def matmul_input_B(training: Training) -> float:
+    """Return the bytes per element of an input that a matmul keeps for its weight's gradient."""
+    return 1.0 if training.precision in FP8 else 4.0 if training.precision == "fp32" else 2.0
+
+
+def attention_kept(
+    shape: TransformerShape, layouts: Layouts, training: Training, architecture: Architecture
+) -> Floats:
+    """Return queries, keys, values, attention's result and fp32 sums of rows; and the result's copies.
+
+    A kernel that wants (batch, sequence) has a result in another order than the layers' (sequence, batch), so
+    that the output layer's input is a copy of it where a micro-batch has several sequences: FlashAttention,
+    which Transformer Engine prefers below Hopper, and nanotron's. In FP8 the output layer keeps a copy, too.
+    """
+    queries, keys_values, result = shape.query_size, shape.key_value_size, shape.attention_size
+    if training.program == "torchtitan":  # repeats keys and values for all heads
+        keys_values = queries + result
+    ordered = training.program in ("megatron", "nanotron")
+    flash = training.program == "nanotron" or training.attention == "flash" or architecture == "ampere"
+    several = (layouts.micro_batch_size > 1) & ordered & flash
+    copies = np.where(several, 2.0, 1.0) + (0.5 if training.precision in FP8 else 0.0)
+    kept = 2 * (queries + keys_values + copies * result)
+    if shape.qk_norm_size:
+        kept = kept + 2 * (queries + keys_values / 2)
+    if training.attention != "unfused":
+        kept = kept + 4 * shape.num_attention_heads
+    kept = kept / layouts.tp
+    if not shape.kv_lora_rank:
+        return np.asarray(kept, dtype=float)
+    # latent: results of the down projections and of their norms, on all ranks of a sequence's part
+    latent = 2 * (2 * shape.q_lora_rank + 2 * shape.kv_lora_rank + shape.qk_rope_head_dim)
+    return np.asarray(kept + latent / parts_of_sequence(layouts), dtype=float)
+
+
+def scores_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return what unfused attention keeps of the scores: 5as/t with dropout, 2as/t without."""
+    if training.attention != "unfused":
+        return np.zeros_like(layouts.tp, dtype=float)
+    each = 5 if shape.dropout else 2
+    return np.asarray(each * shape.num_attention_heads * training.seq_len / layouts.tp, dtype=float)
+
+
+def mlp_kept(shape: TransformerShape, training: Training, width: int) -> float:
+    """Return an MLP's first result and its activation, before tensor parallelism.
+
+    Megatron-LM fuses SwiGLU: gate and up, and their product. Elsewhere the gate's activation is kept, too.
+    """
+    first: float = 2 * width * (2 if shape.gated else 1)
+    gate = 2 * width if shape.gated and training.program != "megatron" else 0
+    return first + gate + matmul_input_B(training) * width
+
+
+def experts_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return what a mixture of experts keeps: probabilities, tokens as they arrived, experts, the shared MLP.
+
+    Of a rank whose experts get `imbalance` times the mean. Tokens go to experts by all-to-all; ranks that
+    share an expert gather theirs. The router keeps fp32 scores in three forms, probabilities and a mask.
+    """
+    if not shape.num_experts:
+        return np.zeros_like(layouts.tp, dtype=float)
+    spread = parts_of_sequence(layouts)
+    arrived = training.imbalance * shape.experts_per_token * layouts.etp / spread
+    inputs = matmul_input_B(training) * shape.hidden_size
+    experts = arrived * (inputs + mlp_kept(shape, training, shape.moe_intermediate_size) / layouts.etp)
+    shared = mlp_kept(shape, training, shape.shared_intermediate_size) / layouts.tp
+    if shape.shared_intermediate_size:
+        shared = shared + 2 * shape.hidden_size / spread
+    return np.asarray(experts + shared + ROUTER_B * shape.num_experts / spread, dtype=float)
+
+
+def matmuls_kept(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return what torchtitan's selective checkpointing keeps: every second matmul's result, and attention's.
+
+    torchtitan/distributed/activation_checkpoint.py: of queries, keys, values, output, gate, up and down in
+    turn the first, third, fifth and seventh.
+    """
+    spread = parts_of_sequence(layouts)
+    of_heads = shape.query_size + shape.num_key_value_heads * shape.value_dim + shape.attention_size
+    kept = 2 * (of_heads + shape.intermediate_size) + 4 * shape.num_attention_heads
+    return np.asarray(kept / layouts.tp + 4 * shape.hidden_size / spread, dtype=float)
+
+
+def backward_of_mlp(shape: TransformerShape, layouts: Layouts, training: Training) -> Floats:
+    """Return the gradients of an MLP's inner results, which its backward pass makes.
+
+    Of experts also their input as it arrived and as it is sorted.
+    """
+    widths = 3 if shape.gated else 2
+    dense = 2 * widths * shape.intermediate_size / layouts.tp
+    if not shape.num_experts:
+        return np.asarray(dense, dtype=float)
+    arrived = training.imbalance * shape.experts_per_token / parts_of_sequence(layouts)
+    experts = 2 * (widths * shape.moe_intermediate_size + 2 * shape.hidden_size) * arrived
+    return np.asarray(np.maximum(experts, dense if not all(shape.layers_are_moe) else 0.0), dtype=float)

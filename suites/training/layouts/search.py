@@ -1,0 +1,161 @@
+"""Every layout of a model on a number of GPUs, which of them fit, and up to which micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suites.training.dry_run.simulated_cuda import Architecture
+from suites.training.layouts.account import worst_peak
+from suites.training.layouts.divide import divides, divisors
+from suites.training.layouts.layout import RECOMPUTES, Floats, Ints, Layouts, Training
+from suites.training.layouts.room import FRAGMENTED, WITHOUT_RETRIES, room_B
+from suites.training.layouts.shape import TransformerShape
+
+MOST_SEQUENCES = 256
+"""The largest micro-batch that is searched."""
+
+VIRTUAL_STAGES = (1, 2, 4, 8)
+"""Stages per pipeline rank that are tried."""
+
+LONG_TOKENS = 8192
+"""Context parallelism leaves a rank at least half as many tokens of a sequence."""
+
+
+class LayoutGpus(NamedTuple):
+    """The GPUs of a question."""
+
+    gpus: int
+    gpus_per_node: int = 8
+    usable_B: float = 85.0e9
+    architecture: Architecture = "hopper"
+
+
+class Fits(NamedTuple):
+    """Whether layouts fit, as arrays."""
+
+    needed: Floats  # bytes: the allocated peak and what fragmentation adds
+    room: Floats
+    fits: NDArray[np.bool_]
+    retries: NDArray[np.bool_]  # it fits, and the allocator may free its cache over and over
+
+
+def fits(shape: TransformerShape, layouts: Layouts, training: Training, cluster: LayoutGpus) -> Fits:
+    """Return whether each layout fits the cluster's GPUs."""
+    peak = worst_peak(shape, layouts, training, cluster.architecture).total_B
+    room = room_B(layouts, cluster.usable_B)
+    fit = peak * FRAGMENTED <= room
+    return Fits(peak * FRAGMENTED, room, fit, fit & (peak * WITHOUT_RETRIES > room))
+
+
+def candidates(
+    shape: TransformerShape,
+    training: Training,
+    cluster: LayoutGpus,
+    global_batch_size: int | None = None,
+) -> Layouts:
+    """Return every layout that divides the model and the GPUs, with one sequence per micro-batch.
+
+    Tensor-parallel ranks share a node. Without a batch, a pipeline has four micro-batches per stage.
+    """
+    layouts = Layouts.of(list(_rows(shape, training, cluster, global_batch_size)))
+    return layouts.only(divides(shape, layouts, training))
+
+
+def _rows(
+    shape: TransformerShape, training: Training, cluster: LayoutGpus, global_batch_size: int | None
+) -> Iterator[dict[str, int]]:
+    zeros = {"megatron": (0, 1), "nanotron": (0, 1)}.get(training.program, (1, 2, 3))
+    sizes = [one for one in divisors(cluster.gpus) if one <= cluster.gpus_per_node]
+    for tp, pp in product(sizes, divisors(cluster.gpus)):
+        if cluster.gpus % (tp * pp) or pp > shape.num_hidden_layers + 2:
+            continue
+        for cp in _context_sizes(training, cluster.gpus // (tp * pp)):
+            dp = cluster.gpus // (tp * pp * cp)
+            if global_batch_size is not None and global_batch_size % dp:
+                continue
+            micro_batches = 4 * pp if global_batch_size is None else global_batch_size // dp
+            for ep, virtual, zero, recompute in product(
+                _expert_sizes(shape, dp * cp * tp),
+                VIRTUAL_STAGES if pp > 1 else (1,),
+                zeros if dp * cp > 1 else zeros[:1],
+                range(len(RECOMPUTES)),
+            ):
+                yield {
+                    "tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "etp": 1, "virtual_stages": virtual,
+                    "zero": zero, "recompute": recompute, "micro_batches": micro_batches,
+                }  # fmt: skip
+
+
+def _context_sizes(training: Training, ranks: int) -> list[int]:
+    most = max(1, 2 * training.seq_len // LONG_TOKENS)
+    return [one for one in divisors(ranks) if one <= most and one & (one - 1) == 0]
+
+
+def _expert_sizes(shape: TransformerShape, ranks: int) -> list[int]:
+    if not shape.num_experts:
+        return [1]
+    return [one for one in divisors(shape.num_experts) if ranks % one == 0]
+
+
+def with_micro_batch(layouts: Layouts, size: Ints, global_batch_size: int | None) -> Layouts:
+    """Return the layouts with other micro-batches; of a given batch there are then fewer."""
+    count = layouts.micro_batches
+    if global_batch_size is not None:
+        count = np.maximum(global_batch_size // (layouts.dp * size), 1)
+    return layouts._replace(micro_batch_size=size, micro_batches=count)
+
+
+def largest_micro_batch(
+    shape: TransformerShape,
+    layouts: Layouts,
+    training: Training,
+    cluster: LayoutGpus,
+    global_batch_size: int | None = None,
+) -> Ints:
+    """Return the largest micro-batch with which each layout fits, 0 where none does; by halving."""
+    most = np.full_like(layouts.dp, MOST_SEQUENCES)
+    if global_batch_size is not None:
+        most = np.minimum(most, global_batch_size // layouts.dp)
+    low, high = np.zeros_like(most), most + 1
+    while (high - low > 1).any():
+        middle = np.maximum((low + high) // 2, 1)
+        tried = with_micro_batch(layouts, middle, global_batch_size)
+        good = fits(shape, tried, training, cluster).fits & (middle < high)
+        low, high = np.where(good, middle, low), np.where(good, high, np.minimum(high, middle))
+    return low
+
+
+def dominated(layouts: Layouts, largest: Ints) -> NDArray[np.bool_]:
+    """Return which layouts recompute more, or shard more, than another that fits without it."""
+    seen: dict[tuple[int, ...], tuple[int, int]] = {}
+    order = np.lexsort((layouts.zero, layouts.recompute))
+    result = np.zeros_like(largest, dtype=bool)
+    for index in order:
+        one = layouts.only(np.array([index]))
+        key = tuple(int(each[0]) for each in (one.tp, one.pp, one.cp, one.ep, one.virtual_stages))
+        if key in seen:
+            result[index] = True
+        elif largest[index]:
+            seen[key] = (int(one.recompute[0]), int(one.zero[0]))
+    return result
+
+
+def title(layout: Layouts, index: int = 0) -> str:
+    """Return a layout in words, as tp 8 × pp 4 × dp 16, ZeRO-1, full recompute."""
+    value = {name: int(getattr(layout, name)[index]) for name in Layouts._fields}
+    sizes = [f"{name} {value[name]}" for name in ("dp", "tp", "pp", "cp") if value[name] > 1]
+    words = [" × ".join(sizes) or "one GPU"]
+    if value["ep"] > 1:
+        words.append(f"ep {value['ep']}")
+    if value["virtual_stages"] > 1:
+        words.append(f"{value['virtual_stages']} stages per rank")
+    if value["zero"]:
+        words.append(f"ZeRO-{value['zero']}")
+    if value["recompute"]:
+        words.append(f"{RECOMPUTES[value['recompute']]} recompute")
+    return ", ".join(words)

@@ -1,0 +1,185 @@
+"""Parameters of a rank, and bytes of what is kept for each: weights, gradients, optimizer states."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from suites.training.layouts.layout import Floats, Ints, Layouts, Training
+from suites.training.layouts.shape import TransformerShape
+from suites.training.layouts.stages import RankLayers
+
+VOCABULARY_MULTIPLE = 128
+"""The default of --make-vocab-size-divisible-by: what the vocabulary's part of each rank is a multiple of."""
+
+
+class RankParameters(NamedTuple):
+    """Parameters of one rank, before anything is sharded over data-parallel ranks."""
+
+    shared: Floats  # all but the experts'
+    experts: Floats
+
+    @property
+    def all(self) -> Floats:
+        """Return both."""
+        return self.shared + self.experts
+
+
+class StateSizes(NamedTuple):
+    """Bytes per parameter of a program."""
+
+    weights: float
+    gradients: float
+    optimizer: float  # fp32 weights and moments
+
+
+SIZES = {
+    "megatron": StateSizes(2, 4, 12),
+    "nanotron": StateSizes(2, 4, 12),
+    "deepspeed": StateSizes(2, 2, 12),
+    "torchtitan": StateSizes(4, 4, 8),
+    "composer": StateSizes(4, 4, 8),
+}
+"""Megatron-LM: bf16 weights, fp32 gradients, fp32 weights and Adam's moments (core/distributed,
+core/optimizer). nanotron: the same (optim/gradient_accumulator.py); its bf16 gradients are counted where they
+exist. DeepSpeed: arXiv 1910.02054, section 3.1. FSDP keeps fp32 weights, which are also the optimizer's."""
+
+FP8_WEIGHT_B = {"fp8": 2.0, "mxfp8": 2.0 + 2 / 32, "nvfp4": 1.0 + 2 / 16}
+"""Bytes per parameter of copies in 8 bits (4 of nvfp4), by rows and transposed, with their scales, which stay
+from step to step next to the bf16 weights: transformer_engine/pytorch/module/base.py, _fp8_workspaces."""
+
+OPTIMIZER_B = {"adamw": 8.0, "adamw_8bit": 2.0625, "sgd_momentum": 4.0}
+"""Bytes of an optimizer's states per parameter; 8-bit Adam has an fp32 scale per block of 128 values,
+twice."""
+
+
+def sizes_of(training: Training) -> StateSizes:
+    """Return the bytes per parameter on the device, with the optimizer's own states in place of Adam's."""
+    sizes = SIZES[training.program]
+    if training.precision in FP8_WEIGHT_B:
+        sizes = sizes._replace(weights=sizes.weights + FP8_WEIGHT_B[training.precision])
+    if training.offload != "none" and training.program == "torchtitan":
+        return StateSizes(0, 0, 0)
+    if training.offload != "none":
+        return sizes._replace(optimizer=0, weights=0 if training.offload == "parameters" else sizes.weights)
+    return sizes._replace(optimizer=sizes.optimizer - OPTIMIZER_B["adamw"] + OPTIMIZER_B[training.optimizer])
+
+
+def padded_vocabulary(shape: TransformerShape, layouts: Layouts) -> Ints:
+    """Return the vocabulary with the entries that make it divisible by the tensor-parallel ranks."""
+    multiple = VOCABULARY_MULTIPLE * layouts.tp
+    return -(-shape.vocab_size // multiple) * multiple
+
+
+def parameters_of(
+    shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints
+) -> RankParameters:
+    """Return the parameters of one rank. With tied embeddings the last stage has a copy of the embedding.
+
+    Matrices and what belongs to their columns are divided by the tensor-parallel ranks; norms, the router and
+    latent attention's down projections are not.
+    """
+    layer, tp = layer_parameters(shape, layouts), layouts.tp
+    shared = layers.dense * layer.dense + layers.moe * layer.moe
+    experts = layers.moe * layer.experts
+    last, first = rank == layouts.pp - 1, rank == 0
+    predicted = shape.num_nextn_predict_layers
+    if predicted:
+        joined = 2 * shape.hidden_size**2 / tp + 3 * shape.norm_parameters
+        shared = shared + np.where(last, predicted * (layer.moe + joined), 0.0)
+        experts = experts + np.where(last, predicted * layer.experts, 0.0)
+    vocabulary = padded_vocabulary(shape, layouts) * shape.hidden_size / tp
+    positions = shape.learned_positions * shape.hidden_size
+    shared = shared + np.where(first, vocabulary + positions, 0.0)
+    tied = first & bool(shape.tie_word_embeddings)
+    shared = shared + np.where(last, shape.norm_parameters + np.where(tied, 0.0, vocabulary), 0.0)
+    if predicted and not shape.tie_word_embeddings:  # its own copy of the embedding
+        shared = shared + np.where(last & ~first, vocabulary, 0.0)
+    return RankParameters(shared, experts)
+
+
+class LayerParameters(NamedTuple):
+    """Parameters of one layer on one rank."""
+
+    dense: Floats
+    moe: Floats  # all but the experts'
+    experts: Floats
+
+
+def layer_parameters(shape: TransformerShape, layouts: Layouts) -> LayerParameters:
+    """Return the parameters of one layer on one rank."""
+    tp = layouts.tp
+    latent = shape.hidden_size * (shape.q_lora_rank + shape.kv_lora_rank + shape.qk_rope_head_dim)
+    latent = latent if shape.kv_lora_rank else 0
+    biased = shape.bias or shape.attention_bias
+    columns = shape.query_size + shape.key_value_size if biased or shape.qkv_bias else 0
+    columns += shape.num_attention_heads if shape.attention_sinks else 0
+    whole = latent + shape.attention_vector_parameters - columns
+    whole += shape.norms_per_layer * shape.norm_parameters
+    attention = whole + (shape.attention_matrix_parameters - latent + columns) / tp
+    own_bias = shape.hidden_size if shape.bias else 0
+
+    def mlp(width: int, ranks: Ints) -> Floats:
+        parameters = shape.mlp_parameters(width)
+        own = own_bias if width else 0
+        return np.asarray((parameters - own) / ranks + own, dtype=float)
+
+    gate = shape.hidden_size if shape.shared_gate else 0
+    moe = attention + shape.router_parameters + gate + mlp(shape.shared_intermediate_size, tp)
+    experts = shape.num_experts / layouts.ep * mlp(shape.moe_intermediate_size, layouts.etp)
+    return LayerParameters(attention + mlp(shape.intermediate_size, tp), moe, experts)
+
+
+def expert_copies(layouts: Layouts) -> Floats:
+    """Return how many ranks have the same experts."""
+    return np.maximum(layouts.dp * layouts.cp * layouts.tp / (layouts.ep * layouts.etp), 1.0)
+
+
+class StateBytes(NamedTuple):
+    """Bytes of one rank."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+
+
+def states_B(layouts: Layouts, training: Training, parameters: RankParameters) -> StateBytes:
+    """Return the bytes of weights, gradients and optimizer states on one rank, as ZeRO's stage shards them.
+
+    Experts are sharded over the ranks that have the same ones.
+    """
+    sizes = sizes_of(training)
+    return StateBytes(
+        sizes.weights * sharded(layouts, parameters, 3),
+        sizes.gradients * sharded(layouts, parameters, 2),
+        sizes.optimizer * sharded(layouts, parameters, 1),
+    )
+
+
+def sharded(layouts: Layouts, parameters: RankParameters, stage: int) -> Floats:
+    """Return the parameters of which a rank has something that ZeRO shards from this stage on."""
+    shards = layouts.shard_size.astype(float)
+    copies = np.minimum(expert_copies(layouts), shards)
+    here = parameters.shared / shards + parameters.experts / copies
+    return np.where(layouts.zero >= stage, here, parameters.all)
+
+
+class UnitParameters(NamedTuple):
+    """Parameters that FSDP gathers at once."""
+
+    layer: Floats  # the largest layer of the rank
+    root: Floats  # embedding and output layer, where the rank has them
+    head: Floats  # the output layer alone
+
+
+def units_of(shape: TransformerShape, layouts: Layouts, layers: RankLayers, rank: Ints) -> UnitParameters:
+    """Return the units of one rank."""
+    layer = layer_parameters(shape, layouts)
+    dense = np.where(layers.dense > 0, layer.dense, 0.0)
+    moe = np.where(layers.moe > 0, layer.moe + layer.experts, 0.0)
+    vocabulary = shape.vocab_size * shape.hidden_size / layouts.tp
+    first, last = rank == 0, rank == layouts.pp - 1
+    head = np.where(last, vocabulary, 0.0)
+    tied = first & last & bool(shape.tie_word_embeddings)
+    return UnitParameters(np.maximum(dense, moe), head + np.where(first & ~tied, vocabulary, 0.0), head)

@@ -1,0 +1,193 @@
+"""What the words of a question mean: model, framework, precision, network, sharding, recompute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from suites.training.layouts.layout import ProgramName
+from suites.training.layouts.shape import TransformerShape
+
+Json = Mapping[str, Any]
+
+PROGRAMS: tuple[tuple[tuple[str, ...], ProgramName], ...] = (
+    (("nanotron",), "nanotron"),
+    (("composer", "foundry"), "composer"),
+    (("megatron", "nemo"), "megatron"),
+    (("deepspeed", "intern", "colossal"), "deepspeed"),
+    (("titan", "fsdp", "fms", "torch", "accelerate"), "torchtitan"),
+)
+"""Parts of frameworks' names, and whose code stands for them; the last for a name that none of them has."""
+
+NETWORK_B_PER_S: Mapping[str, float] = {"volta": 12.5e9, "ampere": 25e9, "hopper": 50e9, "blackwell": 50e9}
+"""Per GPU where a question states none: an adapter per GPU, as in DGX-1 (100 Gbit/s), DGX A100 (200), DGX
+H100, DGX B200 and DGX GB200 (400); their user guides, https://docs.nvidia.com/dgx/."""
+
+GB300_NETWORK_B_PER_S = 100e9
+"""ConnectX-8, 800 Gbit/s per GPU: https://docs.nvidia.com/dgx/dgxgb200-user-guide/ and its GB300 edition."""
+
+NVLINK_DOMAIN = 64
+"""GPUs of GB200 and GB300 that share NVLink and are asked for together: of 72, the largest power of two."""
+
+
+def shape_of_question(model: Json) -> TransformerShape:
+    """Return the shape of a question's model, which has names of a Hugging Face config; raises KeyError."""
+    hidden, heads = int(model["hidden_size"]), int(model["num_attention_heads"])
+    gated = "glu" in str(model.get("mlp") or "swiglu").lower()
+    head_dim = int(model.get("head_dim") or hidden // heads)
+    if model.get("kv_lora_rank"):
+        head_dim = int(model.get("qk_nope_head_dim") or 128) + int(model.get("qk_rope_head_dim") or 64)
+    return TransformerShape(
+        num_hidden_layers=int(model["num_hidden_layers"]),
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=int(model.get("num_key_value_heads") or heads),
+        head_dim=head_dim,
+        intermediate_size=int(model.get("intermediate_size") or 4 * hidden),
+        vocab_size=int(model.get("vocab_size") or 32000),
+        gated=gated,
+        layer_norm=not gated,
+        tie_word_embeddings=bool(model.get("tie_word_embeddings")),
+        **_experts(model),
+        **_latent(model),
+        **_windows(model),
+    )
+
+
+def _first(model: Json, *names: str) -> int:
+    return next((int(model[name]) for name in names if model.get(name)), 0)
+
+
+def _experts(model: Json) -> dict[str, Any]:
+    """Return what a mixture of experts has besides, by the names of Mixtral, Qwen, DeepSeek and gpt-oss."""
+    count = _first(model, "num_experts", "num_local_experts", "n_routed_experts", "num_moe_experts")
+    if not count:
+        return {}
+    width = _first(model, "moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size")
+    dense, step = _first(model, "first_k_dense_replace"), _first(model, "decoder_sparse_step") or 1
+    layers = range(int(model["num_hidden_layers"]))
+    shared = _first(model, "n_shared_experts", "num_shared_experts") * width
+    return {
+        "num_experts": count,
+        "experts_per_token": _first(model, "num_experts_per_tok", "experts_per_token", "moe_router_topk")
+        or 1,
+        "moe_intermediate_size": width,
+        "shared_intermediate_size": shared or _first(model, "shared_expert_intermediate_size"),
+        "moe_layers": tuple(layer >= dense and (layer + 1) % step == 0 for layer in layers),
+        "num_nextn_predict_layers": _first(model, "num_nextn_predict_layers"),
+    }
+
+
+def _latent(model: Json) -> dict[str, Any]:
+    """Return what multi-head latent attention has besides."""
+    names = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")
+    return {name: _first(model, name) for name in names} if model.get("kv_lora_rank") else {}
+
+
+def _windows(model: Json) -> dict[str, Any]:
+    """Return which layers see a window alone: those of gpt-oss alternate."""
+    window, kinds = _first(model, "sliding_window"), model.get("layer_types")
+    if kinds and window:
+        return {"sliding_window": window, "windowed_layers": tuple("full" not in str(one) for one in kinds)}
+    if "gpt-oss" not in str(model.get("name") or "").lower().replace("_", "-"):
+        return {}
+    layers = range(int(model["num_hidden_layers"]))
+    return {"sliding_window": window or 128, "windowed_layers": tuple(layer % 2 == 0 for layer in layers)}
+
+
+def program_of(framework: str) -> ProgramName:
+    """Return whose code a framework's name stands for."""
+    name = framework.lower()
+    for parts, program in PROGRAMS:
+        if any(part in name for part in parts):
+            return program
+    return PROGRAMS[-1][1]
+
+
+def precision_of(question: Json, architecture: str) -> str:
+    """Return the precision of a question's matmuls.
+
+    MLPerf's language models train in FP8 on Hopper and later (Transformer Engine), whatever a table says of
+    their weights. So do, by their seconds, those of Megatron Bridge where the precision is left out.
+    """
+    word = re.sub(r"[^a-z0-9]", "", str(question.get("precision") or "").lower())
+    narrow = architecture in ("hopper", "blackwell", "ada", "cdna")
+    if not narrow:
+        return "bf16"
+    if "fp4" in word:
+        return "nvfp4"
+    if "mx" in word:
+        return "mxfp8"
+    if "fp8" in word or "float8" in word:
+        return "fp8"
+    bridge = "bridge" in str(question.get("framework") or "").lower()
+    return "fp8" if is_mlperf(question) or (not word and bridge) else "bf16"
+
+
+def is_mlperf(question: Json) -> bool:
+    """Return whether a question is of a submission to MLPerf."""
+    return str(question.get("source") or "").lower().startswith("mlperf")
+
+
+def is_compiled(question: Json) -> bool:
+    """Return whether torch.compile fuses operations: where it is noted, and in fms-fsdp, as always there."""
+    said = " ".join(str(question.get(key) or "") for key in ("notes", "framework", "source")).lower()
+    without = re.search(r"(no|without|not)[ -]*(torch\.)?compile|compile[ d:=]*(off|false|none)", said)
+    return ("compile" in said or "fms" in said) and not without
+
+
+def is_lora(question: Json) -> bool:
+    """Return whether only adapters are trained."""
+    model = question["model"].get("name") if isinstance(question.get("model"), Mapping) else ""
+    said = (question.get("source"), question.get("framework"), model, question.get("notes"))
+    return "lora" in " ".join(str(one) for one in said).lower()
+
+
+def network_B_per_s(question: Json, architecture: str, gpus_per_node: int) -> float:
+    """Return a GPU's share of the network in bytes per second, by the largest rate that the words name."""
+    text = str(question.get("network") or "")
+    whole = re.search(r"([\d.]+)\s*Tbit/s per node", text, re.IGNORECASE)
+    if whole:
+        return float(whole[1]) * 1e12 / 8 / gpus_per_node
+    named = [float(rate) for rate in re.findall(r"(\d{2,4})\s*G(?:b|bit)", text, re.IGNORECASE)]
+    fast = [rate for rate in named if rate in (200.0, 400.0, 800.0)]
+    if fast:
+        return max(fast) * 1e9 / 8
+    if str(question.get("device") or "").startswith("gb300"):
+        return GB300_NETWORK_B_PER_S
+    return NETWORK_B_PER_S.get(architecture, 25e9)
+
+
+def network_kind(question: Json) -> str:
+    """Return whether the network is AWS's EFA or taken for InfiniBand."""
+    return "efa" if "efa" in str(question.get("network") or "").lower() else "infiniband"
+
+
+def sharding_of(layout: Json, program: ProgramName, gpus_per_node: int) -> tuple[int, int]:
+    """Return ZeRO's stage, and over how many ranks it shards; 0: over all."""
+    word = str(layout.get("sharding") or "").lower().replace("_", " ")
+    size = gpus_per_node if "hybrid" in word or "hsdp" in word else 0
+    stage = re.search(r"zero[- ]?(\d)", word)
+    if stage:
+        return int(stage[1]), size
+    if "grad op" in word:
+        return 2, size
+    if "distributed optimizer" in word:
+        return 1, 0
+    if "no shard" in word or word == "ddp":
+        return 0, 0
+    if any(part in word for part in ("fsdp", "full shard", "hybrid", "hsdp")):
+        return 3, size
+    return (3 if program in ("composer", "torchtitan") else 1), size
+
+
+def recompute_of(layout: Json) -> int | None:
+    """Return the index of what is recomputed, or None where it was not published."""
+    word = layout.get("recompute")
+    if word is None:
+        return None
+    text = str(word).lower()
+    if text in ("none", "no", "false", ""):
+        return 0
+    return 1 if "select" in text else 2

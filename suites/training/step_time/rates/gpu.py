@@ -1,0 +1,129 @@
+"""The rates of GPUs that bound a training step: datasheets of conf/hardware, and variants of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HARDWARE = Path(__file__).parents[4] / "conf" / "hardware"
+
+PROCESSORS: Mapping[str, int] = {"v100": 80, "a100": 108, "h100": 132, "h200": 132}
+"""Streaming multiprocessors: NVIDIA's whitepapers of V100, A100 and H100 (SXM5)."""
+
+OTHER_PROCESSORS = 148
+"""Of B200, as CUDA reports it; others are taken for alike, since only the last wave depends on it."""
+
+NARROW_FACTOR: Mapping[str, float] = {"fp8": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}
+"""Dense rate over that of bf16, where a datasheet does not list it: each halving of the bits doubles it."""
+
+ALIKE: Mapping[str, str] = {
+    "a100": "a100_80gb",
+    "a800": "a100_80gb",
+    "h100": "h100_80gb",
+    "h800": "h100_80gb",
+    "gh200": "h100_80gb",
+    "mi325x": "mi300x",
+    "v100": "v100_32gb",
+}
+"""Chips by the first part of a name, and which file of conf/hardware has their rates."""
+
+EXPORT_LINK_B_PER_S = 200e9
+"""Of A800 and H800, each way: their NVLink has 400 GB/s both ways (of H800: arXiv 2505.09343, section 2)."""
+
+STACK_B, STACK_B_PER_S = 16e9, 400e9
+"""Of HBM2e on an H100, whose PCIe card has five stacks: 80 GB at 2.0 TB/s (conf/hardware/h100_pcie.yaml)."""
+
+FULL_POWER_W = 700.0
+"""Of H100 SXM, https://www.nvidia.com/en-us/data-center/h100/."""
+
+LESS_POWER_W = 500.0
+"""Of the H100 with HBM2e: what published steps on it say."""
+
+
+MORE_POWER: Mapping[str, float] = {"gb300": 1.4 / 1.2}
+"""Power limit over GB200's, whose matmuls were measured: https://verda.com/blog/gb300-nvl72-architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatedGpu:
+    """One GPU's datasheet. Rates are dense, and links count one direction."""
+
+    name: str
+    architecture: str
+    memory_B: float
+    usable_memory_B: float
+    memory_B_per_s: float
+    link_B_per_s: float
+    matmul_FLOP_per_s: Mapping[str, float]
+    processors: int
+    power_share: float = 1.0  # of the chip's full power limit
+
+    def peak_FLOP_per_s(self, precision: str) -> float:
+        """Return the dense matmul rate of a precision; raises KeyError where the GPU has none."""
+        if precision in self.matmul_FLOP_per_s:
+            return self.matmul_FLOP_per_s[precision]
+        if self.architecture in ("ampere", "volta", "turing"):
+            raise KeyError(f"{self.name} has no matmuls in {precision}")
+        return self.matmul_FLOP_per_s["bf16"] * NARROW_FACTOR[precision]
+
+
+@cache
+def device_names() -> tuple[str, ...]:
+    """Return the names of conf/hardware."""
+    return tuple(sorted(path.stem for path in HARDWARE.glob("*.yaml")))
+
+
+@cache
+def gpu_of(device: str) -> RatedGpu | None:
+    """Return the GPU of a name of conf/hardware, or of a variant of one: None where no chip is alike.
+
+    A variant's name adds what differs, as in h100_96gb, h100_80gb_500w or h100_64gb_hbm2e.
+    """
+    name = re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
+    known = device_names()
+    if name in known:
+        return _read(name)
+    chip = name.split("_")[0]
+    near = ALIKE.get(chip) or next((one for one in known if one.split("_")[0] == chip), None)
+    return None if near is None else _variant(_read(near), name, chip)
+
+
+def _variant(gpu: RatedGpu, name: str, chip: str) -> RatedGpu:
+    """Return a GPU with what a name says of its memory, its power and its links."""
+    size = re.search(r"_(\d+)gb", name)
+    if size:
+        share = float(size[1]) * 1e9 / gpu.memory_B
+        usable_B = gpu.usable_memory_B * share
+        gpu = replace(gpu, memory_B=gpu.memory_B * share, usable_memory_B=usable_B)
+    power = re.search(r"_(\d{3,4})w", name)
+    if chip == "h100" and ("hbm2e" in name or (size and size[1] in ("64", "96"))):
+        gpu = replace(gpu, memory_B_per_s=gpu.memory_B / STACK_B * STACK_B_PER_S)
+        gpu = replace(gpu, power_share=LESS_POWER_W / FULL_POWER_W)
+    if power and gpu.architecture == "hopper":
+        gpu = replace(gpu, power_share=min(1.0, float(power[1]) / FULL_POWER_W))
+    if chip in ("a800", "h800"):
+        gpu = replace(gpu, link_B_per_s=EXPORT_LINK_B_PER_S)
+    return replace(gpu, name=name)
+
+
+def _read(name: str) -> RatedGpu:
+    """Return the GPU of a file of conf/hardware."""
+    values: dict[str, Any] = yaml.safe_load((HARDWARE / f"{name}.yaml").read_text())
+    rates = values.get("matmul_FLOP_per_s") or {}
+    return RatedGpu(
+        name=name,
+        architecture=values.get("architecture", ""),
+        memory_B=float(values["memory_B"]),
+        usable_memory_B=float(values.get("usable_memory_B") or values["memory_B"]),
+        memory_B_per_s=float(values.get("memory_bandwidth_B_per_s") or 0.0),
+        link_B_per_s=float(values.get("link_B_per_s") or 0.0),
+        matmul_FLOP_per_s={precision: float(rate) for precision, rate in rates.items()},
+        processors=PROCESSORS.get(name.split("_")[0], OTHER_PROCESSORS),
+        power_share=MORE_POWER.get(name, 1.0),
+    )

@@ -1,0 +1,1 @@
+"""Seconds of a whole step: layers, communication, pipeline, update."""
