@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def test_what_answers_most_per_minute_comes_first_and_nothing_needs_a_gpu(few: A
     assert not [work for work in programme.order if work.workload.endswith("_gpu")]
     lines = "\n".join(programme_lines(programme))
     assert "no GPU, " in lines
+    assert re.search(r"1 +stack_published +\w+ and 8 more +1 +0.\d\*? +layered, no_order_of_magnitude", lines)
     assert "gives values to 3 of the 3 claims that can have one here" in lines
     assert "needs a GPU: stack step_200m_1k_gpu (layered)" in " ".join(lines.split())
 
