@@ -134,12 +134,15 @@ def baseline_of(subject: Subject) -> Subject:
 
 
 def largest_that_fits(session: Session, room_B: float) -> int:
-    """Return the most by which the micro-batch grows with a peak within `room_B`; each size is tried.
+    """Return the most by which the micro-batch grows with a peak within `room_B`, by doubling.
 
-    1 where no larger one fits: then nothing was saved.
+    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit: so none is
+    tried that takes far more memory than there is. 1 where no larger one fits: then nothing was saved.
     """
     subject, best = session.subject, 1
-    for times in subject.sizes[1:]:
+    for times in subject.sizes:
+        if times > 1 and 2 * session.tried[best] - gradients_B(subject) > room_B:
+            break
         trial = StackTrainer(replace(subject, loads_ahead=False), times)
         session.tried[times] = peak_of(trial, subject)
         trial.trainer.close()
@@ -148,6 +151,11 @@ def largest_that_fits(session: Session, room_B: float) -> int:
             break
         best = times
     return best
+
+
+def gradients_B(subject: Subject) -> float:
+    """Return the bytes of the gradients, which any micro-batch has."""
+    return 4.0 * subject.workload.shape.parameters
 
 
 def peak_of(trainer: StackTrainer, subject: Subject) -> float:
