@@ -87,7 +87,7 @@ class Subject:
             "gradient_accumulation_steps": given.gradient_accumulation_steps // times,
         }
         step = build_step({**asdict(given), **changed}, self.techniques, self.seed)
-        if step.ranks > 1 or step.batches_per_update > 1:
+        if step.ranks > 1 or step.features.sharding != "none" or step.batches_per_update > 1:
             raise Unavailable("this suite's steps run in one process, on the same sequences in every variant")
         return step
 

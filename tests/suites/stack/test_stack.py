@@ -84,6 +84,24 @@ def test_a_wrong_loss_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         checked(subject_of("factorial.fused"))
 
 
+@pytest.mark.parametrize(
+    ("techniques", "noticed"),
+    [
+        ([("optimizer_in_backward", {})], ""),
+        ([("optimizer", {"name": "adafactor"})], ""),
+        ([("optimizer", {"name": "sgd_momentum", "learning_rate": 1e-9})], "does not learn"),
+        ([("fsdp2", {})], "one process"),
+    ],
+)
+def test_other_techniques_are_held_to_their_contracts_too(techniques: Any, noticed: str) -> None:
+    subject = subject_of("baseline", learning_rate=1e-3, micro_batch_size=2, gradient_accumulation_steps=1)
+    if not noticed:
+        checked(stack.apply_techniques(subject, techniques))
+        return
+    with pytest.raises((WrongResult, Unavailable), match=noticed):
+        checked(stack.apply_techniques(subject, techniques))
+
+
 def test_batches_that_are_loaded_ahead_are_the_same_and_ready_when_a_step_ends() -> None:
     workload = subject_of("baseline").workload
     ours, theirs = (
